@@ -1,4 +1,4 @@
-"""Allowances: what may be spent in a day, and the most that one attempt of an entry can take of it."""
+"""Works out budgets: what may be spent in a day, and the maximum that one attempt of an entry can use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind
 
-NANO = 1_000_000_000  # of them make one USD: sums of whole numbers do not drift
-PER_TOKEN = NANO // 1_000_000  # nanos a token, for one USD per million
+NANO = 1_000_000_000  # nanos per USD: sums of whole numbers have no rounding error
+PER_TOKEN = NANO // 1_000_000  # nanos per token at one USD per million tokens
 
 
 Scope = tuple[str, str]  # kind and name of an entry
@@ -45,7 +45,7 @@ NO_USAGE = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent in one day of `zone`; None is no bound of that sort."""
+    """What may be spent in one local day of `zone`. None means no limit of that kind."""
 
     zone: ZoneInfo
     usd_per_day: float | None = None
@@ -53,11 +53,11 @@ class Budget:
     runs_per_day: int | None = None
 
     def allows(self, spent: Amount) -> bool:
-        """Whether a day may come to this."""
+        """Whether this amount is within all limits of a day."""
         return all(used <= ceiling for _, used, ceiling in self.usage_by_limit(spent))
 
     def usage_by_limit(self, spent: Amount) -> Iterator[tuple[str, float, float]]:
-        """Each bound that there is by its key, with what is used of it and the bound itself; money in USD."""
+        """Each limit by its config key, with the usage and the limit itself; money in USD."""
         found = (
             ("usd_per_day", spent.usd, self.usd_per_day),
             ("tokens_per_day", spent.tokens, self.tokens_per_day),
@@ -66,16 +66,16 @@ class Budget:
         return ((key, used, ceiling) for key, used, ceiling in found if ceiling is not None)
 
     def exceeded_limits(self, spent: Amount, most: Amount) -> list[str]:
-        """Each bound that leaves no room for `most` beside what is spent, in words."""
+        """Each limit that `most` on top of `spent` would exceed, in words."""
         asked = zip(self.usage_by_limit(spent), self.usage_by_limit(most), self.usage_by_limit(spent + most), strict=True)
         return [_exceeded_text(*used, takes) for used, (_, takes, _), (_, both, bound) in asked if both > bound]
 
     def local_day(self, now: datetime) -> date:
-        """The local day that an attempt counts for which begins at `now`."""
+        """The local day to which an attempt is charged that begins at `now`."""
         return now.astimezone(self.zone).date()
 
     def day_end(self, day: date) -> datetime:
-        """When that day is over: the first instant of the next one."""
+        """When that day ends: the first instant of the next day."""
         return local_days.whole_day(day, self.zone).ends
 
 
@@ -91,7 +91,7 @@ def _format_amount(amount: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDay:
-    """One day of one entry, or of all of them."""
+    """One day of one entry, or of all entries together."""
 
     day: date
     scope: Scope
@@ -103,7 +103,7 @@ class BudgetDay:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What an attempt has reserved for itself, and where; `input_tokens` is how long its prompts may be for that to be enough."""
+    """What an attempt has reserved, and on which days. The amount is an upper bound for prompts of at most `input_tokens`."""
 
     days: tuple[BudgetDay, ...]
     amount: Amount
@@ -112,7 +112,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class ModelCallLimit:
-    """One call of a model that an attempt may make: USD per million tokens at their dearest, and how much may be answered."""
+    """The limits of one model call of an attempt: the highest prices in USD per million tokens, and the most output tokens."""
 
     model: str
     output_tokens: int
@@ -126,9 +126,9 @@ class ModelCallLimit:
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """What one attempt asks: models, each within bounds, and where `blind` an agent of which nobody knows what it takes.
+    """The maximum usage of one attempt: its model calls and, with `has_unknown_usage`, an agent that reports no usage.
 
-    `input_tokens` is how long each prompt may be; `usd_per_run` what the blind agent takes by its owner's word.
+    `input_tokens` is the longest prompt. `usd_per_run` is what the config says that an agent of unknown usage costs.
     """
 
     model_calls: tuple[ModelCallLimit, ...]
@@ -138,12 +138,12 @@ class AttemptUsage:
 
     @property
     def priced(self) -> bool:
-        """Whether every model that it asks has a price."""
+        """Whether all its models have a price."""
         return all(question.priced for question in self.model_calls)
 
     @property
     def max_usage(self) -> Amount:
-        """The most that it can take; what nobody knows counts nothing here."""
+        """The most that it can use. Unknown usage counts as nothing."""
         own = usd_to_nanos(self.usd_per_run or 0.0) if self.has_unknown_usage else 0
         tokens = sum(self.input_tokens + question.output_tokens for question in self.model_calls)
         return Amount(own + sum(map(self._max_cost, self.model_calls)), tokens, 1)
@@ -154,7 +154,7 @@ class AttemptUsage:
         return ceil(round((asked + answered) * PER_TOKEN, 3))
 
     def input_tokens_within(self, usd: float) -> int | None:
-        """How long each prompt may be for the models to take no more than this; None: as long as it likes."""
+        """The longest prompt for which its models cost at most this; None: any length."""
         price = sum(question.input_price or 0.0 for question in self.model_calls)
         answers = sum(question.output_tokens * (question.output_price or 0.0) for question in self.model_calls)
         return int((usd_to_nanos(usd) / PER_TOKEN - answers) / price) if price else None
@@ -174,7 +174,7 @@ class TokenPrices(Protocol):
 
 
 def heartbeat_usage(beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
-    """What one attempt of a heartbeat asks: whoever decides first, then the agent."""
+    """The maximum usage of one attempt of a heartbeat: of the model that decides, if there is one, and of the agent."""
     asked = [(beat.decide.model, beat.decide.runner)] if beat.decide else []
     if isinstance(beat.runner, ModelRunner):
         asked.append((beat.model or "", beat.runner))
@@ -183,14 +183,14 @@ def heartbeat_usage(beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_
 
 
 def agent_usage(agent: Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
-    """What one attempt of a job's prompt asks."""
+    """The maximum usage of one attempt of a job's prompt."""
     asked = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in asked)
     return AttemptUsage(questions, not questions, agent.max_input_tokens, usd_per_run)
 
 
 def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:
-    """What is asked counts at its dearest: a gateway may put it into its cache, though we do not ask for that."""
+    """The limits of one call. Input has its highest price: a gateway may write it to a cache, though we do not request that."""
     if price is None:
         return ModelCallLimit(model, runner.max_output_tokens, None, None)
     dearest = max(price.input, price.cache_read, price.cache_write)
@@ -199,9 +199,9 @@ def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one entry may spend: within its own budget, within that for all, and `most` in one attempt.
+    """What an entry may spend: its own budget, the budget shared by all entries, and the maximum usage of one attempt.
 
-    `input_tokens` is how long its prompts may be at one token a byte, so that `most` is the most; None where no model is asked.
+    `input_tokens` is the longest prompt, at one token per byte, for which `max_usage` holds; None if no model is called.
     """
 
     own: Budget | None
@@ -211,7 +211,7 @@ class Allowance:
     usd_per_run: float | None = None
 
     def budgets(self, kind: Kind, name: str) -> Iterator[tuple[Scope, Budget]]:
-        """Each budget that binds the entry, and whose spending it bounds."""
+        """Each budget that limits the entry, and whose spending it sums."""
         if self.own is not None:
             yield (kind.value, name), self.own
         if self.shared is not None:
@@ -222,5 +222,5 @@ Allowances = Mapping[tuple[Kind, str], Allowance]
 
 
 def usd_to_nanos(usd: float) -> int:
-    """USD as it is added up."""
+    """USD in billionths, the unit in which sums are kept."""
     return round(usd * NANO)

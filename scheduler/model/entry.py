@@ -1,4 +1,4 @@
-"""What the queue needs to know of an agent or a job, whichever it is."""
+"""Defines what agents and jobs have in common for the engine: the abstract Entry, and the Claim of one attempt."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ Key = tuple[Kind, str]
 
 
 Elapsed = Callable[[], timedelta]
-"""How long an attempt has been going on."""
+"""How long an attempt has been running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
+    """One attempt that this daemon owns, with everything that its worker needs. `started_at` is the worker's `now`.
 
-    `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
-    what was said in them, as (role, text). `breaker_open` says what an open circuit breaker keeps it from asking, None where
-    there is none; `probes` are the open ones that this attempt may probe. `asked` holds when each item of a checklist was last
-    asked about, by its hash, and `last_precheck` the digest of what a precheck last printed. `busy`: somebody else has the
-    lane. `last_error` is that of the run before, if it failed; `up_since` when the daemon began, or its machine last woke up;
-    `activity` what a gateway last told of the agent.
-    `over_budget` says why the most that it can take no longer fits into the day, None if it does; `reserved` is what it may
-    take, None without a budget.
+    `entry` is the config with which the attempt began. `last_beat` and `failures` describe the runs before this slot, `messages`
+    the agent's session, as (role, text). `breaker_open` names the open circuit breaker that blocks it, None without one; `probes`
+    are the open ones that it may probe. `last_checked` holds when each checklist item was last checked, by its hash, and
+    `last_precheck` the digest of the last precheck's output. `busy`: another process holds the lane. `last_error` is the error of
+    the previous run, if it failed. `up_since` is when the daemon started, or its machine last woke up. `activity` is what a
+    gateway last reported about the agent. `over_budget` says why its maximum usage no longer fits into the day, None if it does.
+    `reserved` is what it may use, None without a budget.
     """
 
     run_id: int
@@ -68,16 +67,15 @@ class Claim:
 
     @property
     def run_mark(self) -> str:
-        """What every child of this attempt carries in its environment, so that it is found again after a crash."""
+        """The ID that every child process of this attempt has in its environment, so that it can be found after a crash."""
         return f"{self.owner}/{self.run_id}"
 
 
 class Entry(ABC):
-    """An agent's heartbeat or a cron job: what decides its slots, how it is carried through, whom it tells and wakes.
+    """An agent's heartbeat or a cron job: what determines its slots, how a run is carried out, whom it notifies and wakes.
 
-    What both are declared with in the same words stands here. `grace` bounds how late the latest slot may start, and `catch_up`
-    False forbids it for slots that passed while the daemon was down or asleep. `schedule_text` is canonical: equal texts, equal
-    slots.
+    `grace` is how late the latest slot may start. `catch_up` False: slots that passed while the daemon was down or the machine
+    asleep do not start at all. `schedule_text` is canonical: equal texts mean equal slots.
     """
 
     __slots__ = ()
@@ -93,7 +91,7 @@ class Entry(ABC):
 
     @property
     def zone(self) -> ZoneInfo:
-        """The zone that its days are counted in."""
+        """The time zone of its days."""
         return self.spec.zone
 
     @property
@@ -114,16 +112,16 @@ class Entry(ABC):
 
     @property
     def on_failure(self) -> OnFailure:
-        """Who is told of its failures."""
+        """When and where its failures are notified."""
         spec = self.spec
         return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
     def checklist_remarks(self) -> tuple[str, ...]:
-        """What of its checklist looks like a mark and is none, as it is now."""
+        """Lines of its present checklist that look like an item annotation and are none."""
         return ()
 
     def is_day_off(self, now: datetime) -> bool:
-        """Whether its calendars leave out the day of `now`."""
+        """Whether its calendars exclude the day of `now`."""
         return not self.spec.calendars.open_at(now)
 
     @property
@@ -145,11 +143,11 @@ class Entry(ABC):
     @property
     @abstractmethod
     def models(self) -> tuple[Circuit, ...]:
-        """The models that it asks at providers of the config."""
+        """The models that it calls at providers of the config."""
 
     @property
     def circuits(self) -> tuple[Circuit, ...]:
-        """What must be in order for it to run: each provider that it asks, and each model there."""
+        """The circuits that must work for it to run: each provider that it uses, and each model there."""
         return required_circuits(self.models)
 
     @property
@@ -169,41 +167,41 @@ class Entry(ABC):
     @property
     @abstractmethod
     def lane(self) -> str | None:
-        """The agent whose lane a run takes; None when it speaks to none."""
+        """The agent whose lane a run takes; None if it runs no agent."""
 
     @abstractmethod
     def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        """Each reason not to run, in their order: whether it stands in this claim's way; None if only a run can say."""
+        """Each reason not to run, in the order of the checks, and whether it applies to this claim; None: only a run can tell."""
 
     @abstractmethod
     def is_open_at(self, now: datetime) -> bool:
-        """Whether what is due may run at `now` by its calendars and active hours."""
+        """Whether it may run at `now` according to its calendars and active hours."""
 
     @abstractmethod
     def opens_at(self, now: datetime) -> datetime | None:
-        """When what is due may run from `now` on by its calendars and active hours; None: not within two years."""
+        """From when on it may run according to its calendars and active hours, `now` or later; None: not within two years."""
 
     @abstractmethod
     def closes_at(self, now: datetime) -> datetime | None:
-        """When its window or its day closes; None when neither does within two years."""
+        """When its present window or day ends; None if neither ends within two years."""
 
     @abstractmethod
     def message_digest(self, message: str) -> str:
-        """The hash under which a message counts as said."""
+        """The hash by which equal messages are recognized as duplicates."""
 
     @property
     def async_timeout(self) -> timedelta:
-        """How long the result of a run that answers later may take."""
+        """How long the result of a run that answers later is awaited."""
         return self.spec.async_timeout
 
     def answer_text(self, result: AttemptResult) -> str:
-        """What a run that was answered says, as it is delivered: without reasoning, and with a note where it was cut."""
+        """The answer of a run as it is delivered: without reasoning, and with a note if it was cut."""
         text = without_reasoning(result.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=result.truncated)
         return with_cut_note(text, truncated=result.truncated)
 
     @abstractmethod
     def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
-        """How a run ends that was answered with this text, which may have been cut at a limit of tokens (`truncated`)."""
+        """The result of a run with this answer. `truncated`: the answer was cut at a token limit."""
 
     @abstractmethod
     async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
@@ -212,8 +210,8 @@ class Entry(ABC):
     @property
     @abstractmethod
     def agents_to_wake(self) -> tuple[str, ...]:
-        """The agents whose heartbeat its end may wake at once."""
+        """The agents whose heartbeat a run of it may wake at once."""
 
     @abstractmethod
     def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
-        """The wakes that this end of the run causes."""
+        """The wakes that this result of a run causes."""

@@ -1,4 +1,4 @@
-"""Paces: what decides an entry's slots, as canonical text for its row and as the thing that says when."""
+"""Turns the schedule of an agent or a job into canonical text for its row, and that text into slots and due times."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LONGEST_BACKOFF = 8  # intervals
 
 
 def no_slots(after: datetime, until: datetime) -> None:
-    """No slot lies there."""
+    """Stands for a rule that gives no slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySchedule:
-    """When slots come, and under which trigger they run.
+    """When slots come, and with which trigger they run.
 
-    `slots` are those that may run, `by_hours` those outside the active hours and `by_days` those of days that calendars leave
-    out, all in (after, until]; each slot is in one of them. Of an interval, the points of its grid that give no slot are in
-    the last two. `offset` is added to a slot to get its due time.
+    `slots` gives the slots in (after, until] that may run, `closed_by_hours` those outside the active hours, and `closed_by_days`
+    those on days that calendars exclude; each slot is in one of them. The two latter also contain the points of an interval's
+    grid that give no slot. A slot's due time is the slot plus `offset`.
     """
 
     trigger: Trigger
@@ -45,21 +45,21 @@ class EntrySchedule:
     offset: timedelta = timedelta()
 
     def closed_slots(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, AnySlotRange]]:
-        """The slots in (after, until] that may not run, by their reasons."""
+        """The slots in (after, until] that may not run, by the reason why."""
         for reason, find in ((Skip.CALENDAR, self.closed_by_days), (Skip.ACTIVE_HOURS, self.closed_by_hours)):
             if found := find(after, until):
                 yield reason, found
 
 
 def no_next_slot(after: datetime) -> None:
-    """There is no slot after any time."""
+    """Stands for a rule that gives no slots."""
 
 
 NO_SCHEDULE = EntrySchedule(Trigger.MANUAL, next=no_next_slot, slots=no_slots)
 
 
 def heartbeat_schedule_text(beat: Heartbeat) -> str:
-    """The text of a heartbeat's pace: two agents with equal texts and anchors have equal slots."""
+    """The schedule text of a heartbeat. Two agents with equal texts and anchors have equal slots."""
     hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
     days = {} if beat.calendars.always else {"days": beat.calendars.key()}
     if beat.schedule is not None:
@@ -71,7 +71,7 @@ def heartbeat_schedule_text(beat: Heartbeat) -> str:
 
 
 def job_schedule_text(job: Job) -> str:
-    """The text of a job's pace."""
+    """The schedule text of a job."""
     days = {} if job.calendars.always else {"days": job.calendars.key()}
     if job.schedule is not None:
         return _to_text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=_seconds(job.stagger), **days)
@@ -83,12 +83,12 @@ def job_schedule_text(job: Job) -> str:
 
 
 def single_slot(text: str) -> datetime | None:
-    """The one instant at which a pace text names a slot; None where it names more, or none."""
+    """The only slot of a one-time schedule; None for any other schedule."""
     return _parse_once(text).instant if "at" in _parse_text(text) else None
 
 
 def finished_single_slot(text: str, settled_until: datetime) -> datetime | None:
-    """When it was, for a pace with one slot that has its end, as all slots up to `settled_until` have. None for every other."""
+    """The slot of a one-time schedule that is over, because it is not after `settled_until`; None for any other schedule."""
     moment = single_slot(text)
     return moment if moment and moment <= settled_until else None
 
@@ -102,30 +102,30 @@ def _seconds(duration: timedelta) -> float:
 
 
 def schedule_parts(text: str) -> dict[str, Any]:
-    """What a pace text says, by name: interval, stagger and hours, or every, or schedule or at with zone; and days."""
+    """The parts of a schedule text by name: interval, stagger and hours; or every; or schedule or at with zone; and days."""
     return dict(_parse_text(text))
 
 
 def grid_period(text: str) -> timedelta | None:
-    """How far the points of a pace's grid of elapsed time lie apart; None for a pace that the clock on the wall decides."""
+    """The distance of the points of an interval's grid, in elapsed time; None for a schedule in local time."""
     said = _parse_text(text)
     seconds = said.get("interval") or said.get("every")
     return timedelta(seconds=seconds) if seconds else None
 
 
 def active_hours(text: str) -> Hours:
-    """The active hours of a pace; always for one that has none."""
+    """The active hours of a schedule; always open if it has none."""
     return _parse_hours(text)
 
 
 def allowed_days(text: str) -> calendars.AllowedDays | None:
-    """The days that calendars leave to a pace; None for one that every day is good for."""
+    """The days that calendars allow; None if all days are allowed."""
     said = _parse_text(text).get("days")
     return calendars.read_days(said) if said else None
 
 
 def less_restricted(text: str) -> Iterator[str]:
-    """The same pace without its calendars, and without its active hours either."""
+    """The same schedule without its calendars, and without its active hours either."""
     said = {name: part for name, part in _parse_text(text).items() if name != "days"}
     if "days" in _parse_text(text):
         yield _to_text(**said)
@@ -134,16 +134,16 @@ def less_restricted(text: str) -> Iterator[str]:
 
 
 def schedule_zone(text: str) -> ZoneInfo | None:
-    """The zone that a pace names: its schedule's, else its windows' one zone; None where it names none, or several."""
+    """The time zone of a schedule, or that of all its active hours; None if there is none, or more than one."""
     said = _parse_text(text)
     named = {said["zone"]} if "zone" in said else {zone for *_, zone in said.get("hours", [])}
     return ZoneInfo(named.pop()) if len(named) == 1 else None
 
 
 def backoff_pause(text: str, failures: int) -> timedelta | None:
-    """How long to keep quiet after that many failures in a row: the interval doubled by each, at most 8 times as long.
+    """How long not to run after that many failures in a row: the interval doubled by each, at most 8 times as long.
 
-    None where nothing failed, and for a pace that does not back off.
+    None without failures, and for a schedule that does not back off.
     """
     said = _parse_text(text)
     if not failures or "backoff" not in said:
@@ -151,9 +151,9 @@ def backoff_pause(text: str, failures: int) -> timedelta | None:
     return timedelta(seconds=float(said["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
 
 
-@lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
+@lru_cache(maxsize=1024)  # the schedule of a row is needed several times in a row
 def parse_schedule(text: str, anchor: datetime) -> EntrySchedule:
-    """The pace that a text of ours names, on a grid that stands at `anchor`."""
+    """The schedule of a schedule text. The grid of an interval contains `anchor`."""
     days = allowed_days(text)
     if "interval" in _parse_text(text):
         return _interval_schedule(text, anchor, days)
@@ -162,7 +162,7 @@ def parse_schedule(text: str, anchor: datetime) -> EntrySchedule:
 
 
 def _interval_schedule(text: str, anchor: datetime, days: calendars.AllowedDays | None) -> EntrySchedule:
-    """The pace of an interval, whose points move to where hours and calendars are both open."""
+    """An interval. The points of its grid move to where active hours and calendars are both open."""
     said, hours = _parse_text(text), _parse_hours(text)
     open_times = calendars.HoursAndDays(hours, days) if days else hours
     cadence = IntervalSlots(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), open_times)
@@ -196,7 +196,7 @@ def _plain_schedule(text: str, anchor: datetime) -> EntrySchedule:
 
 
 def _restrict_to_days(schedule: EntrySchedule, days: calendars.AllowedDays) -> EntrySchedule:
-    """The pace through calendars, which are asked before the hours."""
+    """The schedule restricted by calendars. They are checked before the hours."""
     seen = ScheduleSlots(schedule, days, schedule.offset)
     return replace(
         schedule,
@@ -236,7 +236,7 @@ TICK = datetime.resolution
 
 @dataclass(frozen=True, slots=True)
 class ScheduledEntry:
-    """An entry on its way: it fires at the slots of `pace` that lie after `after`, and its days are those of `zone`."""
+    """An entry whose slots after `after` are to be listed. Its days are those of `zone`."""
 
     kind: Kind
     name: str
@@ -247,7 +247,7 @@ class ScheduledEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunsOnDay:
-    """The firings of one entry on one local day: the first and the latest (due times, UTC), and their number, 1 or more."""
+    """The runs of one entry on one local day: the first and the latest due time (UTC), and their number, 1 or more."""
 
     day: date
     first: datetime
@@ -256,7 +256,7 @@ class RunsOnDay:
 
 
 def slots_between(schedule: EntrySchedule, after: datetime, until: datetime) -> Iterator[datetime]:
-    """The slots of a pace in (after, until], in order."""
+    """The slots of a schedule in (after, until], in order."""
     slot = schedule.next(after)
     while slot is not None and slot <= until:
         yield slot
@@ -264,14 +264,14 @@ def slots_between(schedule: EntrySchedule, after: datetime, until: datetime) -> 
 
 
 def due_times(course: ScheduledEntry, after: datetime, until: datetime) -> Iterator[datetime]:
-    """When an entry comes due in (after, until], in order: its slots, each with its offset."""
+    """When an entry comes due in (after, until], in order: its slots, each plus its offset."""
     offset = course.schedule.offset
     for slot in slots_between(course.schedule, max(after - offset, course.after), until - offset):
         yield slot + offset
 
 
 def due_times_by_day(course: ScheduledEntry, begin: datetime, end: datetime) -> Iterator[RunsOnDay]:
-    """The same in [begin, end), counted by local day without walking them; days without a firing are left out."""
+    """The due times in [begin, end), counted per local day without listing them. Days without any are left out."""
     offset = course.schedule.offset
     for day in local_days.days_between(course.zone, begin, end):
         after, until = max(day.begins - TICK - offset, course.after), day.ends - TICK - offset

@@ -1,4 +1,4 @@
-"""What happened, as plain values: made inside a transaction, told to metrics and log after its commit."""
+"""Defines the events that a transaction reports, and that the log and the metrics get after its commit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scheduler.model.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class RunClosed:
-    """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran; `log` is what an agent said for it.
+    """A run has ended, or `slots` slots were skipped. `started_at` is None if nothing ran. `log` is the agent's text for the log.
 
-    `truncated`: its answer was cut at a limit of tokens; `precheck_problem` is why its precheck failed; `left_out` is
-    what was to be in its prompt and is not.
+    `truncated`: the answer was cut at a token limit. `precheck_problem` is why the precheck failed. `left_out` is what was to be
+    in the prompt and was left out.
     """
 
     run_id: int
@@ -40,7 +40,7 @@ class RunClosed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """An attempt was claimed; `late` is how long after its slot came due, in seconds, None where no slot started it."""
+    """An attempt was claimed. `late` is how long after its slot came due, in seconds; None if no slot started it."""
 
     run_id: int
     kind: Kind
@@ -53,7 +53,7 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True)
 class SlotsMissed:
-    """Slots are missed that came due while the daemon was there; `late` is how long ago each came due, in seconds."""
+    """Slots were missed that came due while the daemon ran. `late` is how long ago each came due, in seconds."""
 
     kind: Kind
     name: str
@@ -62,7 +62,7 @@ class SlotsMissed:
 
 @dataclass(frozen=True, slots=True)
 class RetryPlanned:
-    """An attempt failed and another one is planned."""
+    """An attempt failed, and another one is planned."""
 
     run_id: int
     kind: Kind
@@ -75,7 +75,7 @@ class RetryPlanned:
 
 @dataclass(frozen=True, slots=True)
 class LaneBusy:
-    """A run waits, for somebody else speaks to its agent; told once however long that takes."""
+    """A run waits because another process holds its agent's lane. Reported once per wait."""
 
     run_id: int
     kind: Kind
@@ -86,7 +86,7 @@ class LaneBusy:
 
 @dataclass(frozen=True, slots=True)
 class WakeMoved:
-    """What became of a wake; `final` False: only for now, and another word follows. `problem`: why it was rejected."""
+    """The result of a wake. `final` False: the wake still waits, and another event follows. `problem`: why it was rejected."""
 
     name: str
     source: str
@@ -98,7 +98,7 @@ class WakeMoved:
 
 @dataclass(frozen=True, slots=True)
 class MessageMoved:
-    """A message moved in the outbox; `retried` counts an attempt that will be made again."""
+    """A message in the outbox changed its state. `retried`: another attempt is planned."""
 
     outbox_id: int
     channel: str
@@ -109,7 +109,7 @@ class MessageMoved:
 
 @dataclass(frozen=True, slots=True)
 class TargetUnknown:
-    """A run had something to say to whoever spoke with its agent last, and nobody is known to have."""
+    """A run had a message for `deliver: last`, and no target of its agent is known."""
 
     run_id: int
     kind: Kind
@@ -118,7 +118,7 @@ class TargetUnknown:
 
 @dataclass(frozen=True, slots=True)
 class RunRecovered:
-    """A run that an earlier life of the daemon left open was taken in hand."""
+    """A run that an earlier boot left open was closed, or `again`: is to be attempted again."""
 
     run_id: int
     kind: Kind
@@ -128,7 +128,7 @@ class RunRecovered:
 
 @dataclass(frozen=True, slots=True)
 class SkipsRevoked:
-    """Slots that had been skipped are still to come: the clock was ahead, and has been set right."""
+    """Slots that had been skipped are still to come: the clock was ahead and has been set right."""
 
     kind: Kind
     name: str
@@ -138,7 +138,7 @@ class SkipsRevoked:
 
 @dataclass(frozen=True, slots=True)
 class StaleResultDropped:
-    """A result came for a run that is no longer the sender's; it was dropped."""
+    """A result was dropped, because its run no longer belongs to the worker that sent it."""
 
     run_id: int
     kind: Kind
@@ -147,7 +147,7 @@ class StaleResultDropped:
 
 @dataclass(frozen=True, slots=True)
 class CallCharged:
-    """A call was booked: the model that was asked for, its tokens, its cost in USD where there is a price."""
+    """A call was recorded: the requested model, its tokens, and its cost in USD if the model has a price."""
 
     kind: Kind
     name: str
@@ -159,7 +159,7 @@ class CallCharged:
 
 @dataclass(frozen=True, slots=True)
 class ProviderFailed:
-    """A provider gave no proper answer; `error_class` is one of the words of `Failure`."""
+    """A call to a provider failed. `error_class` is one of the words of `Failure`."""
 
     provider: str
     error_class: str
@@ -167,7 +167,7 @@ class ProviderFailed:
 
 @dataclass(frozen=True, slots=True)
 class ModelMismatched:
-    """Another model answered than was asked for."""
+    """A different model answered than was requested."""
 
     kind: Kind
     name: str
@@ -177,7 +177,7 @@ class ModelMismatched:
 
 @dataclass(frozen=True, slots=True)
 class BreakerMoved:
-    """A circuit breaker opened or closed; `error` is what the provider said when it opened."""
+    """A circuit breaker opened or closed. `error` is the provider's text when it opened."""
 
     circuit: Circuit
     reason: str
@@ -187,7 +187,7 @@ class BreakerMoved:
 
 @dataclass(frozen=True, slots=True)
 class ChecklistRemarked:
-    """An agent was asked by a checklist in which something looks like a mark and is none; told at each such run."""
+    """A run used a checklist with lines that look like an item annotation and are none. Reported by each such run."""
 
     name: str
     remarks: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Local days: where each begins and ends as instants, on days of 23 and 25 hours too."""
+"""Finds where local days begin and end, also on days of 23 and 25 hours."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ A_DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class LocalDay:
-    """A local day, or the part of it that was asked for: the instants [begins, ends), UTC."""
+    """A local day, or part of it: the instants [begins, ends), UTC."""
 
     date: date
     begins: datetime
     ends: datetime
 
 
-@lru_cache(maxsize=1024)  # every beat with a budget asks when today is over
+@lru_cache(maxsize=1024)  # every run with a budget needs the end of its day
 def whole_day(day: date, zone: ZoneInfo) -> LocalDay:
-    """The day from its first midnight to the first of the next; empty if the zone left it out."""
+    """The day from its first midnight to the first midnight of the next; empty if the zone skipped the day."""
     return LocalDay(day, _midnight(day, zone), _midnight(day + A_DAY, zone))
 
 
 def days_between(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[LocalDay]:
-    """The local days of the instants [begin, end), the first and the last cut to them; days that have no time are left out."""
-    day = begin.astimezone(zone).date() - A_DAY  # where the clock goes back over midnight, an instant may belong to the day after
+    """The local days of the instants [begin, end). The first and the last are cut to them; empty days are left out."""
+    day = begin.astimezone(zone).date() - A_DAY  # if the clock goes back over midnight, an instant may belong to the next day
     while (full := whole_day(day, zone)).begins < end:
         begins, ends = max(begin, full.begins), min(end, full.ends)
         if begins < ends:
@@ -39,7 +39,7 @@ def days_between(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[Loc
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    """The instant at which a day's clock first reads 00:00, or the first after it where the clock leaves that out."""
+    """The first instant at which the local clock shows 00:00 or, if it skips that, a later time."""
     reading = datetime.combine(day, time.min)
     instant = reading.replace(tzinfo=zone).astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None) == reading:

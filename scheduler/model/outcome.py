@@ -1,4 +1,4 @@
-"""The one vocabulary of results: the same words in rows, metrics, logs, pages and dashboards."""
+"""Defines the words for results: outcomes, reasons, triggers and states. Rows, metrics, logs and dashboards use them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
 
 
 class Kind(StrEnum):
-    """What an entry of the due-queue is."""
+    """The two kinds of entries."""
 
     HEARTBEAT = "heartbeat"
     CRON = "cron"
 
 
 class Outcome(StrEnum):
-    """How a slot ended. `alert`: the agent said something, told or not; `skipped` has a `Skip` as its reason."""
+    """How a run ended. `alert`: the agent had a message, sent or suppressed. `skipped` has a `Skip` as its reason."""
 
     OK = "ok"
     ALERT = "alert"
@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a run failed or was abandoned, where the class of the error (`Failure`) does not say it."""
+    """Why a run failed or was abandoned, if it is not a class of errors (`Failure`)."""
 
     RATE_LIMITED = "rate_limited"
     NO_TIME_LEFT = "no_time_left"
@@ -78,7 +78,7 @@ class Trigger(StrEnum):
 
 
 class WakeResult(StrEnum):
-    """What became of a wake."""
+    """What happened to a wake."""
 
     STARTED = "started"
     JOINED = "joined"
@@ -88,7 +88,7 @@ class WakeResult(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """Where one message, or all messages of one run, stand."""
+    """The state of one message, or of all messages of one run."""
 
     NONE = "none"
     PENDING = "pending"
@@ -105,20 +105,20 @@ class DeliveryState(StrEnum):
 FAILURES = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
 SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
 
-ANSWERED = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has dealt with what it was asked about
+ANSWERED = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has checked the items in its prompt
 
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
 
 
-LONGEST_RETRY_AFTER = timedelta(minutes=15)  # whoever asks for more is not waited for, and left alone for so long
+LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One asking: of which provider (None: of none that we know), for which model, and how it went.
+    """One call of a model: its provider (None: none of the config), the requested model, and the result.
 
-    `tokens` and `cost_usd` are None where nobody said them; `tools_ignored` counts the tools that a model wanted to use.
-    `unheard`: the question did not leave. `status` is the HTTP status of a refusal.
+    `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
+    `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error.
     """
 
     provider: str | None
@@ -135,14 +135,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """How one attempt of a run ended: what a worker gives back, free of database, clock and channel.
+    """The result of one attempt of a run, as its worker returns it.
 
-    `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
-    `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
-    `calls` lists whom this attempt asked. `precheck` is what was found before the agent was asked, `selection` what of its
-    checklist it was asked about. `tool_calls` are the tools that the agent used, `log` what it said for the log alone.
-    `truncated`: the answer was cut at a limit of tokens. `request_id` is the provider's own name for the last call.
-    `left_out` says what was to be in the prompt and is not.
+    `text` is the agent's answer or the job's output, kept in the run record. `message` is what is to be delivered, None for
+    nothing. `transient`: another attempt may succeed. `retry_after` is how long the provider wants no further request. `calls`
+    are the model calls of this attempt. `precheck` is the result of its precheck, `selection` the checklist items in its prompt.
+    `tool_calls` are the tools that the agent used, `log` its text for the log only. `truncated`: the answer was cut at a token
+    limit. `request_id` is the provider's id of the last request. `left_out` is what was to be in the prompt and was left out.
     """
 
     outcome: Outcome
@@ -167,12 +166,12 @@ class AttemptResult:
 
     @property
     def precheck_problem(self) -> str | None:
-        """Why the precheck of this attempt failed, whatever became of the attempt; None if it did not."""
+        """Why the precheck of this attempt failed, however the attempt ended; None if it did not fail."""
         return self.precheck.error if self.precheck and self.precheck.status is PrecheckStatus.FAILED else None
 
 
 def storable_result(result: AttemptResult) -> AttemptResult:
-    """The ending with texts that can be written down: half characters, which no encoding has, become question marks."""
+    """The result with texts that can be stored: lone surrogates, which no encoding can represent, become question marks."""
     if all(text is None or text.isascii() for text in (result.text, result.message, result.error)):
         return result
     return replace(

@@ -1,4 +1,4 @@
-"""A secret: text that shows itself to nobody who does not ask by name."""
+"""Wraps secret texts so that they are never printed, logged or pickled by accident."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MASK = "***"
 
 
 class Secret:
-    """Wraps one secret text. Printing, formatting and pickling it never show it, and it equals no text."""
+    """One secret text. Printing, formatting and pickling never show it, and it does not compare equal to a string."""
 
     __slots__ = ("_text",)
 
@@ -16,7 +16,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The plain text, for the one place that needs it: a request header, a connection, a child's environment."""
+        """The plain text, for the few places that need it: a request header, a connection, a child's environment."""
         return self._text
 
     def __repr__(self) -> str:

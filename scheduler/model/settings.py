@@ -1,4 +1,4 @@
-"""The config in force: plain values that the daemon runs by, free of YAML, defaults and references."""
+"""Defines the config in force as plain values, with all defaults and references resolved."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OnUncertain = Literal["resend", "hold"]
 Proxy = Literal["environment", "none"] | Secret
 
 LOG_CHANNEL = "log"  # the built-in channel
-LAST_TARGET = "last"  # in `deliver`: whoever spoke with the agent last
+LAST_TARGET = "last"  # in `deliver`: where the agent's user wrote from most recently
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who may do what over HTTP; `agents` None means all of them."""
+    """A client of the HTTP interface and its permissions. `agents` None means all agents."""
 
     name: str
     value: Secret
@@ -35,7 +35,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the HTTP interface listens. `hosts` are further names that a Host header may hold; no `tokens`: one is made up."""
+    """Where the HTTP interface listens. `hosts` are further accepted Host headers. Without `tokens` one is generated."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class WakeRate:
-    """At most `count` starts by wakes within `within`, per agent."""
+    """At most `count` runs started by wakes within `within`, per agent."""
 
     count: int
     within: timedelta
@@ -54,6 +54,8 @@ class WakeRate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """The limits of the daemon as a whole."""
+
     concurrency: int
     min_interval: timedelta
     wake_gap: timedelta
@@ -65,13 +67,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where messages go; `log` is built in. `kind` is one of `channels.registry`.
+    """Where messages are sent. The channel `log` is built in.
 
-    `url` is None for the log and for a command, and if its secret is not set because nothing that is enabled uses the channel.
-    `argv` is the program of a command, started in `folder`. `base_url` replaces a service's own server. `uncertain` says what
-    happens to a message whose delivery is uncertain, if the config sets it. `limit` is the maximum length of one message, in
-    UTF-16 units; None means no limit. `needs_target`: its URL has a {target} placeholder; such a channel can only be used
-    through `deliver: last`.
+    `url` is None for the log and for a command, and if no enabled entry uses the channel and its secret is not set. `argv` is the
+    program of a command channel, started in `folder`. `base_url` replaces the service's own server. `uncertain` is what happens
+    to a message that may have arrived, if the config sets it. `limit` is the longest message in UTF-16 units; None: any length.
+    `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Channel:
 
     @property
     def is_usable(self) -> bool:
-        """Whether all that it takes to send a message is there, and so whom to tell."""
+        """Whether messages can be sent to it without a further target."""
         return not self.needs_target and (self.kind == LOG_CHANNEL or bool(self.argv) or self.url is not None)
 
 
@@ -101,7 +102,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class OnFailure:
-    """Who is told of failures: of `after` in a row, again after each `remind`, on these channels; an `after` of 0: nobody."""
+    """When failures are notified: after `after` in a row (0: never), again after each `remind`, on these channels."""
 
     after: int
     remind: timedelta
@@ -110,9 +111,9 @@ class OnFailure:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How requests leave.
+    """How requests leave the machine.
 
-    `proxy` is the environment's, none, or a URL. The authorities in `ca_file` are trusted beside the system's.
+    `proxy` is the environment's, none, or a URL. The authorities in `ca_file` are trusted in addition to the system's.
     """
 
     proxy: Proxy = "environment"
@@ -121,7 +122,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Deadman:
-    """Where somebody else notices when no ping comes any more, and how often one does."""
+    """The dead man's switch: the URL that is pinged, and how often."""
 
     url: Secret
     every: timedelta
@@ -140,7 +141,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How long closed runs are kept, per entry: both bounds hold."""
+    """How long closed runs are kept, per entry. Both limits apply."""
 
     keep: timedelta
     runs: int
@@ -148,9 +149,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One valid config. `hash` is the SHA-256 (hex) of all that decided it: file, overrides and the secrets' names.
+    """One valid config. `hash` is the SHA-256 (hex) of everything it depends on: file, overrides and the secrets' names.
 
-    `asked` are the agents whom jobs with a prompt ask, by the job's name.
+    `job_agents` are the agents that jobs with a prompt call, by the job's name.
     """
 
     path: Path

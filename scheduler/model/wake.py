@@ -1,4 +1,4 @@
-"""A wake: somebody's wish that an agent beats now, and what they want to tell it."""
+"""Defines a wake: the request that an agent or a job runs now, with a text for the agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scheduler.model.outcome import Kind, Trigger
 
-TEXT_LIMIT = 4096  # bytes of UTF-8 kept of what a sender says
+TEXT_LIMIT = 4096  # bytes of UTF-8 that are kept of a wake's text
 
 GAP = "wake_gap"
 FLOOD = "wake_flood"
@@ -16,12 +16,13 @@ FLOOD = "wake_flood"
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A wish to run `name`: an agent, or a job that somebody wants to run beside its schedule.
+    """A request to run `name`: an agent, or a job in addition to its schedule.
 
-    `source` is cron, manual, api or webhook (reboot for a job); `sender` says who within that source. `token` names the token
-    that a program showed; it is empty for people and jobs. `urgent` False leaves it to the next slot. `count` is how often the
-    same sender asked while it waited, `tries` how many runs were to tell it and did not. `waits_for` says why it did not start
-    a run at once: the reason of a run that did not tell it, GAP or FLOOD. `started`: it started the run that has taken it.
+    `source` is cron, manual, api or webhook (reboot for a job), and `sender` names the sender within that source. `token` is the
+    name of the token that a program used; it is empty for users and jobs. `urgent` False: it waits for the next slot. `count` is
+    how often the same sender woke the agent while this wake waited, `tries` how many runs had it and did not deliver it.
+    `waits_for` is why it did not start a run at once: the reason of a run that did not deliver it, GAP or FLOOD. `started`: it
+    started the run that has it.
     """
 
     name: str
@@ -40,12 +41,12 @@ class Wake:
 
     @property
     def by_program(self) -> bool:
-        """Whether a program asked, over HTTP or as a job. Who uses the command line counts as a person."""
+        """Whether a program sent it, over HTTP or as a job. The command line counts as a person."""
         return self.source != Trigger.MANUAL
 
 
 def clip_wake_text(text: str) -> str:
-    """`text` cut to what is kept of a wake, never in the middle of a character; a text that is cut says so at its end."""
+    """`text` cut to the length that is kept, never inside a character. A note at the end says that it was cut."""
     whole = text.encode("utf-8", "replace")
     if len(whole) <= TEXT_LIMIT:
         return whole.decode()
@@ -54,7 +55,7 @@ def clip_wake_text(text: str) -> str:
 
 
 def interleave_senders(wakes: Iterable[Wake]) -> tuple[Wake, ...]:
-    """People's wakes first, then one of each token or job, then a second one of each...: no token fills a prompt alone."""
+    """People's wakes first, then one of each token or job, then a second one of each, and so on: no token fills a prompt."""
     before: Counter[tuple[str, str]] = Counter()
     turns = []
     for wake in wakes:
