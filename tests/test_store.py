@@ -1,4 +1,4 @@
-"""The database file: private, checked, never touched when it is not sound, and written all or nothing."""
+"""The database file is private, checked before use, left unchanged if it is damaged, and written all or nothing."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def opened(path: Path, **how: bool) -> Iterator[Store]:
         store.close()
 
 
-def add_life(store: Store) -> None:
+def add_boot(store: Store) -> None:
     with store.transaction() as db:
         db.execute("insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)")
 
 
-def lives(path: Path) -> int:
+def count_boots(path: Path) -> int:
     connection = open_read_only(path)
     try:
         return int(connection.execute("select count(*) from boot").fetchone()[0])
@@ -63,7 +63,7 @@ def test_all_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with opened(tmp_path / "a.db") as store:
-            add_life(store)
+            add_boot(store)
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     finally:
         os.umask(before)
@@ -78,56 +78,56 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
                 "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
             )
             raise KeyError("surprise")
-        add_life(store)
-    assert lives(path) == 1
+        add_boot(store)
+    assert count_boots(path) == 1
 
 
-def test_a_locked_database_is_unavailable_and_a_mistake_of_ours_is_not(tmp_path: Path) -> None:
+def test_a_locked_database_is_unavailable_but_a_wrong_statement_is_a_bug(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         store.connection.execute("pragma busy_timeout = 1")
         other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
         other.execute("begin immediate")
         with pytest.raises(DatabaseUnavailable, match="locked"):
-            add_life(store)
+            add_boot(store)
         other.close()
         with pytest.raises(sqlite3.OperationalError, match="no such table"), store.transaction() as db:
             db.execute("select * from nowhere")
 
 
-def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
+def test_writing_works_again_when_a_full_disk_has_room(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         pages = store.connection.execute("pragma page_count").fetchone()[0]
         store.connection.execute(f"pragma max_page_count = {pages}")
         with pytest.raises(DatabaseUnavailable, match="full"), store.transaction() as db:
             db.execute("create table big as select zeroblob(1000000) as hole")
         store.connection.execute("pragma max_page_count = 1000000")
-        add_life(store)
-    assert lives(tmp_path / "a.db") == 1
+        add_boot(store)
+    assert count_boots(tmp_path / "a.db") == 1
 
 
 def test_a_database_that_was_replaced_under_the_daemon_is_not_written(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
-        add_life(store)
+        add_boot(store)
         (tmp_path / "a.db").rename(tmp_path / "b.db")
         with pytest.raises(DatabaseUnavailable, match="gone"):
-            add_life(store)
+            add_boot(store)
         (tmp_path / "a.db").write_bytes(b"")
         with pytest.raises(DatabaseUnavailable, match="replaced"):
-            add_life(store)
+            add_boot(store)
 
 
 def damaged(path: Path) -> bytes:
     """A database with one page of rubbish in its middle."""
     with opened(path) as store:
         for _ in range(300):
-            add_life(store)
+            add_boot(store)
     content = bytearray(path.read_bytes())
     content[8192:12288] = b"\xff" * 4096
     return bytes(content)
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read as one" * 100, None])
-def test_a_file_that_is_not_sound_is_refused_and_not_touched(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_file_is_refused_and_left_unchanged(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "a.db"
     content = damaged(path) if content is None else content
     path.write_bytes(content)
@@ -136,14 +136,14 @@ def test_a_file_that_is_not_sound_is_refused_and_not_touched(tmp_path: Path, con
     assert path.read_bytes() == content
 
 
-def test_an_empty_file_beside_its_log_is_a_loss_and_not_a_new_database(tmp_path: Path) -> None:
+def test_an_empty_file_with_a_log_counts_as_a_lost_database(tmp_path: Path) -> None:
     (tmp_path / "a.db").touch()
     (tmp_path / "a.db-wal").write_bytes(b"x" * 100)
     with pytest.raises(StoreError, match="empty but its write-ahead log is not"):
         Store.open(tmp_path / "a.db")
 
 
-def test_the_commands_that_set_a_damaged_database_aside_can_be_copied_also_where_its_path_has_a_space(tmp_path: Path) -> None:
+def test_the_commands_for_a_damaged_database_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     folder = tmp_path / "a place"
     folder.mkdir()
     path = folder / "a.db"
@@ -158,7 +158,7 @@ def test_the_commands_that_set_a_damaged_database_aside_can_be_copied_also_where
     assert not names & {"a.db", "a.db-wal"}
 
 
-def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     other = sqlite3.connect(path)
     other.execute("create table theirs (x)")
@@ -184,24 +184,24 @@ def test_a_database_of_a_newer_heartbeatd_is_refused_with_both_versions(tmp_path
         Store.open(path)
 
 
-def test_the_schema_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_new_database_has_all_tables_and_migrations(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
         assert [each.name for each in migrations.applied(Database(store.connection))] == ours()
     assert {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")} <= made
 
 
-def of_the_first_edition(path: Path) -> sqlite3.Connection:
-    """A database as the first edition wrote it, with nothing in it."""
+def first_version_database(path: Path) -> sqlite3.Connection:
+    """An empty database as the first version created it."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
     migrations.apply(Database(connection), stop_before=ours()[1])
     return connection
 
 
-def test_a_database_of_the_first_edition_is_taken_over_with_its_circuit_breakers(tmp_path: Path) -> None:
+def test_the_circuit_breakers_of_a_first_version_database_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with closing(of_the_first_edition(path)) as first:
+    with closing(first_version_database(path)) as first:
         first.execute("insert into breaker values ('anthropic', 'auth', 1000, 1801000, 7), ('local', 'rate', 2000, 902000, null)")
     with closing(open_read_only_any_version(path)) as before, opened(path) as store:
         assert [str(breaker) for breaker in breakers.list_open_breakers(before)] == [
@@ -217,7 +217,7 @@ def test_a_database_of_the_first_edition_is_taken_over_with_its_circuit_breakers
     ]
 
 
-def test_reading_needs_a_database_and_makes_none(tmp_path: Path) -> None:
+def test_opening_for_reading_never_creates_a_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="heartbeatd run makes it"):
         open_read_only(tmp_path / "a.db")
     assert list(tmp_path.iterdir()) == []
@@ -226,7 +226,7 @@ def test_reading_needs_a_database_and_makes_none(tmp_path: Path) -> None:
 def test_a_reader_cannot_write_and_leaves_the_log_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with opened(path) as store:
-        add_life(store)
+        add_boot(store)
         size = path.with_name("a.db-wal").stat().st_size
         connection = open_read_only(path)
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
@@ -235,13 +235,13 @@ def test_a_reader_cannot_write_and_leaves_the_log_alone(tmp_path: Path) -> None:
         assert path.with_name("a.db-wal").stat().st_size == size
 
 
-def test_a_sound_database_passes_inspection(tmp_path: Path) -> None:
+def test_a_sound_database_passes_the_check(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
-        add_life(store)
+        add_boot(store)
         check_database(tmp_path / "a.db")
 
 
-def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Path) -> None:
+def test_a_reader_never_sees_a_half_created_database(tmp_path: Path) -> None:
     said: set[str] = set()
 
     def read_until_it_is_there(path: Path) -> None:
@@ -265,7 +265,7 @@ def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Pa
     assert said <= {"no database yet; heartbeatd run makes it"}
 
 
-def test_a_database_behind_a_link_is_made_where_the_link_leads(tmp_path: Path) -> None:
+def test_a_database_is_created_at_the_target_of_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (link := tmp_path / "state.db").symlink_to(tmp_path / "disk/real.db")
     Store.open(link).close()
@@ -303,7 +303,9 @@ def circle(path: Path) -> None:
         (circle, "is a link that leads in a circle"),
     ],
 )
-def test_what_is_no_regular_file_is_refused_and_left_as_it_is(tmp_path: Path, make: Callable[[Path], None], named: str) -> None:
+def test_anything_but_a_regular_file_is_refused_and_left_unchanged(
+    tmp_path: Path, make: Callable[[Path], None], named: str
+) -> None:
     path = tmp_path / "a.db"
     make(path)
     before = path.lstat()
@@ -315,7 +317,7 @@ def test_what_is_no_regular_file_is_refused_and_left_as_it_is(tmp_path: Path, ma
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_with_a_second_hard_link_is_not_opened_by_any_of_its_names(tmp_path: Path) -> None:
+def test_a_database_with_two_hard_links_is_not_opened(tmp_path: Path) -> None:
     Store.open(tmp_path / "a.db").close()
     (tmp_path / "b.db").hardlink_to(tmp_path / "a.db")
     for name in ("a.db", "b.db"):
@@ -325,10 +327,10 @@ def test_a_file_with_a_second_hard_link_is_not_opened_by_any_of_its_names(tmp_pa
     Store.open(tmp_path / "a.db").close()
 
 
-def test_a_log_without_its_database_is_a_loss_and_not_a_new_database(tmp_path: Path) -> None:
+def test_a_log_without_its_database_counts_as_a_lost_database(tmp_path: Path) -> None:
     path = tmp_path / "a b.db"
     with opened(path) as store:
-        add_life(store)
+        add_boot(store)
         path.unlink()
         for use in (Store.open, open_read_only, check_database):
             with pytest.raises(StoreError, match=r"a b\.db is missing, but its write-ahead log is there") as refused:
@@ -338,29 +340,27 @@ def test_a_log_without_its_database_is_a_loss_and_not_a_new_database(tmp_path: P
     path.with_name("a b.db-wal").write_bytes(b"x")
     subprocess.run(command, shell=True, timeout=20, check=True)
     with opened(path) as store:
-        add_life(store)
-    assert lives(path) == 1
+        add_boot(store)
+    assert count_boots(path) == 1
     assert path.with_name("a b.db.damaged-wal").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("file", ["a.db-wal", "a.db-shm"])
-def test_a_log_that_is_removed_or_replaced_under_the_daemon_stops_the_writing_and_a_restart_loses_nothing(
-    tmp_path: Path, file: str
-) -> None:
+def test_a_removed_log_stops_all_writing_until_a_restart_which_loses_nothing(tmp_path: Path, file: str) -> None:
     with opened(tmp_path / "a.db") as store:
-        add_life(store)
+        add_boot(store)
         (tmp_path / file).unlink()
         with pytest.raises(DatabaseUnavailable, match=rf"{file} was removed while the daemon ran; restart it"):
-            add_life(store)
+            add_boot(store)
         (tmp_path / file).touch()
         with pytest.raises(DatabaseUnavailable, match=rf"{file} was replaced while the daemon ran; restart it"):
-            add_life(store)
+            add_boot(store)
     with opened(tmp_path / "a.db") as store:
-        add_life(store)
-    assert lives(tmp_path / "a.db") == 2
+        add_boot(store)
+    assert count_boots(tmp_path / "a.db") == 2
 
 
-def test_who_reads_before_the_daemon_has_taken_an_older_database_over_sees_its_rows(tmp_path: Path) -> None:
+def test_an_older_database_can_be_read_before_the_daemon_migrates_it(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as old:
         old.execute(f"pragma application_id = {APPLICATION_ID}")

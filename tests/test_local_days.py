@@ -1,4 +1,4 @@
-"""Local days as instants, over changes of the clock."""
+"""Local days as instants, also on days when the clock changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
         ("America/Santiago", "2026-09-06", "2026-09-06 04:00", 23),  # its clock goes from 24:00 to 01:00
         ("America/Havana", "2024-11-03", "2024-11-03 04:00", 25),  # 01:00 to 00:00: midnight comes twice
         ("Australia/Lord_Howe", "2026-04-05", "2026-04-04 13:00", 24.5),
-        ("Pacific/Apia", "2011-12-30", "2011-12-30 10:00", 0),  # left out whole
+        ("Pacific/Apia", "2011-12-30", "2011-12-30 10:00", 0),  # the zone skipped this day
         ("America/St_Johns", "2010-11-07", "2010-11-07 02:30", 25),  # 00:01 to 23:01 of the day before
         ("America/Toronto", "1919-03-31", "1919-03-31 04:30", 23.5),  # 23:30 to 00:30: midnight is in the gap
     ],
@@ -42,7 +42,7 @@ def test_days_follow_each_other_without_gap_or_overlap(zone: str) -> None:
     assert all(before.ends == after.begins and before.date < after.date for before, after in pairwise(found))
 
 
-def test_only_the_part_of_a_day_that_was_asked_for_is_given() -> None:
+def test_the_first_and_last_day_are_cut_to_the_given_time() -> None:
     noon = at("2027-03-27 12:00")
     assert [
         (str(day.date), day.ends - day.begins) for day in local_days.days_between(BERLIN, noon, noon + timedelta(hours=48))

@@ -1,4 +1,4 @@
-"""Ids of runs, wakes and messages never repeat, also in a database that an earlier version made."""
+"""Migrations keep all rows, and ids of runs, wakes and messages are never used again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from world import World
 from scheduler.store.database import APPLICATION_ID, Store
 from scheduler.store.migrations import migrations
 
-LAST_EDITION = ("m001_first_schema",)
+FIRST_VERSION = ("m001_first_schema",)
 NEXT_IDS = {
     "run": "insert into run (kind, name, slot, trigger, state) values ('heartbeat', 'new', 1, 'interval', 'closed') returning id",
     "wake": "insert into wake (name, kind, source, sender, text, created_at, updated_at, state)"
@@ -25,12 +25,12 @@ NEXT_IDS = {
 }
 
 
-def database_of_the_last_edition(path: Path) -> None:
-    """A database as the first edition made it, with rows in the tables that are rebuilt."""
+def first_version_database(path: Path) -> None:
+    """A database as the first version created it, with rows in the tables that a migration rebuilds."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
-        later = [each.name for each in migrations.pending(Database(connection)) if each.name not in LAST_EDITION]
+        later = [each.name for each in migrations.pending(Database(connection)) if each.name not in FIRST_VERSION]
         migrations.apply(Database(connection), stop_before=later)
         connection.execute(
             "insert into run (id, kind, name, slot, trigger, state, outcome, text, tokens, cost_usd, finished_at)"
@@ -54,8 +54,8 @@ def database_of_the_last_edition(path: Path) -> None:
         connection.execute("insert into digest values ('heartbeat', 'ops', 'log', '', 'h', 12, 1, 1)")
 
 
-def made(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
-    """The text by which each table or index of the rebuilt tables is made, without what the rebuild is there for."""
+def created_by(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
+    """The SQL text of each rebuilt table or its indexes, without `autoincrement`."""
     rows = connection.execute(
         "select name, sql from sqlite_master where type = ? and sql is not null and tbl_name in ('run', 'wake', 'outbox')",
         (kind,),
@@ -63,15 +63,15 @@ def made(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
     return {name: " ".join(sql.lower().replace('"', "").split()).replace(" autoincrement", "") for name, sql in rows}
 
 
-def test_a_database_of_the_last_edition_keeps_its_rows_indexes_and_references(tmp_path: Path) -> None:
+def test_a_first_version_database_keeps_its_rows_indexes_and_references(tmp_path: Path) -> None:
     path = tmp_path / "state" / "heartbeatd.db"
-    database_of_the_last_edition(path)
+    first_version_database(path)
     tables = ("run", "wake", "outbox", "digest")
     with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
         rows = {table: [dict(row) for row in connection.execute(f"select * from {table}")] for table in tables}
         migrations.apply(Database(connection), stop_before="m005_ids_never_repeat")
-        indexes = made(connection, "index")
+        indexes = created_by(connection, "index")
     store = Store.open(path)
     try:
         after = {table: [dict(row) for row in store.connection.execute(f"select * from {table}")] for table in tables}
@@ -79,8 +79,8 @@ def test_a_database_of_the_last_edition_keeps_its_rows_indexes_and_references(tm
             assert [old.items() <= new.items() for old, new in zip(rows[table], after[table], strict=True)] == [True] * len(
                 rows[table]
             )
-        assert indexes.items() <= made(store.connection, "index").items()
-        assert all("strict" in text.rsplit(")", 1)[1] for text in made(store.connection, "table").values())
+        assert indexes.items() <= created_by(store.connection, "index").items()
+        assert all("strict" in text.rsplit(")", 1)[1] for text in created_by(store.connection, "table").values())
         with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):  # one open run per entry
             store.connection.execute(
                 "insert into run (kind, name, slot, trigger, state) values ('cron', 'b', 8, 'at', 'waiting')"
@@ -90,9 +90,9 @@ def test_a_database_of_the_last_edition_keeps_its_rows_indexes_and_references(tm
 
 
 @pytest.mark.parametrize(("table", "following"), [("run", 61), ("wake", 6), ("outbox", 13)])
-def test_what_other_rows_still_refer_to_is_not_given_again(tmp_path: Path, table: str, following: int) -> None:
+def test_an_id_that_other_rows_refer_to_is_not_used_again(tmp_path: Path, table: str, following: int) -> None:
     path = tmp_path / "state" / "heartbeatd.db"
-    database_of_the_last_edition(path)
+    first_version_database(path)
     store = Store.open(path)
     try:
         assert store.connection.execute(NEXT_IDS[table]).fetchone()[0] == following
@@ -101,11 +101,11 @@ def test_what_other_rows_still_refer_to_is_not_given_again(tmp_path: Path, table
 
 
 @pytest.mark.parametrize("table", NEXT_IDS)
-@pytest.mark.parametrize("earlier", [False, True], ids=["new", "of the last edition"])
-def test_an_id_is_not_given_again_when_the_newest_row_is_removed(tmp_path: Path, table: str, *, earlier: bool) -> None:
+@pytest.mark.parametrize("earlier", [False, True], ids=["new", "of the first version"])
+def test_an_id_is_not_used_again_after_its_row_was_deleted(tmp_path: Path, table: str, *, earlier: bool) -> None:
     path = tmp_path / "heartbeatd.db"
     if earlier:
-        database_of_the_last_edition(path)
+        first_version_database(path)
     store = Store.open(path)
     try:
         first = store.connection.execute(NEXT_IDS[table]).fetchone()[0]
@@ -115,15 +115,15 @@ def test_an_id_is_not_given_again_when_the_newest_row_is_removed(tmp_path: Path,
         store.close()
 
 
-def test_a_daemon_goes_on_with_a_database_of_the_last_edition(tmp_path: Path) -> None:
-    database_of_the_last_edition(tmp_path / "state" / "heartbeatd.db")
+def test_the_daemon_continues_with_a_first_version_database(tmp_path: Path) -> None:
+    first_version_database(tmp_path / "state" / "heartbeatd.db")
     world = World(tmp_path, OPS)
     world.run(minutes=31)
     assert [row["id"] for row in world.rows("ops")] == [41, 61, 62]
     world.store.close()
 
 
-def test_run_ids_go_on_when_the_whole_history_is_removed(play: Callable[..., World]) -> None:
+def test_run_ids_continue_after_the_whole_history_was_deleted(play: Callable[..., World]) -> None:
     world = play(OPS + "history: {keep: 1h}\n")
     world.run(minutes=31)
     world.pause(None)
