@@ -70,11 +70,11 @@ def ours(port: int, beats: int, report: Callable[[], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), port, beats), dict(os.environ), listen=False)
         app.warm_runners(daemon.settings)
-        daemon.engine.start_boot(app.now(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
+        daemon.engine.start_boot(app.read_clocks(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
         report()
         for _ in range(ROUNDS):
             due = daemon.store.connection.execute("select min(due_at) from entry").fetchone()[0] / 1000
-            daemon._loop(lambda: time.time() > due and daemon.engine.is_idle(app.now().now), None)  # noqa: B023
+            daemon._run_ticks(lambda: time.time() > due and daemon.engine.is_idle(app.read_clocks().now), None)  # noqa: B023
         report()
         rows = daemon.store.connection.execute("select outcome, count(*) from run group by outcome").fetchall()
         assert dict(map(tuple, rows)) == {"ok": ROUNDS * beats}, dict(map(tuple, rows))

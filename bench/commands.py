@@ -32,9 +32,9 @@ def ours(commands: int, report: Callable[[], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), commands), dict(os.environ), listen=False)
         report()
-        daemon.engine.start_boot(app.now(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
+        daemon.engine.start_boot(app.read_clocks(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
         daemon._turn()
-        daemon._loop(lambda: not daemon.engine.is_busy(), None)
+        daemon._run_ticks(lambda: not daemon.engine.is_busy(), None)
         report()
         rows = daemon.store.connection.execute("select outcome, count(*) from run group by outcome").fetchall()
         assert dict(map(tuple, rows)) == {"ok": commands}, dict(map(tuple, rows))

@@ -33,7 +33,6 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.loop import ClockReading, Engine
 from scheduler.engine.requests import NoteDeadmanProblem
-from scheduler.engine.rhythm import Rhythm
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
@@ -56,31 +55,66 @@ from scheduler.web.server import HttpServer
 from scheduler.work import plan
 from scheduler.work.executor import LocalExecutor, WorkerLoop
 
-LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
-CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
-END_TAKES = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
+MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
+TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
+MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads get the interpreter
+END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
+CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
 
 
 def utc_now() -> datetime:
-    """The wall clock, in whole milliseconds as all times are kept."""
+    """The system clock, in whole milliseconds, as all times are stored."""
     now = datetime.now(UTC)
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
 
-def now() -> ClockReading:
+def read_clocks() -> ClockReading:
     """Both clocks at one instant."""
     return ClockReading(utc_now(), time.monotonic())
 
 
-class Daemon:
-    """One life of the daemon over one config file.
+class MainLoop:
+    """Runs tick after tick. In between it sleeps until the next tick is due, or until a wakeup.
 
-    `listen` False leaves the HTTP interface out (one single round of work needs none). Raises ConfigError, AlreadyRunning,
-    StateFolderError, StoreError: each says in words what is wrong.
+    `clock` is a monotonic clock, in seconds; `sleep` sleeps for so many.
+    """
+
+    def __init__(self, wakeup: Wakeup, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._wakeup = wakeup
+        self._clock = clock
+        self._sleep = sleep
+
+    def run(self, tick: Callable[[], float], is_over: Callable[[], bool], until: float | None) -> None:
+        """Run ticks until `is_over`, and sleep no longer than `until`. A tick returns the seconds until the next one is due.
+
+        A tick may end the loop, so `is_over` is asked before the sleep too.
+        """
+        while not is_over():
+            self._wakeup.clear()
+            begun = self._clock()
+            wait = tick()
+            if not is_over():
+                self._wait_for_next_tick(begun, wait if until is None else min(wait, until - self._clock()))
+
+    def _wait_for_next_tick(self, begun: float, wait: float) -> None:
+        """Sleep `wait` seconds, or until a wakeup. All wakeups within TICK_INTERVAL are handled in one tick."""
+        if wait <= 0:
+            self._sleep(MIN_PAUSE)
+            return
+        due = self._clock() + wait
+        self._wakeup.wait_for(wait)
+        self._sleep(max(min(begun + TICK_INTERVAL, due) - self._clock(), 0.0))
+
+
+class Daemon:
+    """The daemon over one config file, from its start to its end.
+
+    `listen` False leaves the HTTP interface out (`run_once` needs none). Raises ConfigError, AlreadyRunning, StateFolderError and
+    StoreError: each says in words what is wrong.
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
-        self._watch = FileWatch(path, self._file_changed)  # made first: what changes from here on is a change
+        self._watch = FileWatch(path, self._on_config_change)  # made first: it counts changes from here on
         self._systemd = ServiceManager(environ)
         loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False))
         self.settings = loaded.settings
@@ -88,9 +122,9 @@ class Daemon:
             log_event(logging.WARNING, "config", problem=str(warning))
         file_limits.raise_file_limit(self.settings.limits.concurrency)
         self._descriptors = FileDescriptors(time.monotonic)
-        self._bell = Wakeup()
-        self._rhythm = Rhythm(self._bell, time.monotonic, time.sleep)
-        self._stops = 0
+        self._wakeup = Wakeup()
+        self._main_loop = MainLoop(self._wakeup, time.monotonic, time.sleep)
+        self._stop_signals = 0
         self._reload_wanted = False
         self._failed_runs = 0
         self.instance = secrets.token_hex(8)
@@ -98,12 +132,14 @@ class Daemon:
         self.store = startup.open_store(self.settings.state)
         self._lanes = lanes.lanes_beside(self.settings.state)
         self._lanes.make_lock_files()
-        inbox = Inbox(self._bell.notify)
+        inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
-        self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(self._carry, _mark, self._bell.notify, self._workers)
+        self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(
+            self._carry_out_run, _run_mark, self._wakeup.notify, self._workers
+        )
         deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
-            self._send, self._delivery_mark, self._bell.notify, self._workers
+            self._send_delivery, self._delivery_mark, self._wakeup.notify, self._workers
         )
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
@@ -112,41 +148,41 @@ class Daemon:
             self.runs,
             deliveries,
             inbox,
-            [EventLog().log_event, self.metrics.count_event, self._hear],
+            [EventLog().log_event, self.metrics.count_event, self._count_failed_run],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
             self._descriptors.runs_that_fit,
         )
-        pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
+        pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, _no_mark_of_ping, _no_wakeup, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
-        self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
+        self.reloader = Reloader(partial(_load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until told to stop, or for `duration`; gives the exit code."""
         assert self._server is not None
-        self._server.start()  # first of all: where it cannot listen, no life has begun
+        self._server.start()  # first of all: if it cannot listen, nothing has been started
         try:
-            self._begin(at_once=False)
+            self._start_engine(at_once=False)
         except DatabaseUnavailable:
             self._server.stop()
             raise
         self._watch.start()
         until = None if duration is None else time.monotonic() + duration.total_seconds()
-        self._loop(lambda: self._stops > 0 or (until is not None and time.monotonic() >= until), until)
+        self._run_ticks(lambda: self._stop_signals > 0 or (until is not None and time.monotonic() >= until), until)
         self._watch.stop()
         self._server.stop()
-        self._stop()
-        self._end()
+        self._wait_for_runs()
+        self._close_everything()
         return 0
 
     def run_once(self) -> int:
-        """Do what is due now, a new entry counting as due, with its retries, wakes and deliveries; 1 if a run failed."""
-        self._begin(at_once=True)
-        self._turn()
-        self._loop(lambda: self._stops > 0 or self.engine.is_idle(utc_now()), None)
-        self._stop()
-        self._end()
+        """Run what is due now, with its retries, wakes and deliveries; 1 if a run failed. A new entry counts as due."""
+        self._start_engine(at_once=True)
+        self._run_tick()
+        self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
+        self._wait_for_runs()
+        self._close_everything()
         return 1 if self._failed_runs else 0
 
     def _app_state(self) -> AppState:
@@ -157,67 +193,73 @@ class Daemon:
             reload_state=lambda: self.reloader.reload_state,
             metrics=self.metrics,
             health=self.engine.health,
-            count_running=self._running,
+            count_running=self._count_running,
             clock=utc_now,
             database_path=self.settings.state,
         )
 
-    def _running(self) -> Mapping[str, int]:
+    def _count_running(self) -> Mapping[str, int]:
         return Counter(claim.entry.kind.value for claim in self.runs.inflight().values())
 
-    def _begin(self, *, at_once: bool) -> None:
-        for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
+    def _start_engine(self, *, at_once: bool) -> None:
+        for number, handler in (
+            (signal.SIGTERM, self._on_stop_signal),
+            (signal.SIGINT, self._on_stop_signal),
+            (signal.SIGHUP, self._on_hangup_signal),
+        ):
             signal.signal(number, handler)
         survivors = startup.end_orphans(self.store)
         warm_runners(self.settings)
         threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
-        self.engine.start_boot(now(), boot, survivors, at_once=at_once)
+        self.engine.start_boot(read_clocks(), boot, survivors, at_once=at_once)
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
         log_event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
         self._systemd.report_ready()
 
     def warm_up(self) -> None:
-        """Make the files of the lanes: for a thousand agents half a second that no run should wait for."""
+        """Create the lock files of the lanes: for a thousand agents this takes half a second, which no run should wait for."""
         gc.collect()
-        gc.freeze()  # what is there by now stays, so a burst of beats need not have its garbage collected through all of that
+        gc.freeze()  # objects that exist by now stay, so the garbage collector need not walk through them during a burst of runs
         self._lanes.make_lock_files([*self.settings.heartbeats, *self.settings.job_agents])
 
-    def _loop(self, over: Callable[[], bool], until: float | None) -> None:
-        self._rhythm.keep(self._turn, over, until)
+    def _run_ticks(self, over: Callable[[], bool], until: float | None) -> None:
+        self._main_loop.run(self._run_tick, over, until)
 
-    def _turn(self) -> float:
-        """One turn; gives the seconds until the next one."""
-        again_at = self.engine.tick(now())
+    def _run_tick(self) -> float:
+        """Run one tick; returns the seconds until the next one."""
+        again_at = self.engine.tick(read_clocks())
         ping_in = self._pinger.ping_if_due(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
-        self._start_reload()
-        self._systemd.report_status(self._status())
-        watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # here alone: where this thread hangs, the pings must stop
-        waits = ((again_at - utc_now()).total_seconds(), LONGEST_SLEEP, ping_in, watchdog_in)
+        self._start_reload_thread()
+        self._systemd.report_status(self._status_line())
+        watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # only here: if this thread hangs, the pings must stop
+        waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in)
         return min(wait for wait in waits if wait is not None)
 
-    def _status(self) -> str:
+    def _status_line(self) -> str:
         """The line that `systemctl status` shows: what is wrong, or how much there is to do."""
         problem = self.engine.health.problem or self.reloader.reload_state.problem
         return problem or f"{len(self.engine.plan.entries)} agents and jobs"
 
-    def _stop(self) -> None:
-        """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
+    def _wait_for_runs(self) -> None:
+        """Wait for the runs in progress, at most for `shutdown_grace`, then end them. Messages are sent as far as time allows."""
         grace_seconds = self.engine.plan.settings.limits.shutdown_grace.total_seconds()
-        self._systemd.report_stopping(grace_seconds + CUT_TAKES + END_TAKES)
+        self._systemd.report_stopping(grace_seconds + END_RUNS_TIMEOUT + CLOSE_TIMEOUT)
         self.engine.stopping = True
-        hurry = 2 if self._stops else 1  # which signal means "at once"
-        grace = time.monotonic() + grace_seconds
-        self._loop(lambda: not self.engine.is_busy() or self._stops >= hurry or time.monotonic() >= grace, grace)
-        self.engine.end_all_runs(now())
-        cut = time.monotonic() + CUT_TAKES
-        self._loop(lambda: not self.engine.is_busy() or time.monotonic() >= cut, cut)
+        hurry = 2 if self._stop_signals else 1  # so many stop signals mean "at once"
+        deadline = time.monotonic() + grace_seconds
+        self._run_ticks(
+            lambda: not self.engine.is_busy() or self._stop_signals >= hurry or time.monotonic() >= deadline, deadline
+        )
+        self.engine.end_all_runs(read_clocks())
+        deadline = time.monotonic() + END_RUNS_TIMEOUT
+        self._run_ticks(lambda: not self.engine.is_busy() or time.monotonic() >= deadline, deadline)
 
-    def _end(self) -> None:
+    def _close_everything(self) -> None:
         try:
-            if not self.engine.is_busy():  # else something may outlive us, and the next life is to look for it
-                self.engine.finish_boot(now())
+            if not self.engine.is_busy():  # otherwise a program may outlive the daemon, and the next start must look for it
+                self.engine.finish_boot(read_clocks())
         except DatabaseUnavailable as error:
             log_event(logging.ERROR, "database_unavailable", problem=str(error))
         self._workers.close(self._http.close)
@@ -226,21 +268,21 @@ class Daemon:
         log_event(logging.INFO, "stopped")
         self._systemd.close()
 
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self._stops += 1
-        self._bell.notify()
+    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop_signals += 1
+        self._wakeup.notify()
 
-    def _on_hup(self, number: int, frame: FrameType | None) -> None:
+    def _on_hangup_signal(self, number: int, frame: FrameType | None) -> None:
         self._reload_wanted = True
-        self._bell.notify()
+        self._wakeup.notify()
 
-    def _start_reload(self) -> None:
+    def _start_reload_thread(self) -> None:
         """A reload waits for the engine, so the engine's thread must not wait for it."""
         if self._reload_wanted:
             self._reload_wanted = False
             threading.Thread(target=self._reload, name="reload", daemon=True).start()
 
-    def _file_changed(self) -> None:
+    def _on_config_change(self) -> None:
         self._reload(doubt=True)
 
     def _reload(self, *, doubt: bool = False) -> None:
@@ -248,49 +290,49 @@ class Daemon:
             try:
                 self.reloader.reload(doubt=doubt)
             except (ConfigError, Refused):
-                return  # told in the log, in /metrics and in status
+                return  # the log, /metrics and status report it
 
-    async def _carry(self, claim: Claim, children: Children) -> AttemptResult:
-        """One attempt, with its agent's lane taken as long as it lasts; its children inherit the lane."""
+    async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
+        """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
         begun = time.monotonic()
         with lanes.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
             elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
             return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)
 
-    async def _send(self, outgoing: Delivery, children: Children) -> DeliveryResult:
+    async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
         return await delivery.send_delivery(outgoing, children.start, self._http)
 
-    async def _ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
+    async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send_ping(ping, self._http)
 
     def _delivery_mark(self, outgoing: Delivery) -> str:
         return f"{self.instance}/outbox/{outgoing.message.id}"
 
-    def _hear(self, happened: Event) -> None:
+    def _count_failed_run(self, happened: Event) -> None:
         self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
 
 
 def warm_runners(settings: Settings) -> None:
-    """Import what the runners of these settings need, so that no run's time goes into that."""
+    """Import what the runners of these settings need, so that it does not count as a run's time."""
     beats = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
     runners.import_libraries([*beats, *deciding, *(agent.runner for agent in settings.job_agents.values())])
 
 
-def _load(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+def _load_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
     loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job))
     warm_runners(loaded.settings)
     return loaded
 
 
-def _mark(claim: Claim) -> str:
+def _run_mark(claim: Claim) -> str:
     return claim.run_mark
 
 
-def _no_mark(ping: Ping) -> str:  # noqa: ARG001
+def _no_mark_of_ping(ping: Ping) -> str:  # noqa: ARG001
     return ""
 
 
-def _no_bell() -> None:
-    """How a ping went can wait for the next turn."""
+def _no_wakeup() -> None:
+    """The result of a ping can wait for the next tick."""

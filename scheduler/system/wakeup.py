@@ -1,21 +1,25 @@
-"""A bell: wakes the one thread that sleeps on it, rung by other threads and by signal handlers."""
+"""Wakes the main loop from its sleep, from other threads and from signal handlers."""
 
 from __future__ import annotations
 
 import os
 import select
 
-MAX_PENDING = 4096  # bytes: more rings than can have piled up between two sleeps that matter
+MAX_PENDING = 4096  # bytes: more notifications than can arrive between two sleeps
 
 
 class Wakeup:
-    """A pipe, because a handler may run in the middle of anything: a lock that the sleeper holds would stop both for ever."""
+    """A pipe that the main loop sleeps on.
+
+    It is not a lock or an event, because a signal handler may interrupt anything: if it needed a lock that the interrupted code
+    holds, both would wait for ever.
+    """
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """What can be read once it has rung, for who waits for other things as well."""
+        """The descriptor that is readable after a notification, for callers that wait for other things as well."""
         return self._read_end
 
     def notify(self) -> None:
@@ -23,10 +27,10 @@ class Wakeup:
         try:
             os.write(self._write_end, b"!")
         except BlockingIOError:
-            return  # it has been rung often enough
+            return  # the pipe is full of notifications
 
     def clear(self) -> None:
-        """Forget the rings so far."""
+        """Forget the notifications so far."""
         try:
             while len(os.read(self._read_end, MAX_PENDING)) == MAX_PENDING:
                 pass
@@ -34,5 +38,5 @@ class Wakeup:
             return
 
     def wait_for(self, seconds: float) -> None:
-        """Sleep until it rings, at most so long."""
+        """Sleep until a notification, at most this long."""
         select.select([self._read_end], [], [], max(seconds, 0.0))
