@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 from world import World, at
 
 from cron import job_schedules
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries
-from scheduler.store.entries import EntryRow
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SCHEDULES = {"hourly": "0 * * * *", "tens": "*/10 * * * *", "office": "30 9 * * mon-fri", "nightly": "30 2 * * *"}

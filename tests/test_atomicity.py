@@ -105,6 +105,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
             for entry_row in due:
                 claim = opening.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
                 claimed += [claim.entry.name] if claim else []
+            entries.save_changed_entries(tick.tx)
         if not due:
             store.close()
             return claimed

@@ -163,9 +163,9 @@ def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(play:
     world.config.write_text(job(every="1d") + OPS)
     store = Store.open(world.state)
     with store.transaction() as db:
-        plan_sync.sync_entries(
-            Tick(Transaction(db, world.clock.now, "a command"), world.plan(), world.clock.now, random.Random(1)), {}
-        )
+        tick = Tick(Transaction(db, world.clock.now, "a command"), world.plan(), world.clock.now, random.Random(1))
+        plan_sync.sync_entries(tick, {})
+        entries.save_changed_entries(tick.tx)
     store.close()
     world.clock.now -= A_YEAR
     world.boot()

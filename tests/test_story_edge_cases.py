@@ -222,7 +222,7 @@ def test_the_interrupted_run_of_a_removed_agent_is_closed(play) -> None:
     world.run(seconds=5)
     world.reload("agents:\n" + other)
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.read())
+    world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     world.stop()
     world.boot()
@@ -613,7 +613,7 @@ def test_an_interrupted_run_that_another_daemon_has_claimed_is_not_put_back(play
     with world.store.transaction() as db:
         db.execute("update run set fence = fence + 1, owner = 'another'")
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.read())
+    world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     assert world.rows()[0]["state"] == "running"
 
@@ -652,7 +652,7 @@ def test_a_disabled_job_interrupted_by_a_stop_does_not_run_again(play) -> None:
     world.run(minutes=61)
     world.reload(job(every="1h", rerun_after_crash="true", enabled="false"))
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.read())
+    world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     world.stop()
     world.boot()

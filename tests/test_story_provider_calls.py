@@ -311,7 +311,7 @@ def test_a_result_that_arrives_before_its_202_is_recorded_is_not_refused_as_unkn
         world.engine.tick(world.clock.read())
         ((number, (task, result, _)),) = world.runs._tasks.items()
         world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
-        world.engine._deadlines.start(task, world.clock.steady)
+        world.engine._deadlines.start_deadline(task, world.clock.steady)
         try:
             world.ask(ReportResult(number, "ALERT fast", None))
         except Refused as refused:
@@ -325,10 +325,10 @@ def test_the_tokens_of_an_interrupted_call_are_recorded(play):
         world.engine.tick(world.clock.read())
         ((number, (task, result, _)),) = world.runs._tasks.items()
         world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
-        world.engine._deadlines.start(task, world.clock.steady)
+        world.engine._deadlines.start_deadline(task, world.clock.steady)
         world.engine.stopping = True
         world.runs.cancel = lambda number, why: None  # a model call cannot be cancelled
-        world.engine.cut_runs(world.clock.read())
+        world.engine.end_all_runs(world.clock.read())
         world.clock.forward(timedelta(seconds=2))
         world.engine.tick(world.clock.read())
     assert world.rows()[0]["tokens"]["input"] == 120, world.rows()[0]
@@ -410,7 +410,7 @@ def test_a_refusal_of_the_old_key_does_not_open_the_breaker_for_the_new_key(play
         world.engine.tick(world.clock.read())
         ((number, (task, result, _)),) = world.runs._tasks.items()
         world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
-        world.engine._deadlines.start(task, world.clock.steady)
+        world.engine._deadlines.start_deadline(task, world.clock.steady)
         world.environ["KEY"] = "sk-new"
         world.reload(config(server.url, interval="10m"))
         world.run(minutes=11)

@@ -271,6 +271,8 @@ class OfflineDaemonClient:
         with store.transaction() as db:
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
             plan_sync.sync_entries(tick, {})
+            entries.save_changed_entries(tick.tx)
             asked.apply(tick)
+            entries.save_changed_entries(tick.tx)
         asked.send_reply()
         return asked.future.result()

@@ -9,10 +9,10 @@ from heartbeat.prompt import AgentActivity
 from scheduler.engine import budget_reservations
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, checklist_items, entries, lane_holds, runs, sessions, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
@@ -91,5 +91,5 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:
     """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
     is_own = entry_row.kind is Kind.HEARTBEAT or entry.lane is None
-    asked = entry_row if is_own else entries.find_entry(tx.db, Kind.HEARTBEAT, entry.lane or "")
+    asked = entry_row if is_own else entries.current_entry(tx, Kind.HEARTBEAT, entry.lane or "")
     return AgentActivity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None

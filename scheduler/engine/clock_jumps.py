@@ -9,6 +9,7 @@ from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_DELAY
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.store import (
     boots,
@@ -25,7 +26,6 @@ from scheduler.store import (
     wakes,
 )
 from scheduler.store.clock_changes import ClockSetBack
-from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 SECOND = timedelta(seconds=1)
@@ -38,6 +38,7 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 
 def follow_jump(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
     """Follow a clock that has just jumped by so much."""
+    entries.save_changed_entries(tick.tx)
     clock_changes.record_clock_change(tick.tx, by)
     if by < timedelta():
         _follow_set_back(tick, -by, since_start)

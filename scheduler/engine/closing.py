@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from scheduler.engine import budget_reservations, call_usage, claims, incident_notices, notices, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import ChecklistRemarked, LaneBusy, RetryPlanned, StaleResultDropped, TargetUnknown
 from scheduler.model.outcome import (
     ANSWERED,
@@ -26,7 +27,6 @@ from scheduler.model.outcome import (
 )
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
@@ -51,7 +51,7 @@ def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     after = planning.end_pause_if_over(tick, after)
     if after.state == "active" and not after.paused:
         after = planning.skip_passed_slots(tick, after, tick.now, Skip.ALREADY_RUNNING)
-    entries.save_entry(tick.tx, before, planning.plan_next_look(tick.tx, after))
+    entries.change_entry(tick.tx, before, planning.plan_next_look(tick.tx, after))
 
 
 def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: OpenRun, result: AttemptResult) -> None:
@@ -63,7 +63,7 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         _drop_wakes_if_inactive(tick.tx, entry_row)
     else:
         after = _close_run(tick, entry_row, claims.seize_claim(tick, entry, entry_row, run), result)
-    entries.save_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, after or entry_row))
+    entries.change_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, after or entry_row))
 
 
 def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: AttemptResult) -> int | None:
@@ -140,7 +140,7 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     if not runs.keep_run_for_retry(tx, claim, result, again_at):
         tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return
-    entries.save_entry(tx, entry_row, planning.wait_until(entry_row, again_at))
+    entries.change_entry(tx, entry_row, planning.wait_until(entry_row, again_at))
     tx.report(RetryPlanned(claim.run_id, entry.kind, entry.name, claim.attempt, result.reason, again_at, result.error))
 
 
@@ -161,7 +161,7 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip) -> 
     if why is Skip.BUSY and before.reason != why:
         tick.tx.report(LaneBusy(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
     if entry_row.state == "active" and planning.still_in_time(tick.tx, entry, entry_row, claim.slot):
-        entries.save_entry(tick.tx, entry_row, planning.wait_until(entry_row, again_at))
+        entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, again_at))
     else:
         has_begun = before.outcome and not before.has_not_begun
         give_up_waiting(tick, entry, entry_row, before if has_begun else replace(before, outcome=Outcome.SKIPPED, reason=why))
@@ -241,7 +241,7 @@ def _with_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: At
 
 def _request_wake(tick: Tick, wake: Wake) -> None:
     """Waking is a row in the queue, never a call."""
-    woken = entries.find_entry(tick.tx.db, Kind.HEARTBEAT, wake.name)
+    woken = entries.current_entry(tick.tx, Kind.HEARTBEAT, wake.name)
     if woken is None or (Kind.HEARTBEAT, wake.name) not in tick.plan.entries:
         wakes.report_rejected_wake(tick.tx, wake)
         return

@@ -9,12 +9,12 @@ from scheduler.engine import notices, outage_notices
 from scheduler.engine.notices import FailureHistory, Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import LOG_CHANNEL, OnFailure, Target
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, flapping, incidents, outbox, runs
-from scheduler.store.entries import EntryRow
 from scheduler.store.incidents import CHANNEL, Incident
 from scheduler.store.outbox import Origin, OutboxMessage
 from scheduler.store.transaction import Transaction

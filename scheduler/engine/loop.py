@@ -34,12 +34,12 @@ from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, entries, outbox, runs, wakes
 from scheduler.store.database import DatabaseFull, DatabaseUnavailable, Store
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
@@ -151,6 +151,7 @@ class Engine:
             startup.wake_boot_jobs(tick)
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
+            entries.save_changed_entries(tick.tx)
         self._publish_events(tick)
 
     def tick(self, reading: ClockReading) -> datetime:
@@ -173,6 +174,7 @@ class Engine:
                 claims, full = self._start_due(tick)
                 deliveries = delivery.collect_due(tick, self._deliveries.inflight().values())
                 incident_notices.note_dead_messages(tick)
+                entries.save_changed_entries(tick.tx)
                 again_at = self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.record_last_tick(tick.tx)
@@ -310,6 +312,7 @@ class Engine:
         wanted = max(min(places, LOOKS_AT_ONCE), 0)
         room = self._places(wanted)
         claims: list[Claim] = []
+        entries.save_changed_entries(tick.tx)
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
             due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), LOOKS_AT_ONCE - looked)
@@ -375,7 +378,7 @@ def _start_step(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> EntrySt
 def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim | None:
     entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
     if entry is None:
-        entries.save_entry(tick.tx, entry_row, entry_row._replace(due_at=None))
+        entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=None))
         return None
     return opening.start_or_continue(tick, entry, entry_row, run)
 
@@ -403,5 +406,6 @@ def _result_of_exception(error: BaseException | None) -> AttemptResult:
 
 
 def _replan_all_entries(tx: Transaction) -> None:
+    entries.save_changed_entries(tx)
     for entry_row in entries.all_entries(tx.db):
         planning.replan_entry(tx, entry_row, entry_row)

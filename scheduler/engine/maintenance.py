@@ -57,7 +57,7 @@ class GrownHistories:
 def trim_grown_histories(tick: Tick, grown: GrownHistories) -> None:
     """Remove the rows that are too many of the entries that had many since the last time."""
     for key in grown.full:
-        entry_row = entries.find_entry(tick.tx.db, *key)
+        entry_row = entries.current_entry(tick.tx, *key)
         if entry_row is not None:
             runs.delete_surplus_runs(tick.tx, entry_row, tick.plan.settings.history.runs, REMOVE_AT_ONCE)
 

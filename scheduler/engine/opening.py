@@ -8,12 +8,12 @@ from scheduler.engine import budget_reservations, claims, closing, planning
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
 from scheduler.model.outcome import Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, clock_changes, entries, runs, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
@@ -33,10 +33,10 @@ def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     entry_row, slot = _slot_to_run(tick, entry, planning.end_pause_if_over(tick, before))
     claim = _claim_slot_or_wake(tick, entry, entry_row, slot)
     if claim is None:
-        entries.save_entry(tick.tx, before, planning.plan_next_look(tick.tx, entry_row))
+        entries.change_entry(tick.tx, before, planning.plan_next_look(tick.tx, entry_row))
         return None
     last_slot = entry_row.last_slot if slot is None else slot
-    entries.save_entry(tick.tx, before, planning.wait_until(entry_row._replace(last_slot=last_slot), None))
+    entries.change_entry(tick.tx, before, planning.wait_until(entry_row._replace(last_slot=last_slot), None))
     return claim
 
 
@@ -87,7 +87,7 @@ def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
         closing.give_up_waiting(tick, entry, entry_row, run, spent=True)
         return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
     again = runs.claim_next_attempt(tick.tx, run, entry.model) if run.state == "waiting" else None
-    entries.save_entry(tick.tx, entry_row, planning.wait_until(entry_row, None))
+    entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, None))
     if again is None:
         return None
     claim = claims.next_attempt(tick, entry, entry_row, again)

@@ -11,11 +11,11 @@ from scheduler.engine import closing, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, entries, flapping, incidents, outages, runs, slot_records, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 
@@ -28,6 +28,7 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     """
     incidents.close_undeclared_channels(tick.tx, tick.plan.settings.channels)
     breakers.close_unused_breakers(tick.tx, tick.plan.entries.values())
+    entries.save_changed_entries(tick.tx)
     known = entries.states_and_schedules(tick.tx.db)
     for key, entry in tick.plan.entries.items():
         if key not in known:
@@ -66,9 +67,9 @@ def _add_entry(tick: Tick, entry: Entry, *, at_once: bool) -> None:
     settled = _settled_at(tick.now, entry.schedule_text) - MILLISECOND
     entry_row = entries.add_entry(tick.tx, entry.kind, entry.name, _planned_state(entry), entry.schedule_text, anchor, settled)
     if beats_now:
-        entries.save_entry(tick.tx, entry_row, entry_row._replace(slot=tick.now, due_at=tick.now))
+        entries.change_entry(tick.tx, entry_row, entry_row._replace(slot=tick.now, due_at=tick.now))
         return
-    entries.save_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, entry_row))
+    entries.change_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, entry_row))
     if by_hand:
         wake_starts.request_run(
             tick,

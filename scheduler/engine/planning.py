@@ -9,11 +9,11 @@ from heartbeat.schedule_slots import AnySlotRange
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import SlotsMissed
 from scheduler.model.outcome import Kind, Skip
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import clock_changes, entries, runs, slot_records, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
@@ -179,7 +179,7 @@ def plan_next_look(tx: Transaction, entry_row: EntryRow) -> EntryRow:
 def replan_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     """Write what has become of an entry, with its next look, whether or not a run of it is open."""
     run = runs.find_open_run(tx.db, after.kind, after.name)
-    entries.save_entry(tx, before, wait_until(after, run.not_before) if run else plan_next_look(tx, after))
+    entries.change_entry(tx, before, wait_until(after, run.not_before) if run else plan_next_look(tx, after))
 
 
 def _next_slot(entry_row: EntryRow) -> datetime | None:

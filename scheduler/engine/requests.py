@@ -13,12 +13,12 @@ from scheduler.engine import budget_reservations, plan_sync, planning, wake_star
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.events import SettingsApplied
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, entries, lane_holds, outbox, runs, slot_records, targets, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Diff, Plan, diff
@@ -85,7 +85,7 @@ class PauseEntries:
         chosen = list(_chosen_entries(tick, self.key))
         for entry_row in chosen:
             booked = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
-            planning.replan_entry(tick.tx, entry_row, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
+            planning.replan_entry(tick.tx, entry_row, booked._replace(paused_until=self.until or UNTIL_RESUMED))
         return [_kind_and_name(entry_row) for entry_row in chosen]
 
 
@@ -123,7 +123,7 @@ class NoteActivity:
                 raise Refused("bad_request", str(error)) from None
             targets.record_target(tick.tx, self.name, self.target, self.title)
         noted = self._with_counts(tick, entry_row)
-        entries.save_entry(tick.tx, entry_row, noted)
+        entries.change_entry(tick.tx, entry_row, noted)
         last = next(iter(targets.known_targets(tick.tx.db, self.name)), None)
         return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
 
@@ -218,7 +218,7 @@ def _kind_and_name(entry_row: EntryRow) -> str:
 
 
 def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
-    entry_row = entries.find_entry(tick.tx.db, kind, name)
+    entry_row = entries.current_entry(tick.tx, kind, name)
     if entry_row is None or (kind, name) not in tick.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
         others = [other for each, other in tick.plan.entries if each is kind]

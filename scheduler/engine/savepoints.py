@@ -50,11 +50,18 @@ def run_steps(tick: Tick, parts: Sequence[EntryStep[T]]) -> list[T | None]:
     """Do the parts of several entries, each as by `step`: as long as none of them raises, one way back is enough for all."""
     try:
         with _savepoint(tick):
-            return [part.act() for part in parts]
+            return [_act_and_save(tick.tx, part) for part in parts]
     except sqlite3.Error:
         raise
     except Exception:  # noqa: BLE001 (each for itself then, and whichever it was is told)
         return [run_step(tick, part) for part in parts]
+
+
+def _act_and_save(tx: Transaction, part: EntryStep[T]) -> T:
+    """The rows are written after each step, because the next one may query them."""
+    outcome = part.act()
+    entries.save_changed_entries(tx)
+    return outcome
 
 
 def apply_request(tick: Tick, asked: PendingRequest) -> None:
@@ -72,10 +79,12 @@ def apply_request(tick: Tick, asked: PendingRequest) -> None:
 @contextmanager
 def _savepoint(tick: Tick) -> Iterator[None]:
     """A part of the turn that, if it raises, has not been."""
+    entries.save_changed_entries(tick.tx)  # of what came before; a rollback drops what is not written
     told, plan = len(tick.tx.events), tick.plan
     tick.tx.db.execute("savepoint step")
     try:
         yield
+        entries.save_changed_entries(tick.tx)
     except sqlite3.Error:
         raise
     except Exception:
@@ -95,6 +104,6 @@ def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) ->
     if run is not None and run.state == "running":
         result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
         runs.close_undeclared_run(tx, kind, name, run, result)
-    entry_row = entries.find_entry(tx.db, kind, name)
+    entry_row = entries.current_entry(tx, kind, name)
     if entry_row is not None:
-        entries.save_entry(tx, entry_row, entry_row._replace(due_at=tx.now + LATER))
+        entries.change_entry(tx, entry_row, entry_row._replace(due_at=tx.now + LATER))

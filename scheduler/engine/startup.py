@@ -13,6 +13,7 @@ from typing import Any
 from scheduler.engine import call_usage, closing, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunRecovered
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import Settings
@@ -20,7 +21,6 @@ from scheduler.model.wake import Wake
 from scheduler.store import boots, entries, outbox, runs, slot_records
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system import orphans
@@ -124,7 +124,7 @@ def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: Open
     tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, again))
     if again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
-        entries.save_entry(tick.tx, entry_row, planning.wait_until(entry_row, tick.now))
+        entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, tick.now))
     else:
         closing.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
 
@@ -169,7 +169,7 @@ def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:
 def wake_boot_jobs(tick: Tick) -> None:
     """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
     for (kind, name), entry in tick.plan.entries.items():
-        entry_row = entries.find_entry(tick.tx.db, kind, name) if entry.starts_at_boot and entry.enabled else None
+        entry_row = entries.current_entry(tick.tx, kind, name) if entry.starts_at_boot and entry.enabled else None
         if entry_row is None or runs.find_open_run(tick.tx.db, kind, name) is not None:
             continue
         if entry_row.paused:

@@ -12,10 +12,10 @@ from scheduler.engine.planning import SOON
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.wake import FLOOD, GAP, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 ROWS = 1000  # wakes kept apart per agent
@@ -200,7 +200,7 @@ def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:
 def release_held_wakes(tick: Tick, entry: Entry) -> None:
     """A job has ended: the wakes of an agent for which it was the last to be waited for may start its beat."""
     for agent in entry.agents_to_wake:
-        entry_row = entries.find_entry(tick.tx.db, Kind.HEARTBEAT, agent)
+        entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
         if entry_row is not None and not _other_jobs_under_way(tick, agent):
             wakes.release_held_wakes(tick.tx, entry_row)
 

@@ -17,11 +17,11 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.entry import Entry, Key
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK
 from scheduler.model.local_days import LocalDay
 from scheduler.model.timestamps import MILLISECOND, iso_utc
 from scheduler.store import boots, clock_changes, entries, outbox, run_history, runs, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 

@@ -15,12 +15,12 @@ from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import max_woken_runs
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Limits
 from scheduler.model.timestamps import MILLISECOND, iso_utc
 from scheduler.store import entries
-from scheduler.store.entries import EntryRow
 from scheduler.work.plan import Plan
 
 MAX_SPAN = timedelta(days=400)

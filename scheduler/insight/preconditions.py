@@ -14,9 +14,9 @@ from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Breaker
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
 from scheduler.store import breakers, lane_holds, runs
-from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan

@@ -14,13 +14,13 @@ from scheduler.engine import planning
 from scheduler.insight import reason_texts
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import entry_schedule
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK, EntrySchedule, slots_between
 from scheduler.model.outcome import WOKEN, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
 from scheduler.store.boots import Downtime, Stall
 from scheduler.store.clock_changes import ClockChange
-from scheduler.store.entries import EntryRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from scheduler.insight import wake_waits
 from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES
 from scheduler.model.circuit import Breaker
+from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store import boots, breakers, entries_view, lane_holds, outages, outbox, run_history, spend, wakes
-from scheduler.store.entries import UNTIL_RESUMED
 from scheduler.store.outages import Outage
 
 

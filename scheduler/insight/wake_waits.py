@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.insight.reason_texts import SlotCause
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
 from scheduler.model.timestamps import from_optional_millis, iso_utc
 from scheduler.model.wake import FLOOD, GAP
 from scheduler.store import entries, runs, wakes
-from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 
 STARTING = "starting"

@@ -6,85 +6,17 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from scheduler.model import entry_schedule
-from scheduler.model.entry_schedule import EntrySchedule
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.database import StoreError, open_read_only
 from scheduler.store.transaction import Transaction
-
-UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that lasts until `resume`
-
-
-class EntryRow(NamedTuple):
-    """The row of an entry. Every slot up to `settled_until` has its run record or was skipped; `slot` is the next one.
-
-    Functions return a changed row, which is written once, by `save_entry`. This is a named tuple because one run makes nine of
-    these values, and a tuple takes a tenth of the time of a dataclass.
-    """
-
-    id: int
-    kind: Kind
-    name: str
-    state: str
-    schedule_text: str
-    first_seen_at: datetime
-    anchor: datetime
-    settled_until: datetime
-    slot: datetime | None
-    due_at: datetime | None
-    paused_until: datetime | None = None
-    last_slot: datetime | None = None
-    last_ended_at: datetime | None = None
-    last_woken_at: datetime | None = None
-    last_success_at: datetime | None = None
-    failures: int = 0
-    quiet: int = 0
-    alerting: int = 0
-    troubles: int = 0
-    precheck: str | None = None
-    queue: int | None = None
-    approvals: int | None = None
-    active_at: datetime | None = None
-    flapping: int = 0
-
-    @property
-    def schedule(self) -> EntrySchedule:
-        """When its slots come. It depends on the row alone, so slots that passed under an older config are still known."""
-        return entry_schedule.parse_schedule(self.schedule_text, self.anchor)
-
-    @property
-    def backs_off_until(self) -> datetime | None:
-        """Before this time no slot of an interval runs, because earlier runs failed; None if the entry does not back off.
-
-        A last slot later than `settled_until` was run before the clock was set back, and is ignored.
-        """
-        pause = entry_schedule.backoff_pause(self.schedule_text, self.failures)
-        if pause is None or self.last_slot is None or self.last_slot > self.settled_until:
-            return None
-        return self.last_slot + pause
-
-    @property
-    def paused(self) -> bool:
-        """Whether the entry is paused."""
-        return self.paused_until is not None
-
-    @property
-    def runs_when_first_seen(self) -> bool:
-        """Whether its first slot was set to the time when it was first seen, and has not run yet."""
-        return self.last_slot is None and self.slot == self.first_seen_at
-
-    @property
-    def pause_ends(self) -> datetime | None:
-        """When the pause ends by itself; None without a pause, and for a pause until `resume`."""
-        return None if self.paused_until == UNTIL_RESUMED else self.paused_until
-
 
 # Columns are read by position: looking up two dozen names would take three times as long.
 SELECT_ENTRY = (
@@ -184,11 +116,27 @@ COLUMNS = tuple("pace" if field == "schedule_text" else field for field in Entry
 WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}
 
 
-def save_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
-    """Write the columns of an entry that changed, in one statement; nothing if none did.
+def change_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
+    """Change an entry's row in memory, by the fields in which `after` differs from `before`.
 
-    If its schedule or its state changed, the earlier ones are kept in the entry history.
+    `save_changed_entries` writes it, at the end of the step in which it changed.
     """
+    first, current = tx.changed_entries.get((before.kind, before.name), (before, before))
+    merged = (value if now == was else now for value, was, now in zip(current, before, after, strict=True))
+    tx.changed_entries[before.kind, before.name] = (first, EntryRow._make(merged))
+
+
+def save_changed_entries(tx: Transaction) -> None:
+    """Write every row that has changed in memory, each by one statement. A query of the table `entry` needs this first.
+
+    An entry's state, schedule and anchor change seldom, and their former values are kept.
+    """
+    for before, after in tx.changed_entries.values():
+        _save_entry(tx, before, after)
+    tx.changed_entries.clear()
+
+
+def _save_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     changed = {column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now != was}
     if changed.keys() & WHAT_DECIDES_SLOTS:
         record_past_state(tx, before.kind, before.name, before.state, before.schedule_text, before.anchor)
@@ -204,9 +152,15 @@ def _update_statement(columns: tuple[str, ...]) -> str:
     return f"update entry set {assignments} where id = ?"  # noqa: S608
 
 
+def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:
+    """The row of an entry with the changes that are not written yet. None if there is no such entry."""
+    changed = tx.changed_entries.get((kind, name))
+    return changed[1] if changed else find_entry(tx.db, kind, name)
+
+
 def get_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow:
-    """The row of an entry that is known to exist."""
-    found = find_entry(tx.db, kind, name)
+    """The same for an entry that is known to have a row."""
+    found = current_entry(tx, kind, name)
     assert found is not None
     return found
 
@@ -243,6 +197,7 @@ def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastStat
 
 def clamp_future_times(tx: Transaction) -> None:
     """After the system clock was set back: no entry was run, woken or changed in the future."""
+    save_changed_entries(tx)
     tx.db.execute(
         "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
         " last_success_at = min(last_success_at, :now)",

@@ -12,6 +12,7 @@ from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Entry, Key
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.store.entries import save_changed_entries
 from scheduler.store.transaction import Transaction
 
 
@@ -107,6 +108,7 @@ def release_affected_entries(tx: Transaction, circuit: Circuit, keep: Key) -> No
         " and not (kind = ? and name = ?) returning kind, name"
     )
     released = [tuple(row) for row in tx.db.execute(query, (*circuit, *keep)).fetchall()]
+    save_changed_entries(tx)
     tx.db.executemany("update entry set troubles = 0 where kind = ? and name = ?", released)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from datetime import datetime
 
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.events import SkipsRevoked
 from scheduler.model.outcome import AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store import clock_changes, runs
-from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scheduler.model.circuit import Breaker, Circuit
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 
 
@@ -23,6 +24,7 @@ class Transaction:
     owner: str
     config_hash: str = ""
     events: list[Event] = field(default_factory=list)
+    changed_entries: dict[tuple[str, str], tuple[EntryRow, EntryRow]] = field(default_factory=dict)  # as stored, and as it is now
     held_lanes: set[str] | None = None  # agents whose lane is held over HTTP
     entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
     open_breakers: dict[Circuit, Breaker] | None = None
@@ -34,5 +36,6 @@ class Transaction:
         self.events.append(event)
 
     def invalidate_cache(self) -> None:
-        """Query the rare conditions again, because rows have changed: a savepoint was rolled back."""
+        """Drop what is not written yet, and query the rare conditions again: a savepoint was rolled back."""
+        self.changed_entries.clear()
         self.held_lanes = self.entries_with_wakes = self.open_breakers = None

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis, to_optional_millis
 from scheduler.model.wake import FLOOD, GAP, Wake, clip_wake_text
 from scheduler.store import entries, runs
-from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
@@ -130,7 +130,7 @@ def _advance_due_at(tx: Transaction, entry_row: EntryRow) -> None:
     at = next_start_at(tx, entry_row.kind, entry_row.name)
     sooner = at is not None and (entry_row.due_at is None or at < entry_row.due_at)
     if sooner and runs.find_open_run(tx.db, entry_row.kind, entry_row.name) is None:
-        entries.save_entry(tx, entry_row, entry_row._replace(due_at=at))
+        entries.change_entry(tx, entry_row, entry_row._replace(due_at=at))
 
 
 def _after_gap(entry_row: EntryRow, at: datetime, gap: timedelta) -> datetime:
