@@ -25,7 +25,7 @@ MEMORY_ERROR_WORDS = (
 
 
 def main() -> int:
-    """Run the command line of this process; gives its exit code."""
+    """Run the command line of this process, and return its exit code."""
     stray = find_stray_package()
     if stray:
         print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (no other module of ours can be trusted to be there)
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:
-    """A sentence about the first of our packages that Python finds in another place than this file; None if all is well."""
+    """A sentence about the first of our packages that Python finds outside this installation; None if there is none."""
     locate = locate or _locate_package
     for package in PACKAGES:
         found = locate(package)
@@ -58,14 +58,14 @@ def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> st
 
 
 def _locate_package(package: str) -> Path | None:
-    """The folder in which Python finds a package, without importing it."""
+    """The folder in which Python finds a package. The package is not imported."""
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]).resolve().parent if places else None
 
 
 def describe_memory_shortage(error: BaseException) -> str | None:
-    """One sentence on an error that means that the process gets no more memory; None for any other error."""
+    """One sentence about an error that means that the process gets no more memory; None for any other error."""
     if not _is_memory_shortage(error):
         return None
     most, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -19,11 +19,11 @@ from scheduler.store.database import parse_row_id
 
 ZONE_RULE = "A time without an offset is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
-DAYS_AGO = {"today": 0, "yesterday": 1}  # days by their names, and how many days ago they are
+DAYS_AGO = {"today": 0, "yesterday": 1}
 
 
 class DurationParam(click.ParamType[timedelta]):
-    """A length of time as the config writes it: 90s, 30m, 1h30m."""
+    """A duration in the format of the config: 90s, 30m, 1h30m."""
 
     name = "duration"
 
@@ -37,7 +37,7 @@ class DurationParam(click.ParamType[timedelta]):
 
 
 class NumberParam(click.ParamType[int]):
-    """The number of a run or a message, as lists show it."""
+    """The number of a run or a message."""
 
     name = "number"
 
@@ -47,7 +47,7 @@ class NumberParam(click.ParamType[int]):
 
 
 class TimeParam(click.ParamType[datetime]):
-    """A time as `moment` reads it, in the zone of the config."""
+    """A time in a format of `parse_time`, in the zone of the config."""
 
     name = "time"
 
@@ -61,7 +61,7 @@ class TimeParam(click.ParamType[datetime]):
 
 
 class ReasonParam(click.ParamType[str]):
-    """A reason, as rows have it."""
+    """The reason of a skipped or failed run."""
 
     name = "reason"
 
@@ -72,14 +72,16 @@ class ReasonParam(click.ParamType[str]):
 
 
 def parse_named_day(text: str, now: datetime) -> date | None:
-    """The day in the zone of `now` that `today` or `yesterday` names; None for any other text."""
+    """The day that `today` or `yesterday` names, in the zone of `now`; None for any other text."""
     return now.date() - timedelta(days=DAYS_AGO[text]) if text in DAYS_AGO else None
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
-    """The instant, in UTC, of `2026-11-20` or `2026-11-20T03:00` (in `zone`, else the one that all times are
-    printed in) or with an offset or Z; `2h` is two hours ago, `today` and
-    `yesterday` are when that day began. Raises ValueError with one line."""
+    """Parse a time such as `2026-11-20` or `2026-11-20T03:00`, and return it in UTC.
+
+    A time without an offset or Z is in `zone`, or in the zone of all printed times if that is None. `2h` is two hours ago.
+    `today` and `yesterday` are the beginning of that day. Raises ValueError with a message of one line.
+    """
     try:
         return output.utc_now() - parse_positive_duration(text)
     except ValueError:
@@ -94,7 +96,10 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
 
 
 def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callable[[], Iterable[Key]]) -> Key:
-    """The entry that `text` means among those known. Raises InputError if there are two, or none."""
+    """The entry with the name `text`, which may have the prefix agent/ or cron/.
+
+    Raises InputError if no entry has this name, or if an agent and a job have it.
+    """
     word, slash, name = text.partition("/")
     kinds = list(KIND_BY_WORD.values())
     if slash:
@@ -111,12 +116,15 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
 
 
 def suggest_entry(name: str, known: Collection[str]) -> str:
-    """What to write in place of a name that nothing bears."""
+    """The end of an error message for an unknown name: a similar name, or how to list all names."""
     return did_you_mean(name, known) or "; `heartbeatd status` lists them"
 
 
 def name_of_kind(kind: Kind, text: str, advice: str) -> str:
-    """The name of an agent, or of a job, where nothing else will do; `instead` says what does the same for the other kind."""
+    """The name of an agent, or of a job, without its prefix.
+
+    Raises InputError with `advice` if the prefix is that of the other kind.
+    """
     word, slash, name = text.partition("/")
     if not slash:
         return text

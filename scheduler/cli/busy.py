@@ -1,4 +1,4 @@
-"""`busy`: run a command while no beat speaks to an agent."""
+"""The command `busy`: runs a command while an agent has no heartbeat run in progress."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
     command. `flock lanes/AGENT.lock COMMAND` in the folder of the database does the same.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
-    where = daemon_state.locate_files(path)
-    with daemon_state.open_for_reading(where) as db:
+    files = daemon_state.locate_files(path)
+    with daemon_state.open_for_reading(files) as db:
         _check_known(name, db, path)
         own = db is not None and _is_own_run(db, name)
-    if not own:  # a beat that calls us has the lane already, and would wait for itself
-        _take_lane(name, where.database)
+    if not own:  # a heartbeat run that calls this command holds the lane already, and would wait for itself
+        _take_lane(name, files.database)
     _replace_process(command)
 
 
 def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
-    """By the database, so that a broken config is no obstacle; by the config, if that agent has never been seen."""
+    """Raise InputError if there is no such agent.
+
+    The config is read only if the agent is not in the database, so that an invalid config does no harm.
+    """
     found = entries.find_entry(db, Kind.HEARTBEAT, name) if db else None
     if found is not None and found.state != "removed":
         return
@@ -57,7 +60,7 @@ def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
 
 
 def _take_lane(name: str, database: Path) -> None:
-    """Take the lane, for ourselves and what we are about to become."""
+    """Lock the lane for this process and for the command that replaces it."""
     make_state_folder(database.parent)
     waiting = f"heartbeatd: agent/{name} is busy; waiting until it is free"
     fd = lanes.lanes_beside(database).wait_for_lock(name, lambda: click.echo(waiting, err=True))
@@ -65,11 +68,11 @@ def _take_lane(name: str, database: Path) -> None:
 
 
 def _replace_process(command: tuple[str, ...]) -> NoReturn:
-    """Be the command from here on: signals and exit code are its own, and the lane lasts as long as it does."""
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, for itself; what we become would inherit it
+    """Replace this process by the command, which keeps the lane locked until it ends, and gets all signals."""
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)  # noqa: S606 (the user's own words, and no shell sees them)
+        os.execvp(command[0], command)  # noqa: S606 (the user's own command line, without a shell)
     except FileNotFoundError:
         click.echo(f"heartbeatd: no such program: {command[0]!r}", err=True)
         raise SystemExit(127) from None

@@ -1,4 +1,4 @@
-"""`cancel`: end a run that goes on, or that would go on."""
+"""The command `cancel`: ends a run that is in progress or will be retried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.insight.status_data import read_entries
 from scheduler.model.outcome import Kind
 from scheduler.store import run_history
 
-CLOSE_TIMEOUT = 15.0  # seconds: longer than an ended run may take to give its result
+CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
 
 
 @click.command()
@@ -28,20 +28,20 @@ def cancel(run: int, path: Path) -> None:
     RUN is the number of the run in `heartbeatd runs`. The run ends `abandoned` with the reason `cancelled` and is not retried.
     A run that waits for its next attempt or for a late answer can be cancelled too. Its wakes stay in the queue.
     """
-    where = daemon_state.locate_files_or_warn(path)
-    running = connect_to_daemon(where)
+    files = daemon_state.locate_files_or_warn(path)
+    running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
-    if running.cancel_run(run) or wait_until_closed(CLOSE_TIMEOUT, where, run):
+    if running.cancel_run(run) or wait_until_closed(CLOSE_TIMEOUT, files, run):
         click.echo(f"run {run} is cancelled")
-        _print_waiting_wakes(where, run)
+        _print_waiting_wakes(files, run)
     else:
         click.echo(f"run {run} is being cancelled; `heartbeatd show {run}` shows when it has ended")
 
 
-def _print_waiting_wakes(where: DaemonFiles, run_id: int) -> None:
-    """What the run held has not been heard: who cancelled it may have to see to that."""
-    with daemon_state.open_for_reading(where) as db:
+def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
+    """Print how many wakes still wait: the cancelled run did not deliver them to the agent."""
+    with daemon_state.open_for_reading(files) as db:
         run = run_history.get_run(db, run_id) if db else None
         found = read_entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
     for fact in (fact for entry in found for fact in waiting_wakes_lines(entry)):

@@ -1,4 +1,4 @@
-"""`cron import` and `cron export`: crontabs to jobs, and jobs to a crontab."""
+"""The commands `cron import` and `cron export`: convert crontabs to cron jobs and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from scheduler.model import entry_schedule
 from scheduler.system import files
 
 WEEK = timedelta(days=7)
-MAX_LINE_NUMBERS = 5  # numbers of lines that are named before the rest is counted
+MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted
 
 
 @click.command(name="import")
@@ -117,7 +117,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _split_by_user(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
-    """The lines of this user, and a note for each of another: those commands must not run as somebody else."""
+    """The lines of this user, and a note for each line of another user, whose commands must not run as this one."""
     mine = [line for line in found.lines if line.user in (None, account.name)]
     advice = "import it with --user into the config of that user's daemon"
     return mine, [
@@ -128,7 +128,7 @@ def _split_by_user(account: CrontabAccount, found: Crontab) -> tuple[list[Cronta
 
 
 def _general_notes(found: Crontab, account: CrontabAccount) -> list[LineNote]:
-    """What there is to say about the file as a whole."""
+    """Notes about the file as a whole."""
     remarks = []
     users = {entry.pw_name for entry in pwd.getpwall()}
     if found.lines and all(line.user is None and line.command.split()[0] in users for line in found.lines):
@@ -202,7 +202,10 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
 
 
 def _next_step(file: str, *, user_column: bool) -> str:
-    """What is left to do; doctor knows of the user's own crontab, and may not be let read the system's files."""
+    """What the user has to do next.
+
+    `doctor` checks the user's own crontab, but may have no permission to read the system's files.
+    """
     if user_column:
         there = "the file" if file == "-" else one_line(file)
         return f"remove the lines from {there}, or cron and the daemon both run them; `heartbeatd doctor` does not check this"
@@ -218,7 +221,7 @@ def _read_config(path: Path) -> bytes:
 
 
 def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:
-    """The jobs of the config as it is; none where it has faults, which the check of the new one tells."""
+    """The jobs in the config; none if it has errors, which are reported when the new config is checked."""
     try:
         return load.load_config(path, os.environ, resolve_secrets=False, content=content).settings.jobs
     except ConfigError:
@@ -226,7 +229,7 @@ def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:
 
 
 def _parse_config(path: Path, content: bytes) -> object:
-    """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
+    """The config as data. Raises ConfigError if the config cannot be parsed, or if other users may write to it."""
     diagnostics = Diagnostics(str(path))
     config_text.check_owner(path.stat(), path, diagnostics)
     diagnostics.raise_errors()
@@ -245,12 +248,15 @@ def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewJob]) -> Edited
     except job_insertion.NoInsertionPoint as error:
         load.load_config(
             path, os.environ, resolve_secrets=False, content=before
-        )  # what is wrong with it already is to be told first
+        )  # errors that the config already has are reported first
         raise InputError(f"{path} {error}") from error
 
 
 def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: Mapping[str, Job]) -> str:
-    """Compare the jobs, as the daemon reads them, with the lines, over the next week. Raises InputError for a difference."""
+    """Compare the jobs, as the daemon reads them, with the lines of the crontab, and sum up the next seven days.
+
+    Raises InputError if a command or a schedule differs.
+    """
     now = output.utc_now()
     theirs, ours = _NextWeek(now), _NextWeek(now)
     due = runs = 0
@@ -269,7 +275,10 @@ def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: 
 
 
 def _compare_runs(due: int, runs: int, later: timedelta) -> str:
-    """How many of the crontab's runs there will be, and how much later; fewer and later only for what the jobs inherit."""
+    """How many of the crontab's runs the jobs will have, and how much later they are.
+
+    There are fewer or later runs only if the jobs inherit calendars or a stagger.
+    """
     if runs == due and not later:
         return f"{format_count(runs, 'run')}, at the same times as in the crontab"
     put_off = f", up to {format_duration(later)} later" if later else ""
@@ -277,7 +286,7 @@ def _compare_runs(due: int, runs: int, later: timedelta) -> str:
 
 
 class _NextWeek:
-    """The firings of a week from now on, of each schedule once."""
+    """The scheduled times of the next seven days. Each schedule is computed once."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -292,7 +301,7 @@ class _NextWeek:
         return self._known[key]
 
     def count_runs(self, job: Job) -> int:
-        """How many of its firings the daemon would run."""
+        """How many of these times the daemon would run the job."""
         if not job.enabled:
             return 0
         if job.calendars.always:

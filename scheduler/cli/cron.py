@@ -1,4 +1,4 @@
-"""`cron`: a job now, and when an expression fires; its other commands are in `crontab`."""
+"""The command `cron`: runs a job now, and shows when an expression fires."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _parse_after(after: str | None, schedule: CronSchedule) -> datetime:
     return found
 
 
-YEARS = range(2, 9900)  # beyond them the calendar of this machine ends
+YEARS = range(2, 9900)  # further than any time zone offset from the limits of datetime
 
 
 def _fire_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:

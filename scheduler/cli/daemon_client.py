@@ -43,80 +43,86 @@ ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself w
 
 
 class DaemonClient(Protocol):
-    """What can be asked for, up or down."""
+    """The requests that the daemon accepts; they can be made while it is up or down."""
 
     def has_entry(self, key: Key) -> bool:
-        """Whether such an entry is declared."""
+        """Whether the config has this agent or job."""
         ...
 
     def list_entries(self) -> Iterable[Key]:
-        """Every entry that is declared."""
+        """All agents and jobs."""
         ...
 
     def wake_agent(self, name: str, text: str) -> int:
-        """Wake an agent; gives the wake's id."""
+        """Wake an agent, and return the ID of the wake."""
         ...
 
     def run_job(self, name: str) -> int:
-        """Run a job; gives the id under which its run can be followed."""
+        """Run a job now, and return the ID of the wake that starts the run."""
         ...
 
     def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
-        """Pause one entry, or all (`key` None), for a time or until resumed."""
+        """Pause one entry, or all entries if `key` is None, for a time or until they are resumed."""
         ...
 
     def resume_entries(self, key: Key | None) -> list[str]:
-        """Resume one entry or all; the names of those that were paused."""
+        """Resume one entry, or all entries if `key` is None, and return the names of those that were paused."""
         ...
 
     def retry_message(self, message_id: int) -> None:
-        """Have a message of the outbox sent as soon as possible."""
+        """Send a message of the outbox again as soon as possible."""
         ...
 
     def drop_message(self, message_id: int) -> None:
-        """Give a message of the outbox up for good."""
+        """Drop a message of the outbox for good."""
         ...
 
 
 def open_client(path: Path) -> DaemonClient:
-    """The daemon of the config at `path` where it runs, else its database; the config must be valid only for the latter."""
+    """A client of the running daemon, or of its database if the daemon is down. Only the latter needs a valid config."""
     return connect_to_daemon(daemon_state.locate_files(path)) or OfflineDaemonClient(path)
 
 
-def connect_to_daemon(where: DaemonFiles, timeout: float = START_TIMEOUT) -> HttpDaemonClient | None:
-    """The running daemon; None if there is none. One that holds the lock is given a moment to open its door."""
+def connect_to_daemon(files: DaemonFiles, timeout: float = START_TIMEOUT) -> HttpDaemonClient | None:
+    """A client of the running daemon; None if no daemon runs.
+
+    A daemon that has just started gets `timeout` seconds to write its address. Raises ClickException if it does not.
+    """
     deadline = time.monotonic() + timeout
-    while up := daemon_state.find_running_daemon(where):
-        found = HttpDaemonClient.connect_if_listening(where, up)
+    while up := daemon_state.find_running_daemon(files):
+        found = HttpDaemonClient.connect_if_listening(files, up)
         if found or time.monotonic() >= deadline:
-            return found or _raise_unreachable(where, up)
+            return found or _raise_unreachable(files, up)
         time.sleep(POLL_INTERVAL)
     return None
 
 
-def _raise_unreachable(where: DaemonFiles, up: DaemonProcess) -> HttpDaemonClient:
+def _raise_unreachable(files: DaemonFiles, up: DaemonProcess) -> HttpDaemonClient:
     who = f"pid {up.pid}" if up.pid else "another process"
     raise click.ClickException(
-        f"{who} holds {where.lock_file} and cannot be reached at the address in {where.address_file};"
+        f"{who} holds {files.lock_file} and cannot be reached at the address in {files.address_file};"
         " it may be starting or stopping"
     )
 
 
 class HttpDaemonClient:
-    """The daemon behind one address. Raises Refused with what it said, ClickException where it cannot be talked to."""
+    """Sends requests to the daemon at one address.
 
-    def __init__(self, where: DaemonFiles, host: str, port: int, token: str) -> None:
-        self._where = where
+    Raises Refused if the daemon rejects a request, and ClickException if it does not answer.
+    """
+
+    def __init__(self, files: DaemonFiles, host: str, port: int, token: str) -> None:
+        self._files = files
         self._host, self._port, self._token = host, port, token
 
     @classmethod
-    def connect_if_listening(cls, where: DaemonFiles, up: DaemonProcess) -> Self | None:
-        """The daemon that runs at this place, if it listens; None if it does not yet, or no more.
+    def connect_if_listening(cls, files: DaemonFiles, up: DaemonProcess) -> Self | None:
+        """A client of this daemon; None if it does not listen yet, or no longer listens.
 
-        An address that another life left is none: somebody else may listen there by now.
+        An address that another process has written is ignored: a different program may use that port by now.
         """
         try:
-            said = json.loads(where.address_file.read_text("utf-8"))
+            said = json.loads(files.address_file.read_text("utf-8"))
             url = urlsplit(said["url"])
             host, port = url.hostname or "", url.port or 80
             if said["pid"] != up.pid:
@@ -124,15 +130,15 @@ class HttpDaemonClient:
             socket.create_connection((host, port), CONNECT_TIMEOUT).close()
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return cls(where, host, port, _read_token(where))
+        return cls(files, host, port, _read_token(files))
 
     def has_entry(self, key: Key) -> bool:
-        with open_for_reading(self._where) as db:
+        with open_for_reading(self._files) as db:
             found = entries.find_entry(db, *key) if db else None
         return found is not None and found.state != "removed"
 
     def list_entries(self) -> Iterable[Key]:
-        with open_for_reading(self._where) as db:
+        with open_for_reading(self._files) as db:
             return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
 
     def wake_agent(self, name: str, text: str) -> int:
@@ -154,11 +160,11 @@ class HttpDaemonClient:
         self._post_or_raise(f"/api/v1/outbox/{message_id}/drop", {})
 
     def cancel_run(self, run_id: int) -> bool:
-        """End a run; whether it has ended by that, and not only will."""
+        """Cancel a run. Returns whether it has ended already."""
         return bool(self._post_or_raise(f"/api/v1/runs/{run_id}/cancel", {})["ended"])
 
     def reload_config(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
-        """Whether the config was taken, or would be, and what the daemon says of it."""
+        """Reload the config. Returns whether the config is valid, and the daemon's answer."""
         status, answer = self._post_json("/-/reload", {"dry_run": dry})
         if status not in (200, 422) or "error" in answer:
             raise _error_from_answer(status, answer)
@@ -188,12 +194,12 @@ class HttpDaemonClient:
         return headers | {"X-Heartbeatd-Run": run} if run else headers
 
 
-def _read_token(where: DaemonFiles) -> str:
+def _read_token(files: DaemonFiles) -> str:
     try:
-        return where.token_file.read_text("utf-8").strip()
+        return files.token_file.read_text("utf-8").strip()
     except OSError as error:
         raise click.ClickException(
-            f"cannot read {where.token_file}: {error.strerror}; are you the user that runs the daemon?"
+            f"cannot read {files.token_file}: {error.strerror}; are you the user that runs the daemon?"
         ) from error
 
 
@@ -226,7 +232,9 @@ class OfflineDaemonClient:
     """
 
     def __init__(self, path: Path) -> None:
-        self._plan = plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)  # nothing is sent from here
+        self._plan = plan.make(
+            load.load_config(path, os.environ, resolve_secrets=False).settings
+        )  # secrets are not needed: nothing is sent from here
 
     def has_entry(self, key: Key) -> bool:
         return key in self._plan.entries
@@ -254,7 +262,10 @@ class OfflineDaemonClient:
         self._apply_request(DropMessage(message_id))
 
     def _apply_request(self, request: Request) -> Any:
-        """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""
+        """Apply a request in one transaction.
+
+        The rows of the entries are first brought in line with the config, because the daemon may not know the entry yet.
+        """
         state, instance = self._plan.settings.state, secrets.token_hex(8)
         check_file(state)
         check_links(state)
@@ -269,7 +280,7 @@ class OfflineDaemonClient:
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
         asked, now = PendingRequest(request), utc_now()
         with store.transaction() as db:
-            tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
+            tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, not a secret)
             plan_sync.sync_entries(tick, {})
             entries.save_changed_entries(tick.tx)
             asked.apply(tick)

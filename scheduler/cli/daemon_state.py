@@ -17,13 +17,13 @@ import click
 from scheduler.store.database import check_file, check_links, open_read_only_any_version
 from scheduler.system import state_lock
 
-if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do without
+if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
     from scheduler.work.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonFiles:
-    """The database, and what lies beside it."""
+    """The paths of the database and of the files in its folder."""
 
     database: Path
 
@@ -33,7 +33,7 @@ class DaemonFiles:
 
     @property
     def address_file(self) -> Path:
-        """Where a running daemon writes how it is reached."""
+        """The file in which a running daemon writes its address."""
         return self.database.with_name("daemon.json")
 
     @property
@@ -43,21 +43,21 @@ class DaemonFiles:
 
 @dataclass(frozen=True, slots=True)
 class DaemonProcess:
-    """A daemon that runs; both None in the instant before it has written its name."""
+    """A running daemon. Both values are None until it has written them to its lock file."""
 
     pid: int | None
     started_at: datetime | None
 
 
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
-    """The place that `--state` or the config at `path` names, however broken that config is."""
+    """The files of the database that `--state` or the config at `path` names. The config may be invalid."""
     from scheduler.config.file.lenient_reading import read_state_path, real_path
 
     return DaemonFiles(read_state_path(path, os.environ) if state is None else real_path(state))
 
 
 def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
-    """As `place`, for commands that do without a config: where there is neither that nor a database, stderr says so."""
+    """As `locate_files`, with a warning on stderr if there is neither a config nor a database."""
     found = locate_files(path, state)
     if state is None and not path.exists() and not found.database.exists():
         click.echo(
@@ -68,16 +68,16 @@ def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
     return found
 
 
-def find_running_daemon(where: DaemonFiles) -> DaemonProcess | None:
-    """Who holds the database's lock right now; None if nobody does. The lock is tried, and let go at once."""
+def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
+    """The process that holds the lock of the database; None if none does. The lock is tried and released at once."""
     try:
-        fd = os.open(where.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(files.lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = state_lock.read_lock_holder(where.lock_file)
+        holder = state_lock.read_lock_holder(files.lock_file)
         return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
     finally:
         os.close(fd)
@@ -85,32 +85,32 @@ def find_running_daemon(where: DaemonFiles) -> DaemonProcess | None:
 
 
 @contextmanager
-def open_for_reading(where: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
-    """A connection that only reads, closed at the end; None where there is no database yet.
+def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
+    """A read-only connection, closed at the end; None if there is no database yet.
 
-    Raises StoreError for what is no database; and for one with several names, unless the daemon runs by this one: by any other
-    the log is missing, and what is read is old.
+    Raises StoreError if the file is not a database. It is also raised for a database with several hard links, unless
+    the daemon runs with this path: under another path SQLite does not find the write-ahead log, and would read old data.
     """
-    check_file(where.database)
-    if find_running_daemon(where) is None:
-        check_links(where.database)
-    if not where.database.exists():
+    check_file(files.database)
+    if find_running_daemon(files) is None:
+        check_links(files.database)
+    if not files.database.exists():
         yield None
         return
-    if not os.access(where.database, os.R_OK):
-        owner = where.database.stat().st_uid
-        raise click.ClickException(f"{where.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
-    connection = open_read_only_any_version(where.database)
+    if not os.access(files.database, os.R_OK):
+        owner = files.database.stat().st_uid
+        raise click.ClickException(f"{files.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
+    connection = open_read_only_any_version(files.database)
     try:
         yield connection
     finally:
         connection.close()
 
 
-def load_declared_plan(path: Path, state: Path | None, where: DaemonFiles) -> Plan | None:
-    """The plan of the config at `path`; None where `--state` was given, and where the config is broken but there is a database.
+def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Plan | None:
+    """The plan of the config at `path`; None if `--state` was given, or if the config is invalid and there is a database.
 
-    Raises ConfigError where there is neither.
+    Raises ConfigError if the config is invalid and there is no database.
     """
     if state is not None:
         return None
@@ -121,7 +121,7 @@ def load_declared_plan(path: Path, state: Path | None, where: DaemonFiles) -> Pl
     try:
         return plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)
     except ConfigError:
-        if not where.database.exists():
+        if not files.database.exists():
             raise
         click.echo(f"{path} has errors (`heartbeatd check` lists them); only the database is used", err=True)
         return None

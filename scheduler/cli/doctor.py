@@ -47,7 +47,7 @@ MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: how it is, in words that say what to do if it is not well."""
+    """The result of one check, with advice if it is not `ok`."""
 
     level: Level
     what: str
@@ -78,22 +78,22 @@ def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:
     yield check_sqlite(sqlite3.sqlite_version_info)
     yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
     yield from _check_config(path)
-    where = daemon_state.locate_files(path, state)
-    yield from _check_folder(where.database.parent)
-    yield from _check_database(where)
+    files = daemon_state.locate_files(path, state)
+    yield from _check_folder(files.database.parent)
+    yield from _check_database(files)
 
 
 def check_python(found: tuple[int, ...]) -> Finding:
-    """Whether this Python will do."""
+    """Whether this version of Python is supported."""
     if found >= OLDEST_PYTHON:
         return Finding("ok", "python", _format_version(found))
     return Finding("bad", "python", f"{_format_version(found)} is too old; install {_format_version(OLDEST_PYTHON)} or later")
 
 
 def check_sqlite(found: tuple[int, ...]) -> Finding:
-    """Whether this SQLite is free of the bug that can lose a checkpoint's work when several connections checkpoint at once.
+    """Whether this version of SQLite has the bug that can lose written data when several connections checkpoint at once.
 
-    It was in 3.7.0 to 3.51.2, and mended in 3.44.6 and 3.50.7 of the older lines.
+    The bug is in 3.7.0 to 3.51.2, and fixed in 3.44.6 and 3.50.7 of the older lines.
     """
     mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
     if mended:
@@ -104,7 +104,7 @@ def check_sqlite(found: tuple[int, ...]) -> Finding:
 
 
 def _check_config(path: Path) -> Iterator[Finding]:
-    """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
+    """The errors and warnings of the config. A config that other users may write is an error, because it contains commands."""
     try:
         loaded = load.load_config(
             path, os.environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job), check_files=True
@@ -126,7 +126,7 @@ def _check_config(path: Path) -> Iterator[Finding]:
 
 
 def read_user_crontab(program: str = "crontab") -> str:
-    """The user's crontab; empty if there is none, or the host has no cron."""
+    """The output of `crontab -l`; empty if the user has no crontab, or the host no cron."""
     ended = asyncio.run(_run_program([program, "-l"]))
     return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
 
@@ -136,7 +136,7 @@ async def _run_program(argv: list[str]) -> ProcessResult:
 
 
 def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:
-    """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
+    """The names of the enabled jobs whose command is also in a crontab, at any time."""
     there = {
         (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.find_zone).lines
     }
@@ -144,7 +144,7 @@ def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:
 
 
 def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
-    """What in the checklists of these agents looks like a mark and is none, with the agent's name."""
+    """The annotations in checklists that look wrong, each with the name of its agent."""
     for heartbeat in heartbeats:
         text = load_checklist(heartbeat) if heartbeat.enabled else ""
         if isinstance(text, str) and not isinstance(text, Skip):
@@ -174,30 +174,30 @@ def _check_folder(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _check_database(where: DaemonFiles) -> Iterator[Finding]:
+def _check_database(files: DaemonFiles) -> Iterator[Finding]:
     try:
-        database.check_database(where.database)
-        with daemon_state.open_for_reading(where) as db:
+        database.check_database(files.database)
+        with daemon_state.open_for_reading(files) as db:
             if db is None:
-                yield Finding("ok", "database", f"{where.database} does not exist yet; `heartbeatd run` creates it")
+                yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
-                yield Finding("ok", "database", f"{where.database} is intact")
+                yield Finding("ok", "database", f"{files.database} is intact")
                 yield from _check_outbox(db)
                 yield from _check_downtime(db)
     except (database.StoreError, click.ClickException) as error:
         yield Finding("bad", "database", str(error))
-    if where.database.exists():
-        yield _check_disk(where)
-    yield _check_daemon(where)
+    if files.database.exists():
+        yield _check_disk(files)
+    yield _check_daemon(files)
 
 
-def _check_disk(where: DaemonFiles) -> Finding:
-    shortage = disk_reserve.shortage_message(where.database)
+def _check_disk(files: DaemonFiles) -> Finding:
+    shortage = disk_reserve.shortage_message(files.database)
     if shortage:
         return Finding("warn", "disk", shortage)
-    held = disk_reserve.reserved_bytes(where.database)
+    held = disk_reserve.reserved_bytes(files.database)
     kept = f"{disk_reserve.format_mib(held)} in reserve for a full disk" if held else "`heartbeatd run` creates a reserve"
-    return Finding("ok", "disk", f"{disk_reserve.format_mib(disk_reserve.free_bytes(where.database))} free, {kept}")
+    return Finding("ok", "disk", f"{disk_reserve.format_mib(disk_reserve.free_bytes(files.database))} free, {kept}")
 
 
 def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
@@ -214,8 +214,8 @@ def _check_downtime(db: sqlite3.Connection) -> Iterator[Finding]:
         yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone_name()}, {how}")
 
 
-def _check_daemon(where: DaemonFiles) -> Finding:
-    up = daemon_state.find_running_daemon(where)
+def _check_daemon(files: DaemonFiles) -> Finding:
+    up = daemon_state.find_running_daemon(files)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     since = f" since {format_time(up.started_at)}" if up.started_at else ""

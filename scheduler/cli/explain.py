@@ -1,4 +1,4 @@
-"""`explain`: why an agent or a job ran or did not run: now, at one instant, or over a whole day."""
+"""The command `explain`: why an agent or a job ran or did not run, now, at one time, or over a day."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
     """
     if instant is not None and day is not None:
         raise InputError("--at and --on exclude each other")
-    where, now = daemon_state.locate_files(path, state), utc_now()
-    plan = load_declared_plan(path, state, where)
+    files, now = daemon_state.locate_files(path, state), utc_now()
+    plan = load_declared_plan(path, state, files)
     with (
-        daemon_state.open_for_reading(where) as found,
+        daemon_state.open_for_reading(files) as found,
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
         declares = plan.entries if plan else {}
@@ -58,15 +58,15 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
             lambda key: key in declares or entries.find_entry(db, *key) is not None,
             lambda: declares.keys() | entries.states_and_schedules(db).keys(),
         )
-        running = daemon_state.find_running_daemon(where) is not None
-        asked = answers.find_entry(db, plan, key, lanes.lanes_beside(where.database), now, running=running)
+        running = daemon_state.find_running_daemon(files) is not None
+        asked = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
         assert asked is not None  # it was just found
-        told, lines = _select_answer(asked, instant, day)
-    click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(lines(told)))
+        data, lines = _select_answer(asked, instant, day)
+    click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(lines(data)))
 
 
 def _select_answer(asked: ExplainedEntry, instant: str | None, day: str | None) -> tuple[Data, Callable[[Data], Iterator[str]]]:
-    """What was asked for, and how it is shown to people."""
+    """The data that the options ask for, and the function that formats it."""
     try:
         if instant is not None:
             return answers.explain_time(asked, arguments.parse_time(instant, asked.zone)), _instant_lines
@@ -84,52 +84,52 @@ def _parse_day(text: str, asked: ExplainedEntry) -> date:
         raise ValueError(f"{text!r} is not a day; write 2026-11-20, today or yesterday") from None
 
 
-def _present_lines(told: Data) -> Iterator[str]:
-    yield from wrap_text(_format_title(told), 2)
-    yield from format_fact("last slot", _format_slot(told, told["last_slot"]))
-    yield from format_fact("last run", _format_run(told, told["last_run"]))
-    for line in told["last_run"]["left_out"] if told["last_run"] else ():
+def _present_lines(data: Data) -> Iterator[str]:
+    yield from wrap_text(_format_title(data), 2)
+    yield from format_fact("last slot", _format_slot(data, data["last_slot"]))
+    yield from format_fact("last run", _format_run(data, data["last_run"]))
+    for line in data["last_run"]["left_out"] if data["last_run"] else ():
         yield from format_fact("left out", f"{line}, intended for the prompt")
-    yield from format_fact("since then", _format_counts(told["skipped_since"], "slot"))
-    yield from format_fact("wakes", _format_wakes(told))
-    for remark in told["checklist_remarks"]:
+    yield from format_fact("since then", _format_counts(data["skipped_since"], "slot"))
+    yield from format_fact("wakes", _format_wakes(data))
+    for remark in data["checklist_remarks"]:
         yield from format_fact("checklist", remark)
     yield from format_fact(
-        "sent", f"{format_count(told['texts_told'], 'alert')} that would be a duplicate now" if told["texts_told"] else ""
+        "sent", f"{format_count(data['texts_told'], 'alert')} that would be a duplicate now" if data["texts_told"] else ""
     )
-    yield from format_fact("daemon", _format_daemon(told))
-    yield from format_fact("next", _format_next(told))
-    yield from format_fact("now", _format_now(told))
+    yield from format_fact("daemon", _format_daemon(data))
+    yield from format_fact("next", _format_next(data))
+    yield from format_fact("now", _format_now(data))
     yield ""
     yield format_table(
-        ("CHECK", "BLOCKS"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in told["now"]["gates"]]
+        ("CHECK", "BLOCKS"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in data["now"]["gates"]]
     )
 
 
 GATE_ANSWERS = {True: "yes", False: "no", None: "not known before a run"}
 
 
-def _instant_lines(told: Data) -> Iterator[str]:
-    yield from wrap_text(_format_title(told), 2)
-    yield from format_fact("at", _format_local(told, told["at"]))
-    yield from format_fact("slot", _format_slot(told, told["slot"]))
-    yield from format_fact("run", _format_run(told, told["slot"]["run"] if told["slot"] else None))
-    yield from format_fact("daemon", _format_daemon(told))
-    yield from format_fact("following", _format_slot(told, told["following"]))
+def _instant_lines(data: Data) -> Iterator[str]:
+    yield from wrap_text(_format_title(data), 2)
+    yield from format_fact("at", _format_local(data, data["at"]))
+    yield from format_fact("slot", _format_slot(data, data["slot"]))
+    yield from format_fact("run", _format_run(data, data["slot"]["run"] if data["slot"] else None))
+    yield from format_fact("daemon", _format_daemon(data))
+    yield from format_fact("following", _format_slot(data, data["following"]))
 
 
-def _day_lines(told: Data) -> Iterator[str]:
-    hours = datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["from"])
+def _day_lines(data: Data) -> Iterator[str]:
+    hours = datetime.fromisoformat(data["until"]) - datetime.fromisoformat(data["from"])
     length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
-    yield from wrap_text(_format_title(told), 2)
-    yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{format_count(told['slots'], 'slot')}"
-    if told["stretches"]:
-        clock = _clock_formatter(told)
-        yield format_table(("FROM", "TO", "SLOTS", "WHY"), [_stretch_row(stretch, clock) for stretch in told["stretches"]])
-    yield from format_fact("in all", _format_counts(told["totals"], "slot"))
-    yield from format_fact("unplanned", _format_counts(told["beside"], "run", " without a slot"))
-    for event in told["events"]:
-        yield from format_fact(f"{_format_local(told, event['at']):.19}"[11:], event["says"])
+    yield from wrap_text(_format_title(data), 2)
+    yield f"{date.fromisoformat(data['day']):%a %Y-%m-%d}, {length}{format_count(data['slots'], 'slot')}"
+    if data["stretches"]:
+        clock = _clock_formatter(data)
+        yield format_table(("FROM", "TO", "SLOTS", "WHY"), [_stretch_row(stretch, clock) for stretch in data["stretches"]])
+    yield from format_fact("in all", _format_counts(data["totals"], "slot"))
+    yield from format_fact("unplanned", _format_counts(data["beside"], "run", " without a slot"))
+    for event in data["events"]:
+        yield from format_fact(f"{_format_local(data, event['at']):.19}"[11:], event["says"])
 
 
 def _stretch_row(stretch: Data, clock: Callable[[str], str]) -> list[str]:
@@ -141,10 +141,10 @@ def _stretch_row(stretch: Data, clock: Callable[[str], str]) -> list[str]:
     return [clock(stretch["from"]), clock(stretch["to"]), str(stretch["slots"]), why + row]
 
 
-def _clock_formatter(told: Data) -> Callable[[str], str]:
-    """How the table of a day writes a time: with the name of the clock on a day on which that changes."""
-    zone = ZoneInfo(told["zone"])
-    changing = any(event["what"] == "clock_change" for event in told["events"])
+def _clock_formatter(data: Data) -> Callable[[str], str]:
+    """A function that formats times of this day. On a day with a clock change they include the name of the clock."""
+    zone = ZoneInfo(data["zone"])
+    changing = any(event["what"] == "clock_change" for event in data["events"])
 
     def clock(instant: str) -> str:
         local = datetime.fromisoformat(instant).astimezone(zone)
@@ -153,10 +153,10 @@ def _clock_formatter(told: Data) -> Callable[[str], str]:
     return clock
 
 
-def _format_title(told: Data) -> str:
-    state = told["state"] + (f" until {_format_local(told, told['paused_until'])}" if told["paused_until"] else "")
-    state += f" at {_format_local(told, told['done_at'])}" if told["done_at"] else ""
-    return f"{entry_label(told['kind'], told['name'])}: {state}, {_format_schedule(told['pace'])} ({told['zone']})"
+def _format_title(data: Data) -> str:
+    state = data["state"] + (f" until {_format_local(data, data['paused_until'])}" if data["paused_until"] else "")
+    state += f" at {_format_local(data, data['done_at'])}" if data["done_at"] else ""
+    return f"{entry_label(data['kind'], data['name'])}: {state}, {_format_schedule(data['pace'])} ({data['zone']})"
 
 
 def _format_schedule(schedule: Data) -> str:
@@ -168,22 +168,22 @@ def _format_schedule(schedule: Data) -> str:
     return f"every {format_duration(timedelta(seconds=period))}" if period else "without a schedule"
 
 
-def _format_slot(told: Data, slot: Data | None) -> str:
+def _format_slot(data: Data, slot: Data | None) -> str:
     if slot is None:
         return "none"
-    at = _format_local(told, slot["slot"]) if slot["slot"] else "none"
+    at = _format_local(data, slot["slot"]) if slot["slot"] else "none"
     run = slot["run"]
     error = f": {run['error']}" if run and run["outcome"] == "skipped" and run["error"] else ""
     return f"{at}: {slot['says']}{error}" + (f" (run {run['id']})" if run else "")
 
 
-def _format_run(told: Data, run: Data | None) -> str:
+def _format_run(data: Data, run: Data | None) -> str:
     if run is None or run["started_at"] is None:
         return ""
     took = f", took {format_elapsed(run['started_at'], run['finished_at'])}" if run["finished_at"] else ""
     why = f" {run['reason'] or run['suppression']}" if run["reason"] or run["suppression"] else ""
     error = f": {run['error']}" if run["error"] else ""
-    return f"{run['id']}, {_format_local(told, run['started_at'])}, {run['outcome'] or run['state']}{why}{took}{error}"
+    return f"{run['id']}, {_format_local(data, run['started_at'])}, {run['outcome'] or run['state']}{why}{took}{error}"
 
 
 def _format_counts(counts: list[Data], what: str, sort: str = "") -> str:
@@ -193,50 +193,50 @@ def _format_counts(counts: list[Data], what: str, sort: str = "") -> str:
     return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
 
 
-def _format_wakes(told: Data) -> str:
-    """How many wait, for what, and until when."""
-    wait = told["wakes"]
+def _format_wakes(data: Data) -> str:
+    """How many wakes wait, for what, and until when."""
+    wait = data["wakes"]
     if wait is None:
         return ""
-    until = f", until {_format_local(told, wait['until'])}" if wait["until"] else ""
-    return f"{told['wakes_waiting']} waiting: {wait['says']}{until}"
+    until = f", until {_format_local(data, wait['until'])}" if wait["until"] else ""
+    return f"{data['wakes_waiting']} waiting: {wait['says']}{until}"
 
 
-def _format_next(told: Data) -> str:
-    due = told["next"]["due_at"]
+def _format_next(data: Data) -> str:
+    due = data["next"]["due_at"]
     if due is None:
         return "nothing is planned"
-    ahead = datetime.fromisoformat(due) - datetime.fromisoformat(told["asked_at"])
-    return f"{_format_local(told, due)}, {f'in {abbreviate_duration(ahead)}' if ahead > timedelta() else 'overdue'}"
+    ahead = datetime.fromisoformat(due) - datetime.fromisoformat(data["asked_at"])
+    return f"{_format_local(data, due)}, {f'in {abbreviate_duration(ahead)}' if ahead > timedelta() else 'overdue'}"
 
 
-def _format_now(told: Data) -> str:
-    """Whether it would run now; with no daemon it does not, whatever the gates say."""
-    if told["done_at"]:
+def _format_now(data: Data) -> str:
+    """Whether the entry would run now. Nothing runs while the daemon is down, whatever the checks would find."""
+    if data["done_at"]:
         return "done: a one-time job that has already run"
-    reason = told["now"]["reason"]
+    reason = data["now"]["reason"]
     found = (
-        "nothing blocks it" if reason is None else f"it would not run: {SlotCause(reason, told['now']['detail']).text_for_now}"
+        "nothing blocks it" if reason is None else f"it would not run: {SlotCause(reason, data['now']['detail']).text_for_now}"
     )
-    asked = "" if told["now"]["complete"] else " (only the checks that need no config were made)"
-    return found + asked + ("" if _is_still_up(told["daemon"]) else "; the daemon is not running")
+    asked = "" if data["now"]["complete"] else " (only the checks that need no config were made)"
+    return found + asked + ("" if _is_still_up(data["daemon"]) else "; the daemon is not running")
 
 
 def _is_still_up(life: Data) -> bool:
     return life["state"] == "up" and life["until"] is None
 
 
-def _format_daemon(told: Data) -> str:
-    life = told["daemon"]
+def _format_daemon(data: Data) -> str:
+    life = data["daemon"]
     if life["state"] == "never":
         return "had not run yet"
-    span = f"from {_format_local(told, life['since'])}" + (
-        f" to {_format_local(told, life['until'])}" if life["until"] else " on"
+    span = f"from {_format_local(data, life['since'])}" + (
+        f" to {_format_local(data, life['until'])}" if life["until"] else " on"
     )
     if life["state"] == "down":
         return f"down {span}, {'stopped cleanly' if life['clean'] else 'ended unexpectedly'}"
     return f"up {span}, pid {life['pid']}"
 
 
-def _format_local(told: Data, instant: str) -> str:
-    return f"{datetime.fromisoformat(instant).astimezone(ZoneInfo(told['zone'])):%Y-%m-%d %H:%M:%S %Z}"
+def _format_local(data: Data, instant: str) -> str:
+    return f"{datetime.fromisoformat(instant).astimezone(ZoneInfo(data['zone'])):%Y-%m-%d %H:%M:%S %Z}"

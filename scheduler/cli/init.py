@@ -1,4 +1,4 @@
-"""`init`: the first files of a new folder."""
+"""The command `init`: writes the first files into a new folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def init(folder: Path) -> None:
 
 
 def _write_new_file(path: Path, text: str) -> None:
-    """0644 at most: a config that others may write is refused."""
+    """Write a file with mode 0644 at most: a config that others may write is rejected."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w", encoding="utf-8") as file:
         file.write(text)

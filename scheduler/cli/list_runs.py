@@ -1,4 +1,4 @@
-"""`runs` and `show`: what ran, what was skipped and why."""
+"""The commands `runs` and `show`: list the recorded runs, or show one of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, run_history
 
-RUNNING = "running"  # what --outcome calls a run that has none yet
+RUNNING = "running"  # the value of --outcome for a run without an outcome
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
@@ -99,7 +99,7 @@ def _resolve_name(db: sqlite3.Connection, name: str) -> Key:
 
 
 def _runs_table(found: list[dict[str, Any]], last: str) -> str:
-    """The runs, with what they cost or how long they took in the last column."""
+    """The runs as a table. `last` is the heading of the last column: COST or TOOK."""
     now = utc_now()
     return format_table((*COLUMNS, last), [_run_row(run, now, last) for run in found], numbers=[len(COLUMNS)])
 
@@ -124,7 +124,7 @@ def _format_run(run: dict[str, Any]) -> str:
 
 
 def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Each fact after its word; those that are empty are left out."""
+    """The values of a run with their labels. An empty value is not printed."""
     return [
         ("run", str(run["id"])),
         ("entry", entry_label(run["kind"], run["name"])),
@@ -163,7 +163,7 @@ def _format_tool_call(call: dict[str, Any]) -> str:
 
 
 def _format_wake(wake: dict[str, Any]) -> str:
-    """A wake that the run was to tell, with its whole text."""
+    """A wake that the run was to deliver, with its whole text."""
     times = f", {wake['count']} times" if wake["count"] > 1 else ""
     outcome = f", outcome {wake['outcome']}" if wake["outcome"] else ""
     waits = ", still waiting" if wake["state"] == "waiting" else ""
@@ -189,7 +189,7 @@ def _format_tokens(tokens: dict[str, int]) -> str:
 
 
 def _format_charge(charged: dict[str, float]) -> str:
-    """What the run counts for in its budgets."""
+    """The amounts that the run counts in its budgets."""
     return f"{charged['usd']:.6f} USD, {format_count(int(charged['tokens']), 'token')}"
 
 

@@ -92,9 +92,10 @@ click.version_option(__version__, message="%(prog)s %(version)s")(commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry one command out; gives its exit code.
+    """Run one command, and return its exit code.
 
-    0 fine, 1 it ran and found trouble, 2 usage or config, 130 interrupted. Expected errors are lines on stderr.
+    0 success, 1 the command failed or found a problem, 2 wrong usage or config, 130 interrupted. Expected errors are printed as
+    lines on stderr.
     """
     try:
         code = commands.main(arguments, prog_name="heartbeatd", standalone_mode=False)
@@ -111,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _discard_output()
     except Exception as error:
-        told = _describe_error(error)
-        if told is None:
+        described = _describe_error(error)
+        if described is None:
             raise
-        return _print_error(*told)
+        return _print_error(*described)
     return code or 0
 
 
@@ -131,17 +132,17 @@ def _format_usage_error(error: click.UsageError) -> str:
 
 
 def _discard_output() -> int:
-    """Nobody listens any more, and that is no error; the interpreter must not complain about it when it flushes at its end."""
+    """Redirect stdout to /dev/null: its reader is gone, and the interpreter would complain when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def _describe_error(error: Exception) -> tuple[str, int] | None:
-    """The lines to print for an expected error of any part of the daemon, and the exit code; None for an unexpected one.
+    """The message for an expected error of any part of the daemon, and the exit code; None for an unexpected error.
 
-    The faults of a config are printed without a prefix: editors and people jump to them by `file:line:column:`.
+    The errors of a config are printed without a prefix, because editors and people jump to them by `file:line:column:`.
     """
-    import sqlite3  # these imports cost 0.4 s of CPU: only a command that fails pays for them
+    import sqlite3  # these imports cost 0.4 s of CPU, so only a command that fails makes them
 
     from scheduler.config.file.diagnostics import ConfigError
     from scheduler.engine.inbox import Refused

@@ -1,4 +1,4 @@
-"""`outbox`: which messages have not arrived and why, and what to do with them."""
+"""The command `outbox`: lists undelivered messages, sends them again, or drops them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
 
 
 def _message_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """ID... or --all, as `ids` and `everything`."""
+    """Add the arguments `ids` (ID...) and `everything` (--all) to a command."""
     command = click.argument("ids", metavar="[ID]...", type=NumberParam(), nargs=-1)(command)
     return click.option("--all", "everything", is_flag=True, help="Every message that is pending, held or a dead letter.")(
         command
@@ -102,8 +102,8 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
     return tuple(each["id"] for each in _unfinished_messages(path) if each["state"] in MOVABLE)
 
 
-def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, told: str) -> int:
-    """Move each message; one that cannot be moved is told of and keeps no other from it."""
+def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
+    """Make the request for each message. An error is printed, and the next message follows."""
     door = open_client(path)
     refused = 0
     for message_id in ids:
@@ -113,14 +113,14 @@ def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, told: 
             click.echo(f"heartbeatd: {refusal}", err=True)
             refused += 1
         else:
-            click.echo(f"message {message_id} {told}")
+            click.echo(f"message {message_id} {result}")
     if not ids:
         click.echo("there is nothing to do")
     return int(refused > 0)
 
 
 def _messages_table(found: list[dict[str, Any]], now: datetime) -> str:
-    """The table, and below each message what kept it and how it begins."""
+    """A table of the messages. Below each row are its last error and the beginning of its text."""
     head, *rows = format_table(COLUMNS, [_message_row(each, now) for each in found]).splitlines()
     lines = [head]
     for row, each in zip(rows, found, strict=True):

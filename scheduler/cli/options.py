@@ -12,34 +12,34 @@ CommandFunction = Callable[..., Any]
 
 
 class InputError(click.ClickException):
-    """Told in one line, without a hint at `--help`."""
+    """Wrong input, printed as one line without a hint at `--help`."""
 
     exit_code: ClassVar[int] = 2
 
 
 def config_option(command: CommandFunction) -> CommandFunction:
-    """`-c/--config`, as `path`; here, or before the command, or config.yaml."""
+    """Add `-c/--config` to a command, as `path`. It can also be given before the command; the default is config.yaml."""
     option = click.option(
         "-c",
         "--config",
         "path",
         type=click.Path(path_type=Path),
         callback=_nearest_config,
-        is_eager=True,  # times among the other arguments are read in its zone
+        is_eager=True,  # other arguments are times in the zone of the config
         help="The config file.  [default: config.yaml]",
     )
     return option(command)
 
 
 def state_option(command: CommandFunction) -> CommandFunction:
-    """`--state`, as `state`: the database itself, whatever the config says; None if not given."""
+    """Add `--state` to a command, as `state`: the path of the database, or None to use the one in the config."""
     return click.option(
         "--state", type=click.Path(path_type=Path, dir_okay=False), help="The database file.  [default: `state` in the config]"
     )(command)
 
 
 def format_option(command: CommandFunction) -> CommandFunction:
-    """`--format text|json`, as `form`."""
+    """Add `--format text|json` to a command, as `form`."""
     return click.option(
         "--format",
         "form",
@@ -51,7 +51,7 @@ def format_option(command: CommandFunction) -> CommandFunction:
 
 
 def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
-    """Said here, or at a group on the way here, or before the command."""
+    """The value of this command, of a group above it, or of the main command."""
     above: click.Context | None = ctx
     while value is None and above is not None:
         value = above.params.get("path") or above.params.get("config")

@@ -23,17 +23,17 @@ QUOTED_COMMAND = re.compile("`[^`]{1,60}`")
 COUNT_UNITS = ((1_000_000_000, "g"), (1_000_000, "m"), (1_000, "k"))
 KIND_BY_WORD = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
 WORD_BY_KIND = {kind: word for word, kind in KIND_BY_WORD.items()}
-UNLIMITED_WIDTH = 1_000_000  # columns of a pipe or a file, where nothing is cut
-NO_BREAK = "\N{NO-BREAK SPACE}"  # is no printable character, and so in no text that is wrapped
-SECOND_HALF = "\0"  # the same; follows a character that takes two columns, while textwrap counts characters
+UNLIMITED_WIDTH = 1_000_000  # columns: in a pipe or a file nothing is cut
+NO_BREAK = "\N{NO-BREAK SPACE}"  # not printable, so no text that is wrapped contains it
+SECOND_HALF = "\0"  # likewise; added to each character of two columns, because textwrap counts characters
 
 
 def format_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, numbers: Collection[int] = ()
 ) -> str:
-    """Lines with a head; the widest columns are cut until a line fits `width`, else COLUMNS, else the terminal.
+    """A table with a heading. The widest columns are cut until a line fits `width`, COLUMNS or the terminal.
 
-    In a pipe or a file nothing is cut. The columns whose places are in `numbers` stand to the right.
+    In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right.
     """
     width = max(MIN_TABLE_WIDTH, width or shutil.get_terminal_size((UNLIMITED_WIDTH, 24)).columns)
     cells = [[one_line(cell) for cell in row] for row in (head, *rows)]
@@ -47,12 +47,15 @@ def format_table(
 
 
 def shorten_to_line(text: str, width: int) -> str:
-    """The beginning of a text in one line of printable characters."""
+    """The beginning of a text as one line of printable characters."""
     return _cut_cell(one_line(text), width)
 
 
 def wrap_text(text: str, indent: int) -> list[str]:
-    """The lines of a text, those after the first indented; no word or command is broken, so that it can be copied."""
+    """The lines of a text, all but the first indented.
+
+    No word and no command in backquotes is broken, so that it can be copied.
+    """
     bound = QUOTED_COMMAND.sub(lambda found: found[0].replace(" ", NO_BREAK), one_line(text))
     spaced = "".join(sign + SECOND_HALF * (cell_len(sign) - 1) for sign in bound)
     lines = wrap(spaced, LINE_WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
@@ -60,22 +63,22 @@ def wrap_text(text: str, indent: int) -> list[str]:
 
 
 def format_fact(word: str, value: str) -> list[str]:
-    """A fact after its word, over several lines where one does not hold it; none for none."""
+    """A value after its label, wrapped to several lines if necessary; no line for an empty value."""
     return wrap_text(f"{word:<10} {value}", 11) if value else []
 
 
 def one_line(text: str) -> str:
-    """One line of printable characters."""
+    """The text as one line: each character that is not printable becomes a space."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def escape_control(text: str) -> str:
-    """Text of somebody else's making as a terminal may show it: line breaks and tabs are kept, control characters are named."""
+    """An untrusted text with its control characters escaped. Line breaks and tabs are kept."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
 
 
 def _fit_widths(widths: list[int], width: int) -> list[int]:
-    """Take from the widest column until all fit."""
+    """Reduce the widest column until all columns fit."""
     widths = list(widths)
     while sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) > width:
         widest = widths.index(max(widths))
@@ -96,12 +99,12 @@ def _cut_cell(cell: str, room: int) -> str:
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """The current time of the system clock."""
     return datetime.now(UTC)
 
 
 def format_time(instant: str | datetime | None) -> str:
-    """An instant, also as JSON has it, to the second in `zone()`; a dash for none."""
+    """A time to the second, in `display_zone()`; a dash for None. A string is a time as in JSON."""
     if instant is None:
         return "-"
     moment = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
@@ -109,7 +112,7 @@ def format_time(instant: str | datetime | None) -> str:
 
 
 def format_short_time(instant: str | None, now: datetime) -> str:
-    """An instant as a table has it, in `zone()`: the time alone if it is today's, else the day and the minute."""
+    """A time for a table, in `display_zone()`: without the date if it is today, else the date and the minute."""
     if instant is None:
         return "-"
     moment, today = datetime.fromisoformat(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
@@ -117,7 +120,10 @@ def format_short_time(instant: str | None, now: datetime) -> str:
 
 
 def display_zone() -> ZoneInfo | None:
-    """The zone in which times are printed, and read where they have no offset; None, the host's, where no config says which."""
+    """The zone in which times are printed, and times without an offset are read.
+
+    It is the top-level zone of the config. None means the zone of the host, if there is no config or the config names no zone.
+    """
     context = click.get_current_context(silent=True)
     path = context.params.get("path") if context else None
     if context is None or path is None:
@@ -129,13 +135,13 @@ def display_zone() -> ZoneInfo | None:
 
 
 def zone_name() -> str:
-    """What `zone()` is called."""
+    """The name of `display_zone()`."""
     found = display_zone()
     return found.key if found else host_zone_name()
 
 
 def host_zone_name(localtime: Path = Path("/etc/localtime")) -> str:
-    """What the host's zone is called: its IANA name where the host tells it, else the short name of its clock."""
+    """The IANA name of the host's zone if it can be found, else the abbreviation of its current clock."""
     named = os.environ.get("TZ", "").removeprefix(":")
     if not named and localtime.is_symlink():
         _, _, named = str(localtime.readlink()).partition("zoneinfo/")
@@ -146,7 +152,7 @@ _ZONE = f"{__name__}.zone"
 
 
 def _zone_of_config(path: Path) -> ZoneInfo | None:
-    """The top-level zone of a config, however broken that is otherwise."""
+    """The top-level zone of a config, which may be invalid otherwise."""
     from scheduler.config.file import lenient_reading
     from scheduler.config.keys import time_zones  # for commands that tell times alone
 
@@ -158,20 +164,20 @@ def _zone_of_config(path: Path) -> ZoneInfo | None:
 
 
 def format_elapsed(since: str | None, until: str | None) -> str:
-    """How long something took, in seconds; a dash for what has not begun or ended."""
+    """The time between two instants in seconds; a dash if one of them is None."""
     if since is None or until is None:
         return "-"
     return f"{(datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds():.1f}s"
 
 
 def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
-    """How long it is between two instants as people see them, to the second: what is printed beside them agrees."""
+    """The time between two instants, both cut to seconds, so that it agrees with the printed times."""
     begin, end = (datetime.fromisoformat(each) if isinstance(each, str) else each for each in (since, until))
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
 
 
 def abbreviate_duration(span: timedelta) -> str:
-    """A length of time in its largest unit and the one below it: 3d4h, 5m20s, 12d."""
+    """A duration in its largest unit and the next smaller one: 3d4h, 5m20s, 12d."""
     seconds = max(0, int(span.total_seconds()))
     parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     while len(parts) > 1 and not parts[0][0]:
@@ -180,7 +186,7 @@ def abbreviate_duration(span: timedelta) -> str:
 
 
 def format_usd(cost: float | None) -> str:
-    """An amount of money in USD: to the cent, below ten cents to a hundredth of one; a dash for what is not known."""
+    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
     if cost is None:
         return "-"
     if 0 < cost < 0.0001:
@@ -189,7 +195,7 @@ def format_usd(cost: float | None) -> str:
 
 
 def abbreviate_count(count: int) -> str:
-    """A count in three figures or less: 950, 1.2k, 310k, 4.1m."""
+    """A count with at most three digits: 950, 1.2k, 310k, 4.1m."""
     for size, sign in COUNT_UNITS:
         number = round(count / size, 1)
         if number >= 1:
@@ -198,11 +204,11 @@ def abbreviate_count(count: int) -> str:
 
 
 def format_reason(reason: str | None, suppression: str | None, delivery: str) -> str:
-    """What stands beside an outcome: why it was none, or why nobody was told, and where the messages stand."""
-    told = None if delivery == "none" else delivery
-    return ", ".join(word for word in (reason or suppression, told) if word) or "-"
+    """The text beside an outcome: the reason or suppression, and the delivery state of the messages."""
+    delivered = None if delivery == "none" else delivery
+    return ", ".join(word for word in (reason or suppression, delivered) if word) or "-"
 
 
 def entry_label(kind: str, name: str) -> str:
-    """An entry as people name it where its kind matters."""
+    """The name of an entry with its kind: agent/NAME or cron/NAME."""
     return f"{WORD_BY_KIND[Kind(kind)]}/{name}"

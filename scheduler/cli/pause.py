@@ -1,4 +1,4 @@
-"""`pause` and `resume`: let an entry, or all of them, rest for a while."""
+"""The commands `pause` and `resume`: pause and resume one entry or all entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ping`: a test message through one channel or all of them, sent from here and now."""
+"""The command `ping`: sends a test message through one channel or all channels."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
         return delivery.testable_channels(declared)
     if "://" in name:
         raise InputError("this is a URL; add it under `channels:` and use its name here")
-    name, _, whom = name.partition(":")
+    name, _, target = name.partition(":")
     if name not in declared:
         instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
         raise InputError(f"{name!r} is not a channel in {settings.path}{instead}")
     try:
-        return [delivery.channel_for_recipient(declared[name], whom)]
+        return [delivery.channel_for_recipient(declared[name], target)]
     except ValueError as error:
         raise InputError(str(error)) from None
 

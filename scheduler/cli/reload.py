@@ -1,4 +1,4 @@
-"""`reload`: have the running daemon take up the config as it is now, and see what that changes."""
+"""The command `reload`: reloads the config in the running daemon, and shows what changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reload(dry: bool, path: Path) -> int:
 
 
 def _format_note(note: str | dict[str, Any], path: Path) -> str:
-    """A note of the daemon's, which may be one about a place in the file, as `check` would print it."""
+    """A note of the daemon. One with a source position is printed in the format of `check`."""
     if isinstance(note, str):
         return note
     return str(Diagnostic(note["line"], note["column"], note["path"], note["message"], str(path)))

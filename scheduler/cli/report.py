@@ -29,7 +29,7 @@ from scheduler.insight.report_data import build_report as summed
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
 TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
-MAX_DOWNTIMES = 5  # the longest ones
+MAX_DOWNTIMES = 5  # the longest downtimes are listed
 COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
 REASON_TABLES = {
     "skipped": ("SKIPPED", "SLOTS", "reason"),
@@ -53,46 +53,46 @@ def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) 
 
     A cron job with this command and `deliver:` sends the report regularly.
     """
-    where, until = daemon_state.locate_files_or_warn(path, state), utc_now()
-    with daemon_state.open_for_reading(where) as db:
-        told = summed(db, until - span, until, running=daemon_state.find_running_daemon(where) is not None) if db else None
+    files, until = daemon_state.locate_files_or_warn(path, state), utc_now()
+    with daemon_state.open_for_reading(files) as db:
+        data = summed(db, until - span, until, running=daemon_state.find_running_daemon(files) is not None) if db else None
     if form == "json":
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(data, indent=2))
     else:
-        click.echo(format_report(told, by) if told else f"there is no database yet: {where.database}")
+        click.echo(format_report(data, by) if data else f"there is no database yet: {files.database}")
 
 
-def format_report(told: Data, by: str) -> str:
-    """A report as a text: its stretch, the whole in words, then tables, the first by `entry` or by `model`."""
-    return "\n\n".join(_report_parts(told, by))
+def format_report(data: Data, by: str) -> str:
+    """The report as text: its period, a summary, then tables. The first table is by `entry` or by `model`."""
+    return "\n\n".join(_report_parts(data, by))
 
 
-def _report_parts(told: Data, by: str) -> Iterator[str]:
-    """What a reader wants first, then the tables that have something in them."""
-    since, until = format_time(told["since"])[:16], format_time(told["until"])[:16]
-    yield f"{since} to {until}, {zone_name()} ({abbreviate_duration(_elapsed_time(told))})"
-    yield "\n".join(wrap_text(" ".join(_summary_sentences(told)), 0))
-    if told["entries"] and by == "entry":
-        yield _entries_table(told["entries"])
-    if told["models"] and by == "model":
-        yield _models_table(told["models"])
-    if told["skipped"] or told["suppressed"] or told["failed"]:
-        yield _reasons_table(told)
-    if told["deliveries"]:
-        yield _deliveries_table(told["deliveries"])
-    if told["downs"]:
-        yield _downtimes_table(told["downs"])
+def _report_parts(data: Data, by: str) -> Iterator[str]:
+    """The parts of the report, the most important first. A table without rows is left out."""
+    since, until = format_time(data["since"])[:16], format_time(data["until"])[:16]
+    yield f"{since} to {until}, {zone_name()} ({abbreviate_duration(_elapsed_time(data))})"
+    yield "\n".join(wrap_text(" ".join(_summary_sentences(data)), 0))
+    if data["entries"] and by == "entry":
+        yield _entries_table(data["entries"])
+    if data["models"] and by == "model":
+        yield _models_table(data["models"])
+    if data["skipped"] or data["suppressed"] or data["failed"]:
+        yield _reasons_table(data)
+    if data["deliveries"]:
+        yield _deliveries_table(data["deliveries"])
+    if data["downs"]:
+        yield _downtimes_table(data["downs"])
 
 
-def _summary_sentences(told: Data) -> Iterator[str]:
-    """The whole in words; what there was none of is left out."""
-    if not told["entries"]:
+def _summary_sentences(data: Data) -> Iterator[str]:
+    """The summary. A count of zero is left out."""
+    if not data["entries"]:
         yield "Nothing ran, and nothing was skipped."
-    yield from _run_sentences(told["totals"])
-    yield from _cost_sentences(told["totals"])
-    yield from _top_entry_sentences(told["entries"], told["totals"]["dearest_run"])
-    yield from _undelivered_sentences(told["deliveries"])
-    if downs := told["downs"]:
+    yield from _run_sentences(data["totals"])
+    yield from _cost_sentences(data["totals"])
+    yield from _top_entry_sentences(data["entries"], data["totals"]["dearest_run"])
+    yield from _undelivered_sentences(data["deliveries"])
+    if downs := data["downs"]:
         times = "once" if len(downs) == 1 else f"{len(downs)} times"
         yield f"The daemon was down {times}, {abbreviate_duration(sum(map(_elapsed_time, downs), timedelta()))} in all."
 
@@ -119,7 +119,7 @@ def _cost_sentences(totals: Data) -> Iterator[str]:
 
 
 def _top_entry_sentences(entries: list[Data], dearest_run: Data | None) -> Iterator[str]:
-    """Who cost most, and who spoke most."""
+    """The most expensive entry, and the entry with the most alerts."""
     if dearest_run:
         alone = f"run {dearest_run['id']} alone {format_usd(dearest_run['cost_usd'])}"
         yield f"Most expensive: {_entry_label(entries[0])} ({format_usd(entries[0]['cost_usd'])}; {alone})."
@@ -129,11 +129,11 @@ def _top_entry_sentences(entries: list[Data], dearest_run: Data | None) -> Itera
 
 
 def _undelivered_sentences(deliveries: list[Data]) -> Iterator[str]:
-    """How many messages wait for a person or a channel."""
+    """How many messages wait for a retry or for a person."""
     counts = {state: sum(each[state] for each in deliveries) for state in ("pending", "held", "dead")}
-    told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    if told:
-        yield f"Undelivered messages: {told} (`heartbeatd outbox`)."
+    data = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    if data:
+        yield f"Undelivered messages: {data} (`heartbeatd outbox`)."
 
 
 def _entry_label(entry: Data) -> str:
@@ -175,7 +175,7 @@ def _format_counts(each: Data) -> list[str]:
 
 
 def _format_cost(each: Data) -> str:
-    """A plus says that some of it has no price, or was not told."""
+    """The cost. A plus sign means that some usage has no price or was not reported."""
     more = each["runs_without_price"] or each["untold_usd"]
     return format_usd(each["cost_usd"]) + ("+" if each["cost_usd"] is not None and more else "")
 
@@ -193,13 +193,13 @@ def _models_table(models: list[Data]) -> str:
     return format_table(("MODEL", "RUNS", "ALERTS", "FAILED", "TOKENS IN", "OUT", "COST"), rows, numbers=range(1, 7))
 
 
-def _reasons_table(told: Data) -> str:
-    """One table, so that the three parts of it stand below each other."""
+def _reasons_table(data: Data) -> str:
+    """The three parts in one table, so that their columns are aligned."""
     rows: list[tuple[str, str, str]] = []
     for part, (title, unit, word) in REASON_TABLES.items():
-        if told[part]:
+        if data[part]:
             rows += [("", "", ""), (title, unit, "ENTRIES")]
-            rows += [(each[word] or "-", f"{each['count']:,}", _format_shares(each["entries"])) for each in told[part]]
+            rows += [(each[word] or "-", f"{each['count']:,}", _format_shares(each["entries"])) for each in data[part]]
     return format_table(rows[1], rows[2:], numbers=[1])
 
 
@@ -216,7 +216,7 @@ def _deliveries_table(deliveries: list[Data]) -> str:
 
 
 def _downtimes_table(downs: list[Data]) -> str:
-    """The longest of them, in their order."""
+    """The longest downtimes, in order of time."""
     longest = sorted(downs, key=_elapsed_time)[-MAX_DOWNTIMES:]
     rows = [
         [

@@ -1,4 +1,4 @@
-"""`run`: the daemon in the foreground."""
+"""The command `run`: runs the daemon in the foreground."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str,
     if once and duration:
         raise InputError("--once ends by itself; remove --for")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
-    faulthandler.enable()  # on SIGABRT, which systemd's watchdog sends, every thread says where it stands
+    faulthandler.enable()  # on SIGABRT, which the systemd watchdog sends, all threads print their stacks
     daemon = Daemon(path, os.environ, listen=not once)
     return daemon.run_once() if once else daemon.run(duration=duration)

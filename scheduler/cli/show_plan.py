@@ -29,9 +29,9 @@ COLUMNS = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
 WORST_COLUMNS = ("NAME", "RUNS", "ATTEMPTS", "USD EACH", "USD A DAY", "BY")
 NO_LIMIT = "no limit"
 DAY_COLUMNS = 5
-NAMES_WIDTH = 65  # columns of a line for names, before it is said how many more there are
+NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of further ones
 
-TimedRow = tuple[str, list[str]]  # the instant by which it is sorted, and its cells
+TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its cells
 
 
 @click.command()
@@ -62,33 +62,33 @@ def plan(
     if worst:
         _print_worst_day(path, form)
         return
-    where, now = daemon_state.locate_files(path, state), output.utc_now()
-    config = load_declared_plan(path, state, where)
-    with daemon_state.open_for_reading(where) as db:
+    files, now = daemon_state.locate_files(path, state), output.utc_now()
+    config = load_declared_plan(path, state, files)
+    with daemon_state.open_for_reading(files) as db:
         seen = forecast.forecast_entries(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
         key = arguments.resolve_entry(name, known.__contains__, lambda: known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
-    told = {"running": daemon_state.find_running_daemon(where) is not None} | forecast.forecast_data(
+    data = {"running": daemon_state.find_running_daemon(files) is not None} | forecast.forecast_data(
         seen, begin, begin + span, each=each or name is not None
     )
-    click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(_plan_lines(told)))
+    click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(_plan_lines(data)))
 
 
-def _plan_lines(told: dict[str, Any]) -> Iterator[str]:
-    rows = sorted((row for entry in told["entries"] for row in _entry_rows(entry, told["clock_changes"])), key=lambda row: row[0])
+def _plan_lines(data: dict[str, Any]) -> Iterator[str]:
+    rows = sorted((row for entry in data["entries"] for row in _entry_rows(entry, data["clock_changes"])), key=lambda row: row[0])
     if rows:
-        yield from _table_with_clock_changes(rows, told["clock_changes"])
+        yield from _table_with_clock_changes(rows, data["clock_changes"])
         yield ""
-        yield _daily_counts_table(told)
+        yield _daily_counts_table(data)
     else:
         yield from wrap_text(
-            f"nothing fires from {output.format_time(told['from'])} to {output.format_time(told['until'])} {output.zone_name()}",
+            f"nothing fires from {output.format_time(data['from'])} to {output.format_time(data['until'])} {output.zone_name()}",
             2,
         )
-    yield from _note_lines(told)
+    yield from _note_lines(data)
 
 
 def _entry_rows(entry: dict[str, Any], changes: list[dict[str, Any]]) -> Iterator[TimedRow]:
@@ -110,14 +110,14 @@ def _entry_rows(entry: dict[str, Any], changes: list[dict[str, Any]]) -> Iterato
 
 
 def _group_firings(day: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """The firings of a day that stand on one line: the first, the last and how many."""
+    """The lines of a day: the first time, the last time, and how many times there are."""
     if day["firings"] is None:
         return [(day["first"], day["last"], day["count"])]
     return [(instant, instant, 1) for instant in day["firings"]]
 
 
 def _table_with_clock_changes(rows: list[TimedRow], changes: list[dict[str, Any]]) -> Iterator[str]:
-    """The table, with a line at each instant at which a clock is changed."""
+    """The table, with a line at each clock change."""
     days = [cells[0] for _, cells in rows]
     shown = [["" if before == day else day, *cells[1:]] for before, day, (_, cells) in zip(["", *days], days, rows, strict=False)]
     zones = {cells[-1] for _, cells in rows}
@@ -126,16 +126,16 @@ def _table_with_clock_changes(rows: list[TimedRow], changes: list[dict[str, Any]
     ).splitlines()
     marks = [(change["at"], f"--- clock of {change['zone']}: {change['before']} is {change['after']} ---") for change in changes]
     yield head
-    # A mark stands before what fires at its own instant: that is the new clock's.
+    # The line of a clock change comes before runs at the same time, which are in the new clock's time.
     for _, line in sorted([*marks, *zip((at for at, _ in rows), lines, strict=True)], key=lambda marked: marked[0]):
         yield line
     if len(zones) == 1:
         yield f"times in {zones.pop()}"
 
 
-def _daily_counts_table(told: dict[str, Any]) -> str:
-    """How often each entry fires on each day; the days that have no room are one column."""
-    days = [day["day"] for day in told["days"]]
+def _daily_counts_table(data: dict[str, Any]) -> str:
+    """How many times each entry runs on each day. The days that do not fit share one column."""
+    days = [day["day"] for day in data["days"]]
     shown = days if len(days) <= DAY_COLUMNS else days[: DAY_COLUMNS - 1]
     later = ["LATER"] if len(shown) < len(days) else []
 
@@ -143,26 +143,26 @@ def _daily_counts_table(told: dict[str, Any]) -> str:
         rest = [str(sum(count for day, count in counts.items() if day not in shown))] if later else []
         return [name, *(str(counts.get(day, 0)) for day in shown), *rest, str(sum(counts.values()))]
 
-    fires = [entry for entry in told["entries"] if entry["total"]]
+    fires = [entry for entry in data["entries"] if entry["total"]]
     rows = [row(entry_label(each["kind"], each["name"]), {day["day"]: day["count"] for day in each["days"]}) for each in fires]
     for what, word in (("beats", "all agents"), ("runs", "all jobs")):
-        counts = {day["day"]: day[what] for day in told["days"]}
+        counts = {day["day"]: day[what] for day in data["days"]}
         rows += [row(word, counts)] if any(counts.values()) else []
     return format_table(("PER DAY", *map(_format_day, shown), *later, "TOTAL"), rows)
 
 
-def _note_lines(told: dict[str, Any]) -> Iterator[str]:
-    entries = told["entries"]
+def _note_lines(data: dict[str, Any]) -> Iterator[str]:
+    entries = data["entries"]
     for woken in (entry for entry in entries if entry["wakes"]):
         words = f"{entry_label(woken['kind'], woken['name'])}: up to {woken['wakes']['at_most']:,} more runs by wakes of"
         yield from _format_names(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
-    if not told["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
+    if not data["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
         yield "runs by wakes of jobs are not known: only the config names the agents that they wake"
     for source, words in SOURCE_NOTES.items():
         yield from _format_names(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
     for state, words in STATE_NOTES.items():
         yield from _format_names(words, [entry for entry in entries if not entry["total"] and entry["state"] == state])
-    yield f"daemon: {'running' if told['running'] else 'down; nothing runs until it is started'}"
+    yield f"daemon: {'running' if data['running'] else 'down; nothing runs until it is started'}"
 
 
 SOURCE_NOTES = {
@@ -174,7 +174,7 @@ STATE_NOTES = {"active": "nothing in this period", "paused": "paused", "done": "
 
 
 def _format_names(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iterator[str]:
-    """The names of some entries after a word, as many as a line holds and at least one."""
+    """The names of some entries after a label: as many as fit into a line, and at least one."""
     found = [entry_label(entry["kind"], entry["name"]) for entry in entries]
     whole = f"{words}{then}{', '.join(found)}"
     if len(whole) <= LINE_WIDTH:
@@ -200,7 +200,7 @@ def _format_day(day: str) -> str:
 
 
 def _print_worst_day(path: Path, form: str) -> None:
-    """Print the ceilings of the config at `path`. Raises ConfigError."""
+    """Print the highest possible cost of a day with the config at `path`. Raises ConfigError."""
     found = compute_daily_maximum(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
     click.echo(json.dumps(maximum_as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
 
@@ -223,6 +223,6 @@ def _worst_day_row(ceiling: EntryMaximum) -> list[str]:
 
 
 def _round_up_usd(amount: float) -> str:
-    """Rounded up: nothing passes what is printed."""
+    """An amount in USD, rounded up: the printed limit is never too low."""
     places = 2 if amount >= 1 or not amount else 4
     return f"{ceil(round(amount * 10**places, 3)) / 10**places:,.{places}f}"

@@ -1,4 +1,4 @@
-"""`status`: whether the daemon is up, what is due, and how each entry last fared."""
+"""The command `status`: shows whether the daemon is up, what is due, and the last run of each entry."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from scheduler.model.outcome import Kind
 from scheduler.store import disk_reserve
 
 COLUMNS = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
-BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # none for money
-MAX_DOWNTIMES = 3  # that people are told of; programs get them all
+BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
+MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
 @click.command()
@@ -44,31 +44,31 @@ MAX_DOWNTIMES = 3  # that people are told of; programs get them all
 @options.format_option
 def status(path: Path, state: Path | None, form: str) -> None:
     """Show what is due, what is running, and whether the daemon is up."""
-    where = daemon_state.locate_files_or_warn(path, state)
-    up, now = daemon_state.find_running_daemon(where), utc_now()
-    with daemon_state.open_for_reading(where) as db:
-        seen = read_status(db, now) if db else None
+    files = daemon_state.locate_files_or_warn(path, state)
+    up, now = daemon_state.find_running_daemon(files), utc_now()
+    with daemon_state.open_for_reading(files) as db:
+        data = read_status(db, now) if db else None
     if form == "json":
-        click.echo(json.dumps(_status_data(seen, up) | {"reserve_bytes": disk_reserve.reserved_bytes(where.database)}, indent=2))
+        click.echo(json.dumps(_status_data(data, up) | {"reserve_bytes": disk_reserve.reserved_bytes(files.database)}, indent=2))
         return
-    for fact in (*_daemon_lines(seen, up, now, where), *(_fact_lines(seen) if seen else ())):
+    for fact in (*_daemon_lines(data, up, now, files), *(_fact_lines(data) if data else ())):
         for line in wrap_text(fact, 2 + len(fact) - len(fact.lstrip())):
             click.echo(line)
-    for line in _entry_lines(seen, now) if seen else ():
+    for line in _entry_lines(data, now) if data else ():
         click.echo(line)
 
 
-def _problem_lines(seen: dict[str, Any]) -> Iterator[str]:
-    """What keeps things from going as the config on the disk says."""
-    refused = seen["config_refused"]
+def _problem_lines(data: dict[str, Any]) -> Iterator[str]:
+    """Problems of the daemon: a rejected config, failing pings, open circuit breakers, outages, flapping entries."""
+    refused = data["config_refused"]
     if refused:
         yield f"config: rejected {format_time(refused['at'])}, the old one stays in force"
         yield from (f"  {problem}" for problem in refused["problems"])
-    if seen["deadman_problem"]:
-        yield f"deadman: pings do not arrive: {seen['deadman_problem']}"
-    yield from map(_format_breaker, seen["breakers"])
-    yield from map(_format_outage, seen["outages"])
-    for entry in seen["flapping"]:
+    if data["deadman_problem"]:
+        yield f"deadman: pings do not arrive: {data['deadman_problem']}"
+    yield from map(_format_breaker, data["breakers"])
+    yield from map(_format_outage, data["outages"])
+    for entry in data["flapping"]:
         yield f"flapping: {entry_label(entry['kind'], entry['name'])} fails and recovers repeatedly"
 
 
@@ -81,46 +81,49 @@ def _format_breaker(breaker: dict[str, Any]) -> str:
 def _format_outage(outage: dict[str, Any]) -> str:
     state = "failing" if outage["failing"] else "works again"
     flapping = " and flapping" if outage["flapping"] else ""
-    told = f"reported {format_time(outage['told_at'])}" if outage["told_at"] else "not reported yet"
-    return f"{state}{flapping}: {_circuit_name(outage)} ({outage['reason']}) since {format_time(outage['since'])}, {told}"
+    report = f"reported {format_time(outage['told_at'])}" if outage["told_at"] else "not reported yet"
+    return f"{state}{flapping}: {_circuit_name(outage)} ({outage['reason']}) since {format_time(outage['since'])}, {report}"
 
 
 def _circuit_name(named: dict[str, Any]) -> str:
-    """A provider, or one of its models, as the config names them."""
+    """The name of a provider or of one of its models, as in the config."""
     return str(Circuit(named["provider"], EVERY_MODEL if named["model"] is None else named["model"]))
 
 
-def _status_data(seen: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
-    """The snapshot, with what only the lock can tell: whether the last life goes on."""
+def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
+    """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
     empty |= {"deadman_problem": None, "outages": [], "flapping": []}
-    seen = seen or empty | {"budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
-    return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
+    data = data or empty | {"budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
+    return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
-def _daemon_lines(seen: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, where: DaemonFiles) -> Iterator[str]:
-    life = seen["daemon"] if seen else None
+def _daemon_lines(data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str]:
+    life = data["daemon"] if data else None
     if up is not None:
         begun = _start_time(life, up)
         since = f" since {format_time(begun)} ({abbreviate_duration(elapsed_time(begun, now))})" if begun else ""
         yield f"daemon: running{since}, pid {up.pid or 'not known'}"
     elif life is None:
-        yield f"daemon: has never run on {where.database}; `heartbeatd run` starts it"
+        yield f"daemon: has never run on {files.database}; `heartbeatd run` starts it"
     else:
         since = life["ended_at"] or life["last_tick_at"]
         span = abbreviate_duration(elapsed_time(since, now))
         yield f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(life['ended_at'] is not None)}"
-    if up is not None and (shortage := disk_reserve.shortage_message(where.database)):
+    if up is not None and (shortage := disk_reserve.shortage_message(files.database)):
         yield f"disk: {shortage}"
-    if seen:
-        yield from _problem_lines(seen)
-    for down in (seen["downs"] if seen else [])[:MAX_DOWNTIMES]:
+    if data:
+        yield from _problem_lines(data)
+    for down in (data["downs"] if data else [])[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(down["since"], down["until"]))
         yield f"  was down {format_time(down['since'])} to {format_time(down['until'])} ({span}), {_how_it_ended(down['clean'])}"
 
 
 def _start_time(life: dict[str, Any] | None, up: DaemonProcess) -> str | datetime | None:
-    """When the daemon that is up began: as its life is on record, which ends the time that it was down before."""
+    """When the running daemon started.
+
+    The time in the database is preferred, because it agrees with the end of the printed downtime.
+    """
     return life["started_at"] if life and life["pid"] == up.pid and life["ended_at"] is None else up.started_at
 
 
@@ -128,37 +131,37 @@ def _how_it_ended(clean: bool) -> str:
     return "stopped cleanly" if clean else "ended unexpectedly"
 
 
-def _fact_lines(seen: dict[str, Any]) -> Iterator[str]:
-    """What is not well, or under way, beside the daemon itself."""
-    queue = seen["queue"]
+def _fact_lines(data: dict[str, Any]) -> Iterator[str]:
+    """The queue, messages, budgets, failures, wakes and busy agents."""
+    queue = data["queue"]
     yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
-    for box in seen["outbox"]:
+    for box in data["outbox"]:
         since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
-    yield from _budget_lines(seen)
-    for tell in (_failing_lines, partial(_waiting_lines, seen), _busy_lines):  # one kind of line after the other
-        for entry in seen["entries"]:
+    yield from _budget_lines(data)
+    for tell in (_failing_lines, partial(_waiting_lines, data), _busy_lines):  # lines of one kind are together
+        for entry in data["entries"]:
             yield from tell(entry)
 
 
-def _entry_lines(seen: dict[str, Any], now: datetime) -> Iterator[str]:
-    if seen["entries"]:
+def _entry_lines(data: dict[str, Any], now: datetime) -> Iterator[str]:
+    if data["entries"]:
         yield ""
-        yield format_table(COLUMNS, [_entry_row(entry, now) for entry in seen["entries"]])
+        yield format_table(COLUMNS, [_entry_row(entry, now) for entry in data["entries"]])
     yield f"times in {zone_name()}"
 
 
 def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
     if failing := entry["failing"]:
         name = entry_label(entry["kind"], entry["name"])
-        told = f"reported {format_time(failing['told_at'])}" if failing["told_at"] else "not reported yet"
+        report = f"reported {format_time(failing['told_at'])}" if failing["told_at"] else "not reported yet"
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
-        yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {told}"
+        yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}"
 
 
-def _waiting_lines(seen: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
-    found = (each for each in seen["wakes"] if each["name"] == entry["name"] and entry["kind"] == Kind.HEARTBEAT)
+def _waiting_lines(data: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
+    found = (each for each in data["wakes"] if each["name"] == entry["name"] and entry["kind"] == Kind.HEARTBEAT)
     wait = next(found, None)
     yield from waiting_wakes_lines(entry, WakeWait(wait["waits_for"]) if wait else None)
 
@@ -168,11 +171,11 @@ def _busy_lines(entry: dict[str, Any]) -> Iterator[str]:
         yield f"busy: {hold['id']} holds {entry_label(entry['kind'], entry['name'])} until {format_time(hold['until'])}"
 
 
-def _budget_lines(seen: dict[str, Any]) -> Iterator[str]:
-    """What today has had of each budget of which anything is used."""
+def _budget_lines(data: dict[str, Any]) -> Iterator[str]:
+    """What is used today of each budget that has any usage."""
     found = [
-        ("all", seen["budget"]),
-        *((entry_label(entry["kind"], entry["name"]), entry["budget"]) for entry in seen["entries"]),
+        ("all", data["budget"]),
+        *((entry_label(entry["kind"], entry["name"]), entry["budget"]) for entry in data["entries"]),
     ]
     for name, budget in found:
         bounds = [(budget[key], unit) for key, unit in BUDGET_UNITS if key in (budget or {})]

@@ -1,4 +1,4 @@
-"""`wake`: have an agent beat now, and see what became of it."""
+"""The command `wake`: wakes an agent now, and can wait for the run."""
 
 from __future__ import annotations
 

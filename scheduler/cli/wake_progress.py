@@ -17,26 +17,34 @@ from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, Wake
 from scheduler.model.outcome import Reason
 from scheduler.store import run_history, wakes
 
-POLL_INTERVAL = 0.1  # seconds between two looks
-REFUSAL_TIMEOUT = 0.5  # seconds in which most refusals are known
+POLL_INTERVAL = 0.1  # seconds
+REFUSAL_TIMEOUT = 0.5  # seconds in which most runs that are skipped have ended
 SUCCESSFUL_OUTCOMES = ("ok", "alert", "async")
-SELF_EXPLANATORY = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of which the time of the next run says enough
+SELF_EXPLANATORY = (
+    STARTING,
+    NEXT_SLOT,
+    ANOTHER_WAKE,
+    Reason.CANCELLED,
+)  # reasons that are not printed: the time of the next run is enough
 
 
 def newest_run_id(path: Path) -> int:
-    """The newest run before something is asked: what is asked is done by a newer one."""
+    """The newest run before a request. The run that the request starts has a higher ID."""
     with daemon_state.open_for_reading(daemon_state.locate_files(path)) as db:
         newest = run_history.list_runs(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
 
 def wait_for_run(path: Path, wake_id: int, before: int) -> int:
-    """Wait until a run newer than `before` has heard the wake and ended; print it, and give 1 if it failed or was refused."""
-    where, told = daemon_state.locate_files(path), None
+    """Wait until a run newer than `before` has consumed the wake and ended, and print it.
+
+    Returns 1 if the run failed or was skipped, else 0.
+    """
+    files, printed_reason = daemon_state.locate_files(path), None
     while True:
-        up = daemon_state.find_running_daemon(where)
-        run, over = _find_run(where, wake_id, before)
-        wait = None if over else _find_wait(where, wake_id)
+        up = daemon_state.find_running_daemon(files)
+        run, over = _find_run(files, wake_id, before)
+        wait = None if over else _find_wait(files, wake_id)
         if run is not None:
             return _print_run(run, wait)
         if over:
@@ -45,29 +53,29 @@ def wait_for_run(path: Path, wake_id: int, before: int) -> int:
             raise click.ClickException(f"the daemon is not running; wake {wake_id} is kept for its next start")
         if wait is not None and wait.was_refused:
             raise click.ClickException(f"wake {wake_id} {_describe_wait(wait)}")
-        if wait is not None and not wait.is_starting and wait.reason != told:
+        if wait is not None and not wait.is_starting and wait.reason != printed_reason:
             click.echo(f"wake {wake_id} {_describe_wait(wait)}", err=True)
-            told = wait.reason
+            printed_reason = wait.reason
         time.sleep(POLL_INTERVAL)
 
 
 def print_wait(path: Path, wake_id: int) -> None:
-    """Print what a wake waits for that does not start its run at once.
+    """Print what a wake waits for, unless its run starts at once.
 
-    A run that a daemon has just begun may be refused within moments: that is waited for, but not longer.
+    A run that a daemon has just started may be skipped within moments. This is waited for, but only REFUSAL_TIMEOUT seconds.
     """
-    where, deadline = daemon_state.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
-    while (wait := _find_wait(where, wake_id)) is not None:
+    files, deadline = daemon_state.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
+    while (wait := _find_wait(files, wake_id)) is not None:
         if not wait.is_starting:
             click.echo(_describe_wait(wait))
             return
-        if daemon_state.find_running_daemon(where) is None or time.monotonic() >= deadline:
+        if daemon_state.find_running_daemon(files) is None or time.monotonic() >= deadline:
             return
         time.sleep(POLL_INTERVAL / 4)
 
 
-def _find_wait(where: DaemonFiles, wake_id: int) -> WakeWait | None:
-    with daemon_state.open_for_reading(where) as db:
+def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:
+    with daemon_state.open_for_reading(files) as db:
         return wake_waits.wait_of_wake(db, wake_id, utc_now()) if db else None
 
 
@@ -76,11 +84,11 @@ def _describe_wait(wait: WakeWait) -> str:
     return f"waits{until}: {wait.text}"
 
 
-def wait_until_closed(seconds: float, where: DaemonFiles, run_id: int) -> bool:
-    """Wait for the end of a run; False if it has not come within that time."""
+def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
+    """Wait for the end of a run. Returns False if it has not ended within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with daemon_state.open_for_reading(where) as db:
+        with daemon_state.open_for_reading(files) as db:
             run = run_history.get_run(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
@@ -88,9 +96,9 @@ def wait_until_closed(seconds: float, where: DaemonFiles, run_id: int) -> bool:
     return False
 
 
-def _find_run(where: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
-    """The closed run that took the wake, if there is one, and whether none will come any more."""
-    with daemon_state.open_for_reading(where) as db:
+def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
+    """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
+    with daemon_state.open_for_reading(files) as db:
         assert db is not None
         stands = wakes.wake_progress(db, wake_id)
         run_id = (stands or {}).get("run_id") or 0
@@ -101,7 +109,7 @@ def _find_run(where: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, 
 
 
 def _print_run(run: dict[str, Any], wait: WakeWait | None) -> int:
-    """What a run came to; `wait` is what the wake waits for now, if the run did not tell it."""
+    """Print the result of a run. `wait` is what the wake still waits for, if the run did not consume it."""
     why = run["reason"] or run["suppression"]
     click.echo(f"run {run['id']}: {run['outcome']}" + (f" ({why})" if why else ""))
     for text in (run["text"], run["error"]):
@@ -113,7 +121,7 @@ def _print_run(run: dict[str, Any], wait: WakeWait | None) -> int:
 
 
 def waiting_wakes_lines(entry: dict[str, Any], wait: WakeWait | None = None) -> Iterator[str]:
-    """No line where none waits; `wait` is what they wait for."""
+    """A line about the waiting wakes of an entry, if there are any. `wait` is what they wait for."""
     if count := entry["wakes_waiting"]:
         name = entry_label(entry["kind"], entry["name"])
         why = f": {wait.text}" if wait is not None and wait.reason not in SELF_EXPLANATORY else ""
@@ -128,5 +136,5 @@ def _next_run_text(entry: dict[str, Any]) -> str:
     if entry["next_due"]:
         return f", {format_time(entry['next_due'])}"
     if last and last["state"] != "closed":
-        return ""  # that run's end says when
+        return ""  # the end of that run decides
     return f"; none is planned, and `heartbeatd wake {entry['name']}` starts one"
