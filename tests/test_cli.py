@@ -1,4 +1,4 @@
-"""The command line as a whole: its table of contents, its exit codes, and errors in one line."""
+"""The command line as a whole: the list of commands, exit codes, and error messages."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_of_contents_says_what_the_command_says_of_itself(name: str) -> None:
+def test_the_list_of_commands_matches_the_help_of_each_command(name: str) -> None:
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
     assert isinstance(command, click.Command)
@@ -56,7 +56,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
     ],
 )
-def test_a_wrong_use_is_one_line_on_stderr_and_exit_code_2(
+def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -72,7 +72,7 @@ def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pyte
     assert "Commands:" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     heartbeatd = f"{shlex.quote(sys.executable)} -m scheduler"
     shell = f"{heartbeatd} schema | head -c 1 >/dev/null"
     ended = subprocess.run(["/bin/sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
@@ -88,7 +88,7 @@ def test_help_imports_no_part_of_the_daemon() -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "runs", "show 1"])
-def test_a_reading_command_imports_no_library_of_the_daemons(command: str, tmp_path: Path) -> None:
+def test_reading_commands_import_no_heavy_library(command: str, tmp_path: Path) -> None:
     arguments = [*command.split(), "--state", str(tmp_path / "none.db")]
     ended = python("-c", f"import sys; from scheduler.cli.main import main; main({arguments!r}); print({_loaded(*HEAVY)})")
     assert ended.stdout.splitlines()[-1] == "[]"
@@ -98,7 +98,7 @@ def _loaded(*names: str) -> str:
     return f"[name for name in {names!r} if name in sys.modules]"
 
 
-def test_packages_of_ours_are_found_beside_each_other() -> None:
+def test_our_packages_are_found_in_one_folder() -> None:
     assert __main__.find_stray_package() is None
 
 
@@ -109,13 +109,13 @@ def test_packages_of_ours_are_found_beside_each_other() -> None:
         ({"cron": None}, "the package cron/ is missing beside"),
     ],
 )
-def test_a_package_from_elsewhere_is_told_of(found: dict[str, Path | None], said: str) -> None:
+def test_a_package_from_another_folder_is_reported(found: dict[str, Path | None], said: str) -> None:
     told = __main__.find_stray_package(lambda package: found.get(package, __main__.INSTALL_FOLDER))
     assert told is not None
     assert said in told
 
 
-def test_a_package_from_elsewhere_stops_the_start_with_one_sentence(tmp_path: Path) -> None:
+def test_a_package_from_another_folder_prevents_the_start(tmp_path: Path) -> None:
     (tmp_path / "cron").mkdir()
     (tmp_path / "cron" / "__init__.py").touch()
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from scheduler.__main__ import main; sys.exit(main())"
@@ -126,8 +126,8 @@ def test_a_package_from_elsewhere_stops_the_start_with_one_sentence(tmp_path: Pa
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("mib", [30, 36])  # with a little more, a library in C or Rust may end the process by itself
-def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> None:
+@pytest.mark.parametrize("mib", [30, 36])  # with a little more memory, a library in C or Rust may abort the process
+def test_too_little_address_space_is_reported_in_one_sentence(tmp_path: Path, mib: int) -> None:
     write(tmp_path, SMALL)
     limited = f"ulimit -v {mib * 1024}; exec {shlex.quote(sys.executable)} -m scheduler check"
     ended = subprocess.run(
@@ -150,5 +150,5 @@ def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> N
         (ImportError("No module named x"), False),
     ],
 )
-def test_which_errors_mean_that_memory_is_short(error: Exception, short: bool) -> None:
+def test_errors_that_mean_a_lack_of_memory_are_recognized(error: Exception, short: bool) -> None:
     assert (__main__.describe_memory_shortage(error) is not None) is short

@@ -1,4 +1,4 @@
-"""`check`, `schema` and `init`: a config is good, or every fault of it is told with its place."""
+"""`check`, `schema` and `init`: a config is valid, or each of its errors is printed with its position."""
 
 import json
 import os
@@ -35,25 +35,25 @@ def config(folder: Path, text: str) -> str:
     return str(write(folder, text))
 
 
-def test_a_good_config_is_praised_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_config_is_reported_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD)
     assert main(["check", "-c", path]) == 0
     assert capsys.readouterr().out == f"{path} is valid: 1 agent, 2 jobs\n"
 
 
-def test_the_config_may_be_named_before_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_config_option_can_come_before_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD)
     assert main(["-c", path, "check"]) == 0
     assert path in capsys.readouterr().out
 
 
-def test_the_config_named_after_the_command_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_config_option_after_the_command_takes_precedence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD)
     assert main(["-c", "elsewhere.yaml", "check", "-c", path]) == 0
     assert path in capsys.readouterr().out
 
 
-def test_the_config_is_config_yaml_here_if_none_is_named(
+def test_the_default_config_is_config_yaml_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config(tmp_path, GOOD)
@@ -62,7 +62,7 @@ def test_the_config_is_config_yaml_here_if_none_is_named(
     assert capsys.readouterr().out == "config.yaml is valid: 1 agent, 2 jobs\n"
 
 
-def test_every_fault_is_a_line_with_its_place(
+def test_every_error_is_one_line_with_its_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config(tmp_path, FAULTY)
@@ -75,7 +75,7 @@ def test_every_fault_is_a_line_with_its_place(
     assert faults[1].startswith("config.yaml:6:10: cron.tick.evry: unknown key; did you mean every?")
 
 
-def test_faults_for_programs_are_one_object_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_as_json_are_one_object_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", config(tmp_path, FAULTY), "--format", "json"]) == 2
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -90,19 +90,19 @@ def test_faults_for_programs_are_one_object_on_stdout(tmp_path: Path, capsys: py
     }
 
 
-def test_a_good_config_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_config_is_reported_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, "errors": [], "warnings": []}
 
 
-def test_warnings_go_to_stderr_and_are_no_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_go_to_stderr_and_are_not_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD.replace(", deliver: log", ""))]) == 0
     out, err = capsys.readouterr()
     assert "is valid" in out
     assert err.startswith("warning: ")
 
 
-def test_hours_that_fit_an_interval_badly_are_told_to_programs_with_the_beats_a_week(
+def test_the_json_has_the_runs_a_week_if_an_interval_does_not_fit_its_hours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = GOOD.replace("interval: 30m", 'interval: 6h, active_hours: "08:00-12:00"')
@@ -112,7 +112,7 @@ def test_hours_that_fit_an_interval_badly_are_told_to_programs_with_the_beats_a_
     assert warning["message"].startswith("6h fits badly into the active hours, which leave 7 beats a week; ")
 
 
-def test_overrides_of_the_environment_are_named(
+def test_overrides_from_the_environment_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEARTBEATD_SET__agents__ops__heartbeat__interval", "10m")
@@ -120,36 +120,38 @@ def test_overrides_of_the_environment_are_named(
     assert capsys.readouterr().out.endswith("overridden by HEARTBEATD_SET__agents__ops__heartbeat__interval\n")
 
 
-def test_effective_values_come_with_their_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_effective_values_are_shown_with_their_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD), "--effective", "agent/ops"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["heartbeat.interval", "30m", "config.yaml:4"] in lines
     assert ["heartbeat.retries", "2", "built", "in"] in lines
 
 
-def test_effective_values_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_effective_values_are_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD), "--effective", "tick", "--format", "json"]) == 0
     assert {"key": "every", "value": "1h", "origin": "config.yaml:7"} in json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(("name", "said"), [("ops", "write agent/ops or cron/ops"), ("nobody", "neither an agent nor a job")])
-def test_effective_values_need_one_entry(name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_effective_values_need_the_name_of_one_entry(
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD), "--effective", name]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_config_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_config_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", str(tmp_path / "none.yaml")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_init_writes_a_config_that_check_calls_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_a_valid_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "new")]) == 0
     assert main(["check", "-c", str(tmp_path / "new" / "config.yaml")]) == 0
     assert "is valid" in capsys.readouterr().out
 
 
-def test_the_next_steps_that_init_prints_can_be_copied_also_where_the_folder_has_a_space(
+def test_the_commands_that_init_prints_can_be_copied_even_if_the_folder_has_a_space(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", str(tmp_path / "a place")]) == 0
@@ -160,7 +162,7 @@ def test_the_next_steps_that_init_prints_can_be_copied_also_where_the_folder_has
     assert shown.stdout == f"{tmp_path}/a place\n" * 2
 
 
-def test_init_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_changes_no_existing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, "mine")
     assert main(["init", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {path} already exists; nothing was written\n"
@@ -168,13 +170,13 @@ def test_init_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture
     assert Path(path).read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD)
     assert main(["init", f"{path}/new"]) == 1
     assert capsys.readouterr().err == f"heartbeatd: {path}/new: Not a directory\n"
 
 
-def test_what_init_writes_nobody_else_can_change(tmp_path: Path, no_umask: None) -> None:
+def test_other_users_cannot_change_the_files_that_init_writes(tmp_path: Path, no_umask: None) -> None:
     main(["init", str(tmp_path / "new")])
     assert (tmp_path / "new" / "config.yaml").stat().st_mode & 0o777 == 0o644
 
@@ -213,7 +215,7 @@ cron:
 """
 
 
-def test_what_the_config_names_and_is_not_there_is_a_warning_each(
+def test_each_missing_file_or_program_in_the_config_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -248,7 +250,7 @@ def test_what_the_config_names_and_is_not_there_is_a_warning_each(
     ]
 
 
-def test_strict_makes_warnings_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_turns_warnings_into_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD.replace(", on_missing: create", ""))
     assert main(["check", "-c", path]) == 0
     assert "warning: " in capsys.readouterr().err

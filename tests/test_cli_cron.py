@@ -1,4 +1,4 @@
-"""`cron next`: when an expression fires, in its zone and in UTC."""
+"""`cron next`: the times at which an expression fires, in its zone and in UTC."""
 
 import json
 
@@ -13,13 +13,13 @@ def instants(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return found
 
 
-def test_programs_get_a_list_of_utc_instants(capsys: pytest.CaptureFixture[str]) -> None:
-    """Berlin's clocks go forward on 28 March 2027 at 02:00: 02:30 is made up for at the first instant after the gap."""
+def test_the_json_is_a_list_of_utc_times(capsys: pytest.CaptureFixture[str]) -> None:
+    """Berlin's clocks go forward on 28 March 2027 at 02:00: 02:30 fires at the first instant after the gap."""
     found = instants(capsys, "30 2 * * *", "--timezone", "Europe/Berlin", "--after", "2027-03-27T12:00:00Z", "--count", "2")
     assert found == ["2027-03-28T01:00:00Z", "2027-03-29T00:30:00Z"]
 
 
-def test_what_does_not_fire_again_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_expression_that_never_fires_again_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cron", "next", "0 0 29 2 *", "--after", "9899-12-31T00:00Z"]) == 0
     assert capsys.readouterr().out == "it does not fire again before the end of the year 9899\n"
 
@@ -33,15 +33,15 @@ def test_what_does_not_fire_again_is_told_in_a_line(capsys: pytest.CaptureFixtur
         ("2027-01-01", "2026-12-31T15:01:00Z"),
     ],
 )
-def test_after_is_read_in_the_zone_of_the_expression(after: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_is_a_time_in_the_zone_of_the_expression(after: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert instants(capsys, "* * * * *", "--timezone", "Asia/Tokyo", "--after", after, "--count", "1") == [first]
 
 
-def test_five_are_given_if_no_number_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_five_times_are_shown_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(instants(capsys, "@daily")) == 5
 
 
-def test_people_see_local_time_and_utc(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_local_time_and_utc(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--timezone", "Europe/Berlin", "--after", "2027-03-27T12:00", "--count", "1"]
     assert main(["cron", "next", "0 3 * * *", *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -50,7 +50,7 @@ def test_people_see_local_time_and_utc(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_what_is_legal_but_hardly_meant_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_expression_that_is_probably_a_mistake_causes_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cron", "next", "*/60 * * * *"]) == 0
     assert capsys.readouterr().err.startswith("warning: ")
 
@@ -66,7 +66,7 @@ def test_what_is_legal_but_hardly_meant_is_a_warning(capsys: pytest.CaptureFixtu
         (["@daily", "--after", "0001-01-02T00:00Z"], "--after: write a time in the years 2 to 9899"),
     ],
 )
-def test_a_wrong_expression_is_one_line_and_exit_code_2(
+def test_an_invalid_expression_is_reported_in_one_line_with_exit_code_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cron", "next", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""The command line beside a real daemon: the same words with it up, and what it says when it has gone."""
+"""The commands with a real daemon, while it runs and after it has ended."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def command(config: Path, *arguments: str) -> list[str]:
-    """`cd` is not needed: the config's folder is where everything lies."""
+    """The command needs no `cd`: all paths are relative to the folder of the config."""
     return [sys.executable, "-m", "scheduler", *arguments, "-c", str(config)]
 
 
@@ -61,7 +61,7 @@ def stop(daemon: subprocess.Popen[str]) -> int:
     return daemon.wait(30)
 
 
-def test_a_wake_is_answered_by_the_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_the_daemon_runs_a_woken_agent(config: Path, daemon: subprocess.Popen[str]) -> None:
     woken = call(config, "wake", "ops", "--text", "hello", "--wait")
     assert (woken.returncode, woken.stderr) == (0, "")
     assert woken.stdout.splitlines()[0].endswith(": alert")
@@ -70,7 +70,7 @@ def test_a_wake_is_answered_by_the_daemon(config: Path, daemon: subprocess.Popen
     assert [(run["trigger"], run["outcome"]) for run in runs] == [("manual", "alert")]
 
 
-def test_a_job_is_run_by_the_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_the_daemon_runs_a_job_on_request(config: Path, daemon: subprocess.Popen[str]) -> None:
     ran = call(config, "cron", "run", "tick", "--wait")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "done" in ran.stdout
@@ -79,18 +79,20 @@ def test_a_job_is_run_by_the_daemon(config: Path, daemon: subprocess.Popen[str])
     assert "failed (exit)" in failed.stdout
 
 
-def test_a_paused_agent_refuses_a_wake(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_paused_agent_rejects_a_wake(config: Path, daemon: subprocess.Popen[str]) -> None:
     assert call(config, "pause", "ops").returncode == 0
     refused = call(config, "wake", "ops", "--wait")
     assert refused.returncode == 1
     assert refused.stdout.splitlines()[0].endswith(": skipped (paused)")
 
 
-def test_a_reload_is_taken_or_refused(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_reload_is_accepted_or_rejected(config: Path, daemon: subprocess.Popen[str]) -> None:
     more = "".join(f"  more{number}: {{schedule: '@daily', command: 'true'}}\n" for number in range(9))
     config.write_text(CONFIG + more)
     assert call(config, "reload").returncode == 0
-    config.write_text(CONFIG)  # so many are gone that the daemon does not take it by itself: there is time for a dry run
+    config.write_text(
+        CONFIG
+    )  # removes so many entries that the daemon does not reload by itself, which leaves time for a dry run
     dry = call(config, "reload", "--dry-run")
     assert dry.returncode == 0
     assert dry.stdout.startswith("removed cron/more0\nremoved cron/more1\n")
@@ -100,14 +102,14 @@ def test_a_reload_is_taken_or_refused(config: Path, daemon: subprocess.Popen[str
     assert refused.stderr.startswith(f"{config}:7:27: agents.ops.heartbeat.interval: 'soon' is not a duration")
 
 
-def test_a_second_daemon_is_refused_with_the_pid_of_the_first(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_second_daemon_does_not_start_and_prints_the_pid_of_the_first(config: Path, daemon: subprocess.Popen[str]) -> None:
     second = call(config, "run", "--for", "1s")
     assert second.returncode == 1
     assert f"pid {daemon.pid}" in second.stderr.splitlines()[-1]
     assert "Traceback" not in second.stderr
 
 
-def test_status_knows_whether_the_daemon_is_there(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_status_shows_whether_the_daemon_runs(config: Path, daemon: subprocess.Popen[str]) -> None:
     up = json.loads(call(config, "status", "--format", "json").stdout)["daemon"]
     assert (up["running"], up["pid"]) == (True, daemon.pid)
     assert stop(daemon) == 0
@@ -122,7 +124,7 @@ def wait_until_it_runs(config: Path) -> None:
         assert time.monotonic() < deadline, "the run does not begin"
 
 
-def test_an_interrupted_wait_ends_with_130(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_an_interrupted_wait_exits_with_130(config: Path, daemon: subprocess.Popen[str]) -> None:
     with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
         wait_until_it_runs(config)
         waiting.send_signal(signal.SIGINT)
@@ -131,7 +133,7 @@ def test_an_interrupted_wait_ends_with_130(config: Path, daemon: subprocess.Pope
         assert "Traceback" not in waiting.stderr.read()
 
 
-def test_a_wake_that_is_waited_for_ends_with_its_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_waiting_for_a_wake_ends_when_the_daemon_ends(config: Path, daemon: subprocess.Popen[str]) -> None:
     with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
         wait_until_it_runs(config)
         daemon.kill()
@@ -143,7 +145,7 @@ def test_a_wake_that_is_waited_for_ends_with_its_daemon(config: Path, daemon: su
 @pytest.mark.parametrize(
     ("jobs", "code"), [("  tick: {every: 1h, command: 'true'}\n", 0), ("  tick: {every: 1h, command: 'false'}\n", 1)]
 )
-def test_one_round_ends_with_1_if_a_run_failed(jobs: str, code: int, config: Path) -> None:
+def test_run_once_exits_with_1_if_a_run_failed(jobs: str, code: int, config: Path) -> None:
     config.write_text(CONFIG[: CONFIG.index("agents:")] + "cron:\n" + jobs)
     assert call(config, "run", "--once").returncode == code
     runs = json.loads(call(config, "runs", "tick", "--format", "json").stdout)

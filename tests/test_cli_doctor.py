@@ -1,4 +1,4 @@
-"""`doctor`: one line for each thing looked at, and exit code 1 if one of them is bad."""
+"""`doctor`: one line for each check, and exit code 1 if one of them is bad."""
 
 import json
 from pathlib import Path
@@ -53,22 +53,22 @@ def make_database(config: Path) -> Path:
         ((3, 6, 23), "ok"),
     ],
 )
-def test_a_sqlite_that_can_lose_its_log_is_warned_of(version: tuple[int, ...], level: str) -> None:
+def test_an_sqlite_version_that_can_lose_data_causes_a_warning(version: tuple[int, ...], level: str) -> None:
     assert doctor.check_sqlite(version).level == level
 
 
 @pytest.mark.parametrize(("version", "level"), [((3, 10, 4), "bad"), ((3, 11, 0), "ok"), ((3, 14, 0), "ok")])
-def test_an_old_python_is_bad(version: tuple[int, ...], level: str) -> None:
+def test_an_old_python_version_is_an_error(version: tuple[int, ...], level: str) -> None:
     assert doctor.check_python(version).level == level
 
 
-def test_a_fresh_folder_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_folder_has_no_problems(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     looked_at = found(config, capsys)
     assert {("config", "ok"), ("state", "ok"), ("database", "ok"), ("daemon", "warn"), ("tzdata", "ok")} <= looked_at
     assert not (config.parent / "state").exists()
 
 
-def test_a_mark_that_is_none_is_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_checklist_annotation_causes_a_warning(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ("checklist", "warn") not in found(config, capsys)
     workspace = config.parent / "agents/ops"
     workspace.mkdir(parents=True)
@@ -76,35 +76,37 @@ def test_a_mark_that_is_none_is_warned_of(config: Path, capsys: pytest.CaptureFi
     assert ("checklist", "warn") in found(config, capsys)
 
 
-def test_a_sound_database_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_database_is_ok(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_database(config)
     assert {("database", "ok"), ("state", "ok"), ("disk", "ok")} <= found(config, capsys)
 
 
-def test_a_damaged_database_is_bad(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_database_is_an_error(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = make_database(config) / "heartbeatd.db"
     database.write_bytes(b"x" * 4096)
     assert ("database", "bad") in found(config, capsys, code=1)
     assert database.read_bytes() == b"x" * 4096
 
 
-def test_a_folder_that_others_can_enter_is_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_access_for_others_causes_a_warning(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_database(config).chmod(0o755)
     assert ("state", "warn") in found(config, capsys)
 
 
-def test_a_config_that_everybody_can_change_is_bad(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_that_everybody_can_change_is_an_error(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.chmod(0o666)
     assert ("config", "bad") in found(config, capsys, code=1)
 
 
-def test_a_broken_config_is_bad_and_the_rest_is_looked_at_all_the_same(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_config_is_an_error_and_the_other_checks_are_still_made(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_database(config)
     config.write_text("state: state/heartbeatd.db\nagents: {ops: {heartbeat: {interval: soon}}}\n")
     assert {("config", "bad"), ("database", "ok")} <= found(config, capsys, code=1)
 
 
-def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_cause_a_warning(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.open(make_database(config) / "heartbeatd.db")
     with store.transaction() as db:
         db.execute(
@@ -116,13 +118,13 @@ def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.
     assert ("outbox", "warn") in found(config, capsys)
 
 
-def test_an_old_sqlite_is_no_reason_to_worry_and_it_is_said_what_to_leave_alone() -> None:
+def test_the_warning_about_an_old_sqlite_says_how_to_avoid_its_bug() -> None:
     told = doctor.check_sqlite((3, 40, 1)).text
     assert "normal use is safe" in told
     assert "copy it only with `.backup`" in told
 
 
-def test_people_get_lines_that_fit_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_findings_fit_into_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(CONFIG.replace("30m", "often enough for all of us"))
     assert main(["doctor", "-c", str(config)]) == 1
     told = capsys.readouterr().out
@@ -130,14 +132,14 @@ def test_people_get_lines_that_fit_eighty_columns(config: Path, capsys: pytest.C
     assert all(len(line) <= 80 or len(line.split()) == 1 for line in told.replace(str(config.parent), ".").splitlines())
 
 
-def test_people_get_one_finding_for_each(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_check_prints_one_finding(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "-c", str(config)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn", "bad") for line in lines if not line.startswith(" "))
     assert "warn  daemon    not running; `heartbeatd run` starts it" in lines
 
 
-def test_a_job_that_the_crontab_still_has_is_named(tmp_path: Path) -> None:
+def test_a_job_that_is_still_in_the_crontab_is_named(tmp_path: Path) -> None:
     program = tmp_path / "crontab"
     program.write_text("#!/bin/sh\nprintf '0 3 * * * date +%s\\n0 4 * * * other\\n' '\\%F'\n")
     program.chmod(0o755)

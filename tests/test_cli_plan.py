@@ -1,4 +1,4 @@
-"""`plan`: what fires when, in local time and UTC, with the daemon up and down and the config sound and broken."""
+"""`plan`: the scheduled runs in local time and UTC, with the daemon up or down, and with a valid or an invalid config."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def entry(told: Any, name: str) -> Any:
     return next(each for each in told["entries"] if each["name"] == name)
 
 
-def test_two_days_across_the_spring_change_show_local_time_zone_and_utc_and_mark_it(
+def test_a_plan_across_the_spring_clock_change_shows_local_time_zone_utc_and_the_change(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Berlin's clocks go forward on 28 March 2027 at 02:00, which is 01:00 UTC."""
@@ -70,7 +70,7 @@ def test_two_days_across_the_spring_change_show_local_time_zone_and_utc_and_mark
     assert told[-1] == "daemon: down; nothing runs until it is started"
 
 
-def test_a_long_day_in_autumn_has_its_25_hours_and_both_passes_have_their_names(
+def test_a_day_of_25_hours_in_autumn_names_the_clock_of_each_repeated_hour(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = data(capsys, config, *AUTUMN)
@@ -83,7 +83,7 @@ def test_a_long_day_in_autumn_has_its_25_hours_and_both_passes_have_their_names(
     assert each == ["02:55 CEST 10-31 00:55 1 cron/often", "02:55 CET 10-31 01:55 1 cron/often", "02:55 11-01 01:55 1 cron/often"]
 
 
-def test_many_firings_are_one_line_a_day_unless_each_is_asked_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frequent_runs_share_one_line_a_day_unless_all_are_requested(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folded = lines(capsys, config, *SPRING)
     assert len([line for line in folded if "cron/often" in line and "Europe/Berlin" in line]) == 3
     assert len(lines(capsys, config, "--all", *SPRING)) > 576
@@ -91,19 +91,21 @@ def test_many_firings_are_one_line_a_day_unless_each_is_asked_for(config: Path, 
     assert sum(len(day["firings"]) for day in entry(data(capsys, config, "--all", *SPRING), "often")["days"]) == 576
 
 
-def test_days_that_have_no_column_are_summed_in_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_days_without_a_column_are_summed_in_one_column(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = lines(capsys, config, "--from", "2027-05-01T00:00+02:00", "--for", "30d")
     assert "cron/often 288 288 288 288 7488 8640" in told
 
 
-def test_it_fits_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_fits_into_eighty_columns(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     config.write_text(BERLIN.replace("nightly", "a-very-long-name-" * 3), "utf-8")
     assert main(["plan", "-c", str(config), *SPRING]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_grid_that_the_database_knows_is_the_one_that_is_planned(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_uses_the_schedule_in_the_database(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(interval="7h") + job(every="5h"), start="2026-03-02 08:11")
     world.run(minutes=5)
     told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "12h")
@@ -112,13 +114,13 @@ def test_a_grid_that_the_database_knows_is_the_one_that_is_planned(play: Play, c
     assert [day["firings"] for day in entry(told, "measure")["days"]] == [["2026-03-02T13:11:00Z", "2026-03-02T18:11:00Z"]]
 
 
-def test_without_a_database_it_is_what_a_start_now_would_do(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_database_the_plan_assumes_a_start_now(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = data(capsys, config, "--for", "24h")
     assert {each["source"] for each in told["entries"] if each["total"]} == {"fresh start"}
     assert lines(capsys, config)[-4] == "schedule of a first start now: agent/hanoi, agent/ops, cron/nightly, cron/often"
 
 
-def test_a_changed_interval_is_planned_as_a_reload_would(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_interval_is_planned_as_after_a_reload(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(interval="30m"))
     world.run(minutes=5)
     world.config.write_text(agent(interval="3h"), "utf-8")
@@ -128,7 +130,7 @@ def test_a_changed_interval_is_planned_as_a_reload_would(play: Play, capsys: pyt
     assert told["total"] == 8
 
 
-def test_what_is_paused_fires_again_when_its_pause_ends(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_entry_is_planned_from_the_end_of_its_pause(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(interval="2h") + job(every="2h"))
     world.run(minutes=5)
     world.pause(("heartbeat", "ops"), at("2026-03-02 13:30"))
@@ -139,16 +141,14 @@ def test_what_is_paused_fires_again_when_its_pause_ends(play: Play, capsys: pyte
     assert entry(told, "measure")["total"] == 0
 
 
-def test_an_agent_that_backs_off_is_not_planned_for_the_slots_that_it_passes_over(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slots_that_an_agent_skips_while_it_backs_off_are_not_planned(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(interval="1h", backoff_on_failure="true", retries="0"), scripts={"ops": lambda asked: 1})
     world.run(minutes=5)
     told = entry(data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "4h"), "ops")
     assert told["days"][0]["firings"] == ["2026-03-02T10:00:00Z", "2026-03-02T11:00:00Z", "2026-03-02T12:00:00Z"]
 
 
-def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_an_invalid_config_the_plan_uses_only_the_database(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(interval="3h", timezone="Asia/Tokyo", active_hours='"08:00-22:00"'))
     world.run(minutes=5)
     world.config.write_text("agents: [", "utf-8")
@@ -161,7 +161,7 @@ def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsy
     assert json.loads(capsys.readouterr().out)["entries"] == [ops]
 
 
-def test_without_a_config_it_says_that_nobody_knows_whom_jobs_wake(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_config_the_plan_says_that_wakes_by_jobs_are_unknown(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")
     world.run(minutes=5)
     note = "runs by wakes of jobs are not known: only the config names the agents that they wake"
@@ -184,14 +184,16 @@ def test_without_a_config_it_says_that_nobody_knows_whom_jobs_wake(play: Play, c
         (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
     ],
 )
-def test_what_makes_no_sense_is_told_in_a_line(
+def test_invalid_options_are_reported_in_one_line(
     config: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "-c", str(config), *arguments]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {said}\n"
 
 
-def test_a_broken_config_and_no_database_is_the_configs_faults(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_config_without_a_database_prints_the_errors_of_the_config(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config.write_text("agents: [", "utf-8")
     assert main(["plan", "-c", str(config)]) == 2
     assert capsys.readouterr().err.startswith(f"{config}:2:1: agents: ")
@@ -209,7 +211,9 @@ cron: {measure: {every: 1h, command: x}}
 """
 
 
-def test_the_worst_day_is_told_for_each_entry_that_asks_and_for_all(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config.write_text(CEILINGS, "utf-8")
     assert lines(capsys, config, "--worst") == [
         "NAME RUNS ATTEMPTS USD EACH USD A DAY BY",
@@ -226,21 +230,21 @@ def test_the_worst_day_is_told_for_each_entry_that_asks_and_for_all(config: Path
     }  # fmt: skip
 
 
-def test_no_ceiling_is_printed_lower_than_it_is(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_limits_are_rounded_up(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(CEILINGS.replace("usd_per_day: 1.20", "usd_per_day: 1.204"), "utf-8")
     assert lines(capsys, config, "--worst")[1] == "agent/ops 4 24 0.1200 1.21 budget"
 
 
-def test_a_day_without_a_bound_is_called_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_day_without_a_cost_limit_is_shown_as_such(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines(capsys, config, "--worst")[1] == "agent/ops 787 4722 not known no limit runs"  # 30 + 1 late + 756 by wakes
 
 
-def test_a_fleet_that_asks_nobody_has_no_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_without_agents_has_no_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("cron: {measure: {every: 1h, command: x}}\n", "utf-8")
     assert lines(capsys, config, "--worst") == ["no entry calls an agent"]
 
 
-def test_a_plan_begins_at_a_time_of_the_configs_zone_wherever_the_host_is(
+def test_the_start_of_a_plan_is_a_time_in_the_configs_zone(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -248,7 +252,7 @@ def test_a_plan_begins_at_a_time_of_the_configs_zone_wherever_the_host_is(
     assert data(capsys, config, "--from", "2027-03-27T12:00+09:00")["from"] == "2027-03-27T03:00:00Z"
 
 
-def test_that_nothing_fires_is_told_in_the_zone_in_which_it_was_asked(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_plan_is_reported_in_the_zone_of_the_request(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = lines(capsys, config, "nightly", "--from", "2027-02-27T12:00", "--for", "1h")
     assert told[0] == "nothing fires from 2027-02-27 12:00:00 to 2027-02-27 13:00:00 Europe/Berlin"
 
@@ -267,7 +271,7 @@ cron:
 """
 
 
-def test_a_plan_says_how_many_beats_the_wakes_of_jobs_may_add(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_how_many_runs_the_wakes_of_jobs_may_add(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(WOKEN, "utf-8")
     told = data(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h")
     assert entry(told, "ops")["wakes"] == {"at_most": 1464, "by": ["hourly", "measure"]}
@@ -282,7 +286,7 @@ def test_a_plan_says_how_many_beats_the_wakes_of_jobs_may_add(config: Path, caps
 
 
 @pytest.mark.parametrize(("limits", "at_most"), [("wake_flood: 5 per 10m", 725), ("wake_flood: 20 per 10m, wake_gap: 1h", 25)])
-def test_wakes_are_no_more_than_the_flood_and_the_gap_let_through(
+def test_the_number_of_wakes_respects_wake_flood_and_wake_gap(
     limits: str, at_most: int, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text(WOKEN.replace("wake_flood: 20 per 10m", limits), "utf-8")

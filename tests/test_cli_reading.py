@@ -1,4 +1,4 @@
-"""`status`, `runs` and `show` read the database alone: with the daemon down, with the config broken, and for programs too."""
+"""`status`, `runs`, `show` and `outbox` read only the database, with the daemon down or with an invalid config."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_kolkata(tmp_path: Path) -> str:
-    """The option that names a config with a zone of its own, so that the zone of the host that tests are run on is no matter."""
+    """The option that names a config with its own zone, so that the zone of the test host does not matter."""
     config = tmp_path / "kolkata.yaml"
     config.write_text("timezone: Asia/Kolkata\n")
     return f"--config={config}"
@@ -73,7 +73,7 @@ def _transaction(db: Any, now: datetime, owner: str = "me") -> Transaction:
 def add_run(
     store: Store, slot: datetime, outcome: str = "ok", *, kind: str = "heartbeat", name: str = "ops", **columns: Any
 ) -> int:
-    """A closed run that took a second."""
+    """Add a closed run that took one second."""
     row = {
         "kind": kind, "name": name, "slot": to_millis(slot), "trigger": "interval", "state": "closed", "outcome": outcome,
         "started_at": to_millis(slot), "finished_at": to_millis(slot) + 1000, "config_hash": "c0ffee", **columns,
@@ -94,11 +94,11 @@ def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) ->
 
 
 @pytest.mark.parametrize(("number", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
-def test_one_of_a_kind_has_no_plural(number: int, told: str) -> None:
+def test_one_thing_is_counted_in_the_singular(number: int, told: str) -> None:
     assert format_count(number, "run") == told
 
 
-def test_runs_come_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for minute in range(3):
         add_run(store, NOON + minute * MINUTE)
     assert [run["id"] for run in listed(capsys, state, "runs")] == [3, 2, 1]
@@ -119,7 +119,7 @@ def test_runs_come_newest_first(store: Store, state: Path, capsys: pytest.Captur
         (["ops", "--outcome", "failed"], [2]),
     ],
 )
-def test_runs_can_be_narrowed_down(
+def test_runs_can_be_filtered(
     arguments: list[str], found: list[int], store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_run(store, NOON)
@@ -140,7 +140,9 @@ def test_runs_can_be_narrowed_down(
         ("job/ops", "'job/ops' is neither agent/NAME nor cron/NAME"),
     ],
 )
-def test_a_name_must_mean_one_entry(name: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_must_belong_to_exactly_one_entry(
+    name: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", name, "--state", str(state)]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {said}\n"
 
@@ -148,14 +150,14 @@ def test_a_name_must_mean_one_entry(name: str, said: str, store: Store, state: P
 @pytest.mark.parametrize(
     ("reason", "said"), [("active_hour", "'active_hour'; did you mean active_hours?; see"), ("foo", "'foo'; see")]
 )
-def test_a_reason_that_there_is_not_is_refused(
+def test_an_unknown_reason_is_rejected(
     reason: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--reason", reason, "--state", str(state)]) == 2
     assert f"unknown reason {said} `heartbeatd runs --help`" in capsys.readouterr().err
 
 
-def test_since_yesterday_is_since_that_day_began(
+def test_since_yesterday_means_since_the_beginning_of_that_day(
     store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     today = datetime.now(KOLKATA).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -167,7 +169,7 @@ def test_since_yesterday_is_since_that_day_began(
     assert [run["id"] for run in until_today] == [2]
 
 
-def test_a_table_of_runs_fits_eighty_columns(
+def test_a_table_of_runs_fits_into_eighty_columns(
     store: Store, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -180,18 +182,18 @@ def test_a_table_of_runs_fits_eighty_columns(
     assert lines[-1] == f"times in {zone_name()}"
 
 
-def test_an_empty_history_is_no_error(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_history_is_not_an_error(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, state, "runs") == ["nothing has run yet"]
     assert printed(capsys, state, "runs", "ops", "--since", "2h") == ["no run matches"]
 
 
-def test_a_database_that_is_not_there_is_an_empty_history(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_database_is_an_empty_history(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys, state, "runs") == []
     assert not state.exists()
 
 
 @pytest.mark.parametrize("command", [["status"], ["runs"], ["report"], ["outbox"], ["show", "1"], ["cancel", "1"], ["reload"]])
-def test_where_there_is_neither_a_config_nor_a_database_that_is_told(
+def test_a_missing_config_without_a_database_is_reported(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
@@ -204,13 +206,13 @@ def test_where_there_is_neither_a_config_nor_a_database_that_is_told(
     assert "is not there" not in capsys.readouterr().err
 
 
-def test_a_foreign_database_is_named_and_exit_code_1(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_of_another_program_is_reported_with_exit_code_1(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state.write_bytes(b"something else" * 100)
     assert main(["runs", "--state", str(state)]) == 1
     assert capsys.readouterr().err.startswith(f"heartbeatd: {state} is not a sound database")
 
 
-def test_a_broken_config_still_tells_where_the_database_is(
+def test_an_invalid_config_still_names_the_database(
     store: Store, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_run(store, NOON)
@@ -219,9 +221,7 @@ def test_a_broken_config_still_tells_where_the_database_is(
     assert len(json.loads(capsys.readouterr().out)) == 1
 
 
-def test_a_run_is_shown_whole_and_cannot_drive_the_terminal(
-    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_shown_in_full_without_control_characters(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "alert", text="disk full\n\x1b]0;owned\x07", prompt_parts='{"checklist": 12}', error="a\nb", exit_code=0)
     lines = printed(capsys, state, "show", "1")
     assert "entry      agent/ops" in lines
@@ -231,7 +231,7 @@ def test_a_run_is_shown_whole_and_cannot_drive_the_terminal(
     assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
 
 
-def test_a_run_shows_its_tools_and_what_it_said_for_the_log(
+def test_a_run_shows_its_tool_calls_and_its_text_for_the_log(
     store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tools = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df\x1b[2J", "count": 3, "duration_ms": None}]
@@ -241,7 +241,7 @@ def test_a_run_shows_its_tools_and_what_it_said_for_the_log(
     assert shown[-5:] == ["for the log:", "looked", "at 3 hosts", "", "Disk full"]
 
 
-def test_a_run_shows_that_its_answer_was_cut_and_until_when_a_result_is_waited_for(
+def test_a_run_shows_a_truncated_answer_and_the_deadline_of_a_late_result(
     store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_run(store, NOON, "alert", text="The disk is", truncated=1)
@@ -260,14 +260,14 @@ def test_a_run_shows_why_its_precheck_failed(store: Store, state: Path, capsys: 
     assert listed(capsys, state, "show", "1")["precheck"]["error"] == "exit code 7: no such host"
 
 
-def test_a_run_shows_what_its_precheck_said(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_the_output_of_its_precheck(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "ok", text="HEARTBEAT_OK", precheck_exit=0, precheck_output="2 mails\n\x1b[2J")
     add_run(store, NOON + timedelta(hours=1), "skipped", precheck_output="")
     assert printed(capsys, state, "show", "1")[-5:] == ["precheck, exit code 0:", "2 mails", "\\x1b[2J", "", "HEARTBEAT_OK"]
     assert printed(capsys, state, "show", "2")[-2:] == ["precheck, did not end by itself:", "(no output)"]
 
 
-def test_a_run_for_programs_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_as_json_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON)
     documented = {
         "id", "kind", "name", "slot", "slots", "trigger", "outcome", "reason", "suppression", "attempt", "started_at",
@@ -277,29 +277,27 @@ def test_a_run_for_programs_has_the_documented_keys(store: Store, state: Path, c
     assert documented <= listed(capsys, state, "show", "1").keys()
 
 
-def test_a_run_that_is_not_there_is_told_of(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_reported(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "7", "--state", str(state)]) == 2
     assert capsys.readouterr().err == "heartbeatd: no run 7; `heartbeatd runs` lists them\n"
 
 
 @pytest.mark.parametrize("number", ["seven", "0", "-1", "9" * 23])
-def test_what_cannot_be_the_number_of_a_run_is_told_of(
-    store: Store, state: Path, capsys: pytest.CaptureFixture[str], number: str
-) -> None:
+def test_an_invalid_run_number_is_reported(store: Store, state: Path, capsys: pytest.CaptureFixture[str], number: str) -> None:
     assert main(["show", "--state", str(state), "--", number]) == 2
     wanted = f"heartbeatd: Invalid value for 'RUN': '{number}' is not a number such as 12"
     assert capsys.readouterr().err == f"{wanted}; see `heartbeatd show --help`\n"
 
 
 def live(store: Store, instance: str, begin: datetime, end: datetime | None) -> None:
-    """A life of the daemon; `end` None for one that was killed."""
+    """Add a daemon process to the history. `end` None means that it was killed."""
     with store.transaction() as db:
         boots.record_boot(_transaction(db, begin, instance), Boot(instance, 4711, "0.1.0", "2026.1"))
         if end:
             boots.record_clean_end(_transaction(db, end, instance))
 
 
-def test_status_says_when_the_daemon_was_down(
+def test_status_shows_when_the_daemon_was_down(
     store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live(store, "one", NOON, NOON + 10 * MINUTE)
@@ -314,7 +312,7 @@ def test_status_says_when_the_daemon_was_down(
     ]
 
 
-def test_a_down_time_is_as_long_as_the_times_beside_it_say(
+def test_the_length_of_a_downtime_agrees_with_its_printed_times(
     store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live(store, "one", NOON, NOON + timedelta(seconds=59.9))
@@ -323,7 +321,7 @@ def test_a_down_time_is_as_long_as_the_times_beside_it_say(
     assert lines[1] == "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped cleanly"
 
 
-def test_status_shows_a_config_that_was_refused_within_eighty_columns(
+def test_status_shows_a_rejected_config_within_eighty_columns(
     store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live(store, "one", NOON, NOON + MINUTE)
@@ -335,7 +333,7 @@ def test_status_shows_a_config_that_was_refused_within_eighty_columns(
     assert max(map(len, lines)) <= 80
 
 
-def test_status_calls_it_running_while_its_lock_is_held(
+def test_status_shows_the_daemon_as_running_while_it_holds_its_lock(
     store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live(store, "one", NOON, None)
@@ -347,7 +345,7 @@ def test_status_calls_it_running_while_its_lock_is_held(
     assert StateLock.take(lock, started_at=NOON, instance="two")
 
 
-def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
+def test_the_start_of_the_daemon_agrees_with_the_end_of_its_downtime(
     store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live(store, "one", NOON, NOON + MINUTE)
@@ -360,7 +358,7 @@ def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
     assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped cleanly"
 
 
-def test_status_for_programs_says_whether_it_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_as_json_says_whether_the_daemon_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live(store, "one", NOON, NOON + MINUTE)
     told = listed(capsys, state, "status")
     assert told["daemon"]["running"] is False
@@ -374,7 +372,7 @@ def test_status_lists_each_entry_with_its_last_run(store: Store, state: Path, ca
     assert next(row for row in rows if row[:1] == ["agent/ops"])[1:5] == ["active", "-", "skipped", "checklist_empty"]
 
 
-def test_status_says_who_holds_the_lane_of_an_agent(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_holder_of_a_locked_lane(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with store.transaction() as db:
         db.execute("insert into hold (name, holder, until_at) values ('ops', 'chat:4711', 7999999999000), ('ops', 'mail', 1)")
     assert [line[:41] for line in printed(capsys, state, "status") if line.startswith("busy")] == [
@@ -382,19 +380,21 @@ def test_status_says_who_holds_the_lane_of_an_agent(store: Store, state: Path, c
     ]
 
 
-def test_status_before_the_first_start_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_the_first_start_says_that_the_daemon_has_never_run(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert " ".join(map(str.strip, printed(capsys, state, "status"))) == (
         f"daemon: has never run on {state}; `heartbeatd run` starts it"
     )
     assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None}
 
 
-def test_a_table_is_aligned_and_cut_where_it_is_widest() -> None:
+def test_a_table_is_aligned_and_its_widest_column_is_cut() -> None:
     rows = [("1", "short"), ("22", "x" * 60)]
     assert format_table(("N", "WHAT"), rows, width=40).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
 
 
-def test_characters_that_take_two_columns_keep_a_table_aligned() -> None:
+def test_wide_characters_keep_a_table_aligned() -> None:
     rows = [("東京の天気", "1"), ("ops", "12"), ("日本" * 20, "3")]
     lines = format_table(("NAME", "RUNS"), rows, width=40, numbers=[1]).splitlines()
     assert lines[:3] == ["NAME" + " " * 32 + "RUNS", "東京の天気" + " " * 29 + "1", "ops" + " " * 35 + "12"]
@@ -403,7 +403,7 @@ def test_characters_that_take_two_columns_keep_a_table_aligned() -> None:
     assert format_table(("NAME", "RUNS"), rows[:2]).splitlines()[:2] == ["NAME" + " " * 8 + "RUNS", "東京の天気  1"]
 
 
-def test_a_line_of_characters_that_take_two_columns_is_wrapped_by_columns() -> None:
+def test_a_line_of_wide_characters_is_wrapped_by_columns() -> None:
     lines = wrap_text(" ".join(["東京"] * 40), 2)
     assert max(map(cell_len, lines)) <= 80
     assert " ".join(lines).split() == ["東京"] * 40
@@ -421,11 +421,11 @@ def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout.splitlines() == ["A", "x" * 300]
 
 
-def test_a_table_keeps_every_line_to_itself() -> None:
+def test_a_table_has_one_line_for_each_row() -> None:
     assert format_table(("A",), [("one\ntwo\x1b",)]).splitlines() == ["A", "one two"]
 
 
-def test_text_of_others_keeps_its_lines_and_loses_its_escapes() -> None:
+def test_untrusted_text_keeps_its_lines_but_not_its_control_characters() -> None:
     assert escape_control("a\n\tb\x1b[2J\u202e") == "a\n\tb\\x1b[2J\\x202e"
 
 
@@ -439,23 +439,23 @@ def test_text_of_others_keeps_its_lines_and_loses_its_escapes() -> None:
         (timedelta(days=12, seconds=47), "12d"),
     ],
 )
-def test_lengths_of_time_are_rough(span: timedelta, said: str) -> None:
+def test_durations_are_abbreviated_to_two_units(span: timedelta, said: str) -> None:
     assert abbreviate_duration(span) == said
 
 
-def test_todays_times_are_short() -> None:
+def test_times_of_today_have_no_date() -> None:
     here = NOON.astimezone()
     assert format_short_time("2026-11-20T12:00:00Z", NOON) == f"{here:%H:%M:%S}"
     assert format_short_time("2026-11-18T12:00:00Z", NOON) == f"{here - timedelta(days=2):%m-%d %H:%M}"
     assert format_short_time(None, NOON) == "-"
 
 
-def test_what_has_not_ended_took_no_time_yet() -> None:
+def test_a_run_that_has_not_ended_has_no_duration() -> None:
     assert format_elapsed("2026-11-20T12:00:00Z", None) == "-"
     assert format_elapsed("2026-11-20T12:00:00Z", "2026-11-20T12:00:01.500Z") == "1.5s"
 
 
-def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_zone_of_the_host_is_shown_by_its_iana_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TZ", raising=False)
     link = tmp_path / "localtime"
     link.symlink_to("/usr/share/zoneinfo/Europe/Berlin")
@@ -465,7 +465,7 @@ def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: p
 
 
 def add_message(store: Store, **columns: Any) -> int:
-    """A message that was given up."""
+    """Add a dead letter."""
     row = {
         "key": str(random.random()), "channel": "phone", "run_id": 1, "kind": "heartbeat", "name": "ops", "trigger": "interval",
         "slot": 1, "part": 1, "parts": 1, "title": "ops", "text": "The disk is full.", "state": "dead", "attempts": 3,
@@ -476,7 +476,7 @@ def add_message(store: Store, **columns: Any) -> int:
         return int(db.execute(f"insert into outbox ({', '.join(row)}) values ({marks}) returning id", row).fetchone()[0])
 
 
-def test_where_messages_stand_is_shown_beside_the_outcome(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_delivery_state_is_shown_beside_the_outcome(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "alert")
     add_run(store, NOON, "failed", reason="exit", kind="cron", name="both")
     add_message(store, run_id=1, state="delivered", error=None)
@@ -492,12 +492,12 @@ def test_where_messages_stand_is_shown_beside_the_outcome(store: Store, state: P
     assert {name: run["delivery"] for name, run in last.items()} == {"ops": "delivered", "both": "dead"}
 
 
-def test_a_run_shows_what_it_took(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_its_tokens_and_cost(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, tokens='{"input": 12000, "output": 40, "cache_read": 0, "cache_write": 0}', cost_usd=0.0123)
     assert {"tokens     input 12,000, output 40", "cost       $0.0123"} <= set(printed(capsys, state, "show", "1"))
 
 
-def test_the_outbox_says_what_keeps_each_message(
+def test_the_outbox_shows_the_last_error_of_each_message(
     store: Store, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -517,7 +517,7 @@ def test_the_outbox_says_what_keeps_each_message(
     assert [each["id"] for each in listed(capsys, state, "outbox")] == [2, 1]
 
 
-def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_outbox_is_reported_in_one_line(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_message(store, state="delivered")
     add_message(store, state="dropped")
     assert printed(capsys, state, "outbox") == ["there are no undelivered messages"]
@@ -534,7 +534,7 @@ def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, ca
         (None, "America/New_York", "07:00:00"),
     ],
 )
-def test_times_are_printed_and_read_in_the_configs_zone_and_where_none_can_be_read_in_the_hosts(
+def test_times_are_in_the_configs_zone_or_without_a_readable_config_in_the_hosts(
     config: str | None, zone: str, slot: str, tmp_path: Path, store: Store, state: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

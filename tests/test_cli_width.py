@@ -1,4 +1,4 @@
-"""Whatever the command line prints for people stays within 80 columns, with names that are long and with many of them."""
+"""The text output of all commands fits into 80 columns, even with many long names."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def config() -> str:
 
 @pytest.fixture
 def world(play: Play, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Two hours up to now, in which an agent and a job fail, a channel takes nothing, and lanes are held."""
+    """The last two hours, in which an agent and a job fail, a channel rejects all messages, and lanes are locked."""
     monkeypatch.setenv("COLUMNS", "80")
     scripts = {AGENTS[0]: lambda asked: "ALERT lost", AGENTS[1]: lambda asked: 1, JOBS[0]: lambda asked: 1}
     world = play(config(), start=f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%d %H:%M}", scripts=scripts)
@@ -74,16 +74,16 @@ def world(play: Play, monkeypatch: pytest.MonkeyPatch) -> World:
     ],
     ids=" ".join,
 )
-def test_long_names_leave_lines_within_eighty_columns(
+def test_lines_with_long_names_fit_into_eighty_columns(
     command: list[str], world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([*command, "-c", str(world.config)])
     lines = capsys.readouterr().out.splitlines()
-    if "doctor" not in command:  # which names files, and no path is broken
+    if "doctor" not in command:  # its output has paths, which are never broken
         assert max(map(len, lines)) <= 80, max(lines, key=len)
     assert len(lines) > 1
 
 
-def test_a_command_is_never_parted() -> None:
+def test_a_command_in_backquotes_is_never_broken() -> None:
     lines = wrap_text("x" * 70 + " and then `heartbeatd run` starts it", 2)
     assert lines == ["x" * 70 + " and then", "  `heartbeatd run` starts it"]

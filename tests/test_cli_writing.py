@@ -1,4 +1,4 @@
-"""`wake`, `pause`, `resume` and `cron run` with the daemon down (the database is written) and up (the daemon is asked)."""
+"""The commands that change something, with the daemon down (they write the database) and up (they send a request)."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: DaemonFi
     assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
 
 
-def test_a_wake_that_has_to_wait_says_for_what_at_once(
+def test_a_wake_that_has_to_wait_says_at_once_what_it_waits_for(
     config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(config, "pause", "ops") == 0
@@ -93,47 +93,45 @@ def test_a_wake_that_has_to_wait_says_for_what_at_once(
     assert "1 waiting: the agent is paused\n" in capsys.readouterr().out
 
 
-def test_a_wake_outside_the_hours_says_until_when_it_waits(
+def test_a_wake_outside_the_active_hours_says_until_when_it_waits(
     config: Path, place: DaemonFiles, play: Callable[..., World], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
     world = play(hours, start="2026-03-02 23:00")
     number = world.wake("ops", "look")
-    with click.Context(click.Command("wake")) as context:  # by which times are told in the zone of the config
+    with click.Context(click.Command("wake")) as context:  # times are printed in the zone of its config
         context.params["path"] = world.config
         print_wait(world.config, number)
     assert capsys.readouterr().out == "waits until 2026-03-03 08:00:00: outside active hours\n"
 
 
-def test_a_wake_takes_the_agents_form_of_the_name(config: Path, place: DaemonFiles) -> None:
+def test_a_wake_accepts_the_prefix_agent(config: Path, place: DaemonFiles) -> None:
     assert call(config, "wake", "agent/both") == 0
     assert read(place, "select kind, name from wake") == [{"kind": "heartbeat", "name": "both"}]
 
 
-def test_a_wake_of_nobody_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wake_of_an_unknown_agent_is_rejected(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "wake", "nobody") == 2
     assert capsys.readouterr().err == "heartbeatd: no agent 'nobody' in config.yaml; `heartbeatd status` lists them\n"
 
 
 @pytest.mark.parametrize("command", ["wake opps", "pause opps", "resume agent/opps", "busy opps -- true"])
-def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_meant(
-    command: str, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_similar_name_is_suggested_for_a_misspelt_one(command: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command.split()[0], "-c", str(config), *command.split()[1:]]) == 2
     assert capsys.readouterr().err.endswith("; did you mean ops?\n")
 
 
-def test_a_wake_that_nobody_can_answer_is_not_waited_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_for_a_wake_ends_at_once_if_the_daemon_is_down(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "wake", "ops", "--wait") == 1
     assert capsys.readouterr().err == "heartbeatd: the daemon is not running; wake 1 is kept for its next start\n"
 
 
-def test_a_job_can_be_asked_for_with_the_daemon_down(config: Path, place: DaemonFiles) -> None:
+def test_a_job_can_be_requested_while_the_daemon_is_down(config: Path, place: DaemonFiles) -> None:
     assert call(config, "cron", "run", "tick") == 0
     assert read(place, "select kind, name, source from wake") == [{"kind": "cron", "name": "tick", "source": "manual"}]
 
 
-def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pause_lasts_for_the_given_time(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "pause", "ops", "--for", "2h") == 0
     assert capsys.readouterr().out.startswith("agent/ops paused until 2")
     ends = entry_row(place, Kind.HEARTBEAT, "ops").pause_ends
@@ -143,14 +141,16 @@ def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: DaemonFiles, 
     assert not entry_row(place, Kind.HEARTBEAT, "ops").paused
 
 
-def test_all_are_paused_until_all_are_resumed(config: Path, place: DaemonFiles) -> None:
+def test_all_entries_can_be_paused_and_resumed(config: Path, place: DaemonFiles) -> None:
     assert call(config, "pause", "--all") == 0
     assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 4}]
     assert call(config, "resume", "--all") == 0
     assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 0}]
 
 
-def test_what_was_resumed_is_named_and_what_was_not_paused_too(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_lists_the_resumed_entries_and_says_if_one_was_not_paused(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def resume(who: str) -> list[str]:
         assert call(config, "resume", who) == 0
         return capsys.readouterr().out.splitlines()
@@ -162,13 +162,13 @@ def test_what_was_resumed_is_named_and_what_was_not_paused_too(config: Path, cap
     assert (resume("ops"), resume("--all")) == (["agent/ops resumed"], ["cron/tick resumed"])
 
 
-def test_a_name_of_two_must_say_which(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_an_agent_and_a_job_needs_a_prefix(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "pause", "both") == 2
     assert "write agent/both or cron/both" in capsys.readouterr().err
     assert call(config, "pause", "cron/both") == 0
 
 
-def test_a_broken_config_is_told_before_anything_is_written(
+def test_an_invalid_config_is_reported_before_anything_is_written(
     config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text("agents: {ops: {heartbeat: {interval: soon}}}")
@@ -183,7 +183,7 @@ def test_a_reload_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str
 
 
 def undelivered(config: Path, place: DaemonFiles, *states: str) -> None:
-    """Messages of the agent `ops`, one in each of these states."""
+    """Add a message of the agent `ops` for each of these states."""
     assert call(config, "resume", "--all") == 0
     store = Store.open(place.database)
     with store.transaction() as db:
@@ -200,7 +200,7 @@ def stand(place: DaemonFiles) -> list[str]:
     return [row["state"] for row in read(place, "select state from outbox order by id")]
 
 
-def test_messages_are_sent_again_with_the_daemon_down(
+def test_messages_can_be_retried_while_the_daemon_is_down(
     config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undelivered(config, place, "dead", "held", "dead")
@@ -210,7 +210,9 @@ def test_messages_are_sent_again_with_the_daemon_down(
     assert stand(place) == ["pending", "pending", "dead"]
 
 
-def test_all_messages_that_can_be_dropped_are(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drop_all_drops_every_message_that_can_be_dropped(
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
     undelivered(config, place, "dead", "pending", "sending", "delivered", "held")
     assert call(config, "outbox", "drop", "--all") == 0
     assert stand(place) == ["dropped", "dropped", "sending", "delivered", "dropped"]
@@ -219,7 +221,7 @@ def test_all_messages_that_can_be_dropped_are(config: Path, place: DaemonFiles, 
     assert capsys.readouterr().out == "there is nothing to do\n"
 
 
-def test_one_message_that_cannot_be_moved_keeps_no_other_from_it(
+def test_an_error_with_one_message_does_not_stop_the_others(
     config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undelivered(config, place, "delivered", "dead")
@@ -232,13 +234,13 @@ def test_one_message_that_cannot_be_moved_keeps_no_other_from_it(
 
 
 @pytest.mark.parametrize("arguments", [[], ["1", "--all"]])
-def test_it_must_be_said_which_messages_are_meant(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_and_drop_need_ids_or_all(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "outbox", "drop", *arguments) == 2
     assert "name messages by their ID, or use --all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("move", ["retry", "drop"])
-def test_a_number_that_no_message_can_have_is_told_of(
+def test_an_invalid_message_number_is_reported(
     move: str, config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undelivered(config, place, "dead")
@@ -246,7 +248,7 @@ def test_a_number_that_no_message_can_have_is_told_of(
     assert f"'{'9' * 23}' is not a number such as 12" in capsys.readouterr().err
 
 
-def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: Path, place: DaemonFiles) -> None:
+def test_a_config_option_before_a_subcommand_applies_to_it(config: Path, place: DaemonFiles) -> None:
     undelivered(config, place, "dead")
     assert main(["outbox", "-c", str(config), "drop", "1"]) == 0
     assert stand(place) == ["dropped"]
@@ -258,7 +260,7 @@ def test_cancelling_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[s
 
 
 class Daemon:
-    """Stands for a running daemon: holds the lock, has its address written, keeps what it was asked, answers as told."""
+    """A fake daemon: it holds the lock, writes its address, records the requests, and returns a prepared answer."""
 
     def __init__(self, place: DaemonFiles) -> None:
         self.place = place
@@ -324,7 +326,7 @@ def daemon(config: Path, place: DaemonFiles) -> Iterator[Daemon]:
         (["resume", "--all"], "/api/v1/resume", {}),
     ],
 )
-def test_a_running_daemon_is_asked_to_pause_and_resume(
+def test_pause_and_resume_are_sent_to_a_running_daemon(
     arguments: list[str],
     path: str,
     body: dict[str, Any],
@@ -339,7 +341,7 @@ def test_a_running_daemon_is_asked_to_pause_and_resume(
     assert arguments[0] == "pause" or capsys.readouterr().out == "cron/both resumed\n"
 
 
-def test_a_running_daemon_is_asked_to_wake(
+def test_a_wake_is_sent_to_a_running_daemon(
     config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEARTBEATD_RUN", "abc/7")
@@ -353,7 +355,7 @@ def test_a_running_daemon_is_asked_to_wake(
     assert daemon.headers["Content-Type"] == "application/json"
 
 
-def test_a_running_daemon_is_asked_to_run_a_job(config: Path, daemon: Daemon) -> None:
+def test_a_job_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon) -> None:
     daemon.answers["/api/v1/cron/tick/run"] = (202, {"wake": 41})
     assert call(config, "cron", "run", "cron/tick") == 0
     assert daemon.asked == [("/api/v1/cron/tick/run", {})]
@@ -367,7 +369,7 @@ def test_a_running_daemon_is_asked_to_run_a_job(config: Path, daemon: Daemon) ->
         (500, b"oops", 1, "heartbeatd: the daemon answered with HTTP status 500 and without a reason\n"),
     ],
 )
-def test_a_refusal_of_the_daemon_is_one_line(
+def test_a_request_that_the_daemon_rejects_is_reported_in_one_line(
     status: int, answer: object, code: int, said: str, config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -376,7 +378,7 @@ def test_a_refusal_of_the_daemon_is_one_line(
     assert capsys.readouterr().err == said
 
 
-def test_with_the_daemon_up_a_broken_config_does_not_matter(config: Path, daemon: Daemon) -> None:
+def test_with_the_daemon_up_the_config_may_be_invalid(config: Path, daemon: Daemon) -> None:
     config.write_text("state: state/heartbeatd.db\nagents: [")
     assert call(config, "pause", "ops") == 0
 
@@ -392,7 +394,7 @@ def test_a_reload_prints_what_changed(config: Path, daemon: Daemon, capsys: pyte
     assert daemon.asked == [("/-/reload", {"dry_run": True})]
 
 
-def test_a_refused_reload_prints_the_faults_as_check_does(
+def test_a_rejected_reload_prints_the_errors_as_check_does(
     config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -407,7 +409,7 @@ def test_a_refused_reload_prints_the_faults_as_check_does(
     assert daemon.asked == [("/-/reload", {"dry_run": False})]
 
 
-def test_a_running_daemon_is_asked_by_whatever_path_its_database_is_named(config: Path, daemon: Daemon) -> None:
+def test_a_running_daemon_is_found_under_every_path_of_its_database(config: Path, daemon: Daemon) -> None:
     (config.parent / "link.db").symlink_to("state/heartbeatd.db")
     (config.parent / "elsewhere").symlink_to("state")
     for number, named in enumerate(("link.db", "elsewhere/heartbeatd.db"), 1):
@@ -431,10 +433,12 @@ def test_no_command_works_on_a_hard_link_to_a_database(
     assert call(other, *command) == 1
     assert "link.db has 2 hard links" in capsys.readouterr().err
     assert list(link.parent.iterdir()) == [link]
-    assert call(config, "status") == 0  # by the name that the daemon has it by, all is well
+    assert call(config, "status") == 0  # the path that the daemon uses works
 
 
-def test_what_is_no_file_is_refused_before_anything_is_made(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_state_path_that_is_not_a_file_is_rejected_before_anything_is_created(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (config.parent / "state").mkdir()
     os.mkfifo(pipe := config.parent / "state" / "heartbeatd.db")
     for command in (("pause", "ops"), ("status",)):
@@ -443,20 +447,20 @@ def test_what_is_no_file_is_refused_before_anything_is_made(config: Path, capsys
     assert list(pipe.parent.iterdir()) == [pipe]
 
 
-def test_an_address_that_another_life_left_is_not_believed(daemon: Daemon) -> None:
+def test_the_address_of_an_earlier_process_is_not_used(daemon: Daemon) -> None:
     daemon.write_address(pid=1)
     with pytest.raises(click.ClickException, match="cannot be reached"):
         daemon_client.connect_to_daemon(daemon.place, timeout=0)
     assert daemon.asked == []
 
 
-def test_a_daemon_that_has_not_opened_its_door_is_told_of(daemon: Daemon) -> None:
+def test_a_daemon_that_does_not_listen_yet_is_reported(daemon: Daemon) -> None:
     daemon.place.address_file.unlink()
     with pytest.raises(click.ClickException, match=f"pid {os.getpid()} holds"):
         daemon_client.connect_to_daemon(daemon.place, timeout=0)
 
 
-def test_a_token_that_cannot_be_read_is_told_of(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_token_is_reported(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     daemon.place.token_file.unlink()
     assert call(config, "wake", "ops") == 1
@@ -464,7 +468,7 @@ def test_a_token_that_cannot_be_read_is_told_of(config: Path, daemon: Daemon, ca
 
 
 class Waking(Daemon):
-    """A daemon that carries each wake out at once, with an outcome that was set before."""
+    """A fake daemon that runs each wake at once, with a prepared outcome."""
 
     outcome = ("ok", None, "all is well")
 
@@ -508,7 +512,7 @@ def waking(config: Path, place: DaemonFiles) -> Iterator[Waking]:
         (("skipped", "active_hours", None), 1, "run 1: skipped (active_hours)\n"),
     ],
 )
-def test_a_wake_that_is_waited_for_tells_how_it_went(
+def test_waiting_for_a_wake_prints_the_result_of_its_run(
     outcome: tuple[str, str | None, str | None],
     code: int,
     said: str,
@@ -522,13 +526,13 @@ def test_a_wake_that_is_waited_for_tells_how_it_went(
     assert capsys.readouterr().out == said
 
 
-def test_a_running_daemon_is_asked_to_move_messages(config: Path, daemon: Daemon) -> None:
+def test_retry_and_drop_are_sent_to_a_running_daemon(config: Path, daemon: Daemon) -> None:
     assert call(config, "outbox", "retry", "3", "4") == 0
     assert call(config, "outbox", "drop", "5") == 0
     assert daemon.asked == [("/api/v1/outbox/3/retry", {}), ("/api/v1/outbox/4/retry", {}), ("/api/v1/outbox/5/drop", {})]
 
 
-def test_a_running_daemon_is_asked_to_cancel(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cancel_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     daemon.answers["/api/v1/runs/3/cancel"] = (200, {"run": 3, "ended": True})
     assert call(config, "cancel", "3") == 0
@@ -545,7 +549,7 @@ def test_a_running_daemon_is_asked_to_cancel(config: Path, daemon: Daemon, capsy
         ("30m", ", 2026-03-02 08:01:59\n"),
     ],
 )
-def test_who_cancels_a_run_is_told_when_what_woke_it_will_be_heard(
+def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
     interval: str, told: str, config: Path, daemon: Daemon, play: Callable[..., World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = play(CONFIG.replace("30m", interval, 1), scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=9))})

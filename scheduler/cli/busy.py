@@ -26,8 +26,8 @@ from scheduler.system.state_lock import make_state_folder
 def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
     """Run a command while an agent has no heartbeat run in progress.
 
-    Waits for the heartbeat run in progress, and delays later ones until the command has ended. The exit code is that of the
-    command. `flock lanes/AGENT.lock COMMAND` in the folder of the database does the same.
+    The command starts when the run in progress has ended. Later runs wait until the command has ended. The exit code is that of
+    the command. `flock lanes/AGENT.lock COMMAND` in the folder of the database does the same.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
     files = daemon_state.locate_files(path)

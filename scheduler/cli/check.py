@@ -29,8 +29,8 @@ from scheduler.store import entries
 def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     """Check the config, or show the values in force for one agent or job.
 
-    Every error is printed, one line each. The exit code is 2 if there are any. Missing files, folders and programs are
-    warnings.
+    Every error is printed on a line of its own. The exit code is 2 if there are errors. A missing file, folder or program is
+    a warning.
     """
     try:
         loaded = load.load_config(

@@ -60,8 +60,7 @@ def runs(
 ) -> None:  # fmt: skip
     """List runs and skipped runs, newest first.
 
-    The column WHY shows why a run was skipped or failed or why its answer was suppressed, and the delivery state of its
-    messages.
+    The column WHY has the reason of a skip, a failure or a suppressed answer, and the delivery state of the messages.
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)

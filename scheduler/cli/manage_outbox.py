@@ -41,7 +41,7 @@ MessageRequest = Callable[[DaemonClient, int], None]
 def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form: str) -> None:
     """List undelivered messages, send them again, or drop them.
 
-    Pending and held messages come first, then dead letters.
+    Pending and held messages come first, then dead letters. A held message may have arrived, and is not sent again automatically.
     """
     if ctx.invoked_subcommand is not None:
         return
