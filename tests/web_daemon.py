@@ -88,7 +88,7 @@ class WebDaemon:
             settings=lambda: self.settings,
             submit_request=self.ask,
             reload_config=self.reloader.reload,
-            reload_state=lambda: self.reloader.entry_row,
+            reload_state=lambda: self.reloader.reload_state,
             metrics=self.metrics,
             health=self.world.engine.health,
             count_running=lambda: {"heartbeat": 1},
@@ -183,8 +183,8 @@ class WebDaemon:
 
 
 class _Inbox:
-    def __init__(self, ask: Callable[[Request], Future[Any]]) -> None:
-        self.ask = ask
+    def __init__(self, submit: Callable[[Request], Future[Any]]) -> None:
+        self.submit = submit
 
 
 def _received(connection: socket.socket) -> bytes:
