@@ -27,7 +27,7 @@ class Inbox:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def ask(self, request: Request) -> Future[Any]:
+    def submit(self, request: Request) -> Future[Any]:
         future = self.world.inbox.submit(request)
         self.world.settle()
         return future
