@@ -1,4 +1,4 @@
-"""What all tests share: the zone rules of the tzdata package, a world to play in, and what is said at the end."""
+"""Configures all tests: time zone data from the tzdata package, fixtures, and a summary of missing programs at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tools
 from hypothesis import settings
-from world import World
+from world import MakeWorld, World
 
 settings.register_profile("steady", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("steady")
@@ -39,8 +39,8 @@ def no_open_files() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Iterator[Callable[..., World]]:
-    """`play(yaml, **more)` gives a world; its database is closed afterwards."""
+def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
+    """`make_world(yaml, **fields)` returns a World. Its database is closed after the test."""
     worlds: list[World] = []
 
     def begin(yaml: str, **more: Any) -> World:

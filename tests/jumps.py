@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from world import World, at
+from world import World, utc
 
 from cron import job_schedules
 from scheduler.model.entry_row import EntryRow
@@ -30,7 +30,7 @@ MOMENTS = {
     "far": "2029-01-01T00:00Z",
 }
 GRIDS = {"ops": timedelta(minutes=30), "six-hours": timedelta(hours=6)}
-START, EARLIEST, LATEST = at("2026-03-02 08:00"), at("2021-01-01 00:00"), at("2030-06-01 00:00")
+START, EARLIEST, LATEST = utc("2026-03-02 08:00"), utc("2021-01-01 00:00"), utc("2030-06-01 00:00")
 SECOND = timedelta(seconds=1)
 
 CONFIG = f"""
@@ -116,15 +116,15 @@ class Jumps:
     def _jump(self, by: timedelta) -> None:
         if by > timedelta():
             self.forward += 1
-            self._excused.append(self.world.clock.steady)
+            self._excused.append(self.world.clock.monotonic)
         else:
             self.back += 1
         is_down = self.chance.random() < 0.2
         if is_down:
             self.down += 1
-            self._excused.append(self.world.clock.steady)
+            self._excused.append(self.world.clock.monotonic)
             self.world.kill()
-            self.world.clock.forward(timedelta(seconds=self.chance.choice((1, 30, 4000))))
+            self.world.clock.advance(timedelta(seconds=self.chance.choice((1, 30, 4000))))
         self.world.clock.now += by
         if is_down:
             self.world.boot()
@@ -179,12 +179,12 @@ class Jumps:
     def _check_moments(self) -> None:
         for name, text in MOMENTS.items():
             rows = self._rows(name)
-            has_come = START < at(text.replace("T", " ").removesuffix("Z")) <= self.world.clock.now
+            has_come = START < utc(text.replace("T", " ").removesuffix("Z")) <= self.world.clock.now
             if len(rows) > 1 or (has_come and not rows):
                 self.faults.append(f"{name}: {len(rows)} ends of its one moment")
 
     def _check_gaps(self) -> None:
-        begun = [asked.steady for asked in self.world.asked if asked.name == "ops"] + [self.world.clock.steady]
+        begun = [call.monotonic for call in self.world.calls if call.name == "ops"] + [self.world.clock.monotonic]
         for before, after in pairwise(begun):
             excused = sum(before <= each <= after for each in self._excused)
             if not excused:
@@ -213,4 +213,4 @@ def _next(rule: job_schedules.CronSchedule, after: datetime) -> datetime:
 
 
 def _moment(value: int) -> datetime:
-    return at("1970-01-01 00:00") + timedelta(milliseconds=value)
+    return utc("1970-01-01 00:00") + timedelta(milliseconds=value)

@@ -144,7 +144,7 @@ def _write(folder: Path, synchronous: str) -> None:
     """A daemon's hours; after each turn it tells which runs it has booked."""
     from world import World
 
-    world = World(folder, YAML, scripts={"a1": lambda asked: f"ALERT at {asked.at}"})
+    world = World(folder, YAML, scripts={"a1": lambda call: f"ALERT at {call.at}"})
     world.store.connection.execute(f"pragma synchronous = {synchronous}")
     told: set[int] = set()
     for _ in range(120):

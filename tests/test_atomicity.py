@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from test_story_slots import agent
-from world import World, at
+from world import World, utc
 
 from scheduler.config.build.load import load_config
 from scheduler.engine import opening
@@ -35,7 +35,7 @@ def die_at(folder: Path, statement: int) -> int:
         code = 2
         try:
             world = World(folder, CONFIG)
-            world.scripts["ops"] = lambda asked: ALARM
+            world.scripts["ops"] = lambda call: ALARM
             seen = 0
 
             def trace(text: str) -> None:
@@ -70,11 +70,11 @@ def test_a_death_after_any_statement_leaves_all_or_nothing_and_the_next_life_goe
             ).fetchone()[0]
         assert (told, untold, lost) == (0, 0, 0)
         world = World(folder, CONFIG, start="2026-03-02 10:00")
-        world.scripts["ops"] = lambda asked: ALARM
+        world.scripts["ops"] = lambda call: ALARM
         world.run(hours=23)
-        rows = world.rows("ops")
+        rows = world.records("ops")
         assert sum(row["slots"] for row in rows if row["trigger"] == "interval") == 2
-        assert {row["slot"] for row in world.rows("backup")} >= {"2026-03-02T09:00:00Z"}
+        assert {row["slot"] for row in world.records("backup")} >= {"2026-03-02T09:00:00Z"}
         world.store.close()
     assert 9 in codes
 
@@ -99,7 +99,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
     claimed: list[str] = []
     while True:
         with store.transaction() as db:
-            now = at("2026-03-02 08:00")
+            now = utc("2026-03-02 08:00")
             tick = Tick(Transaction(db, now, owner), plan.make(settings), now, random.Random(1))
             due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
             for entry_row in due:

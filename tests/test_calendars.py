@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from world import at
+from world import utc
 
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar, parse_dates, read_days
 from heartbeat.schedule_slots import AnySlotRange
@@ -70,20 +70,20 @@ def test_without_calendars_every_day_is_allowed() -> None:
 )
 def test_a_day_is_a_local_day_of_any_length(zone: str, day: str, opens: str, closes: str) -> None:
     only = AllowedDays(ZoneInfo(zone), only=dates(day))
-    assert list(only.openings(at(opens) - 5 * DAY, at(closes) + 5 * DAY)) == [(at(opens), at(closes))]
-    assert (only.open_at(at(opens)), only.open_at(at(closes))) == (True, False)
-    assert only.next_closing(at(opens)) == at(closes)
-    assert AllowedDays(ZoneInfo(zone), skip=dates(day)).next_closing(at(opens) - DAY) == at(opens)
+    assert list(only.openings(utc(opens) - 5 * DAY, utc(closes) + 5 * DAY)) == [(utc(opens), utc(closes))]
+    assert (only.open_at(utc(opens)), only.open_at(utc(closes))) == (True, False)
+    assert only.next_closing(utc(opens)) == utc(closes)
+    assert AllowedDays(ZoneInfo(zone), skip=dates(day)).next_closing(utc(opens) - DAY) == utc(opens)
 
 
 def test_a_date_that_the_zone_skipped_has_no_opening() -> None:
     apia = AllowedDays(ZoneInfo("Pacific/Apia"), only=dates("2011-12-30"))
-    assert list(apia.openings(at("2011-12-20 00:00"), at("2012-01-10 00:00"))) == []
+    assert list(apia.openings(utc("2011-12-20 00:00"), utc("2012-01-10 00:00"))) == []
 
 
 def test_days_that_stay_open_for_two_years_have_no_next_closing() -> None:
-    assert AllowedDays(BERLIN, dates("2030-01-01")).next_closing(at("2026-03-02 12:00")) is None
-    assert ALL_DAYS.next_closing(at("2026-03-02 12:00")) is None
+    assert AllowedDays(BERLIN, dates("2030-01-01")).next_closing(utc("2026-03-02 12:00")) is None
+    assert ALL_DAYS.next_closing(utc("2026-03-02 12:00")) is None
 
 
 SOME_DAY = st.dates(date(2026, 3, 20), date(2026, 4, 10))
@@ -126,7 +126,7 @@ PACES = st.sampled_from([
     {"schedule": "*/20 * * * *", "zone": "Europe/Berlin", "offset": 0.0, "hours": HOURS},
     {"schedule": "30 2 * * *", "zone": "Europe/Berlin", "offset": 900.0},
 ])  # fmt: skip
-ANCHOR = at("2026-03-20 02:07")
+ANCHOR = utc("2026-03-20 02:07")
 
 
 def count(slots: AnySlotRange | None) -> int:
@@ -139,7 +139,7 @@ def test_every_slot_is_open_or_closed_by_its_days_or_its_hours(
     said: dict[str, Any], days: AllowedDays, first: int, length: int, more: int
 ) -> None:
     plain, schedule = (entry_schedule.parse_schedule(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
-    after = at("2026-03-20 00:00") + timedelta(minutes=first)
+    after = utc("2026-03-20 00:00") + timedelta(minutes=first)
     between, until = after + timedelta(minutes=length), after + timedelta(minutes=length + more)
     for find in (schedule.slots, schedule.closed_by_hours, schedule.closed_by_days):
         assert count(find(after, until)) == count(find(after, between)) + count(find(between, until))

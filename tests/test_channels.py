@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from servers import discord, telegram
 from servers.discord import Discord
 from servers.scripted import hang_up, page
 from servers.telegram import Telegram, refusal
-from world import World, by_hand
+from world import MakeWorld, World, send_by_transport
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
@@ -23,8 +23,6 @@ from scheduler.config.build.load import config_schema, load_config
 from scheduler.engine.delivery import Delivery, action_if_uncertain
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
-
-Play = Callable[..., World]
 
 ENVIRON = {"TG": telegram.URL, "DC": discord.URL}
 LONG = "\n".join(f"{number:04} " + "x" * 40 for number in range(100))[:4500]
@@ -50,11 +48,11 @@ def phone() -> Iterator[Telegram]:
         yield server
 
 
-def begin(play: Play, yaml: str, says: str = LONG) -> World:
+def begin(make_world: MakeWorld, yaml: str, says: str = LONG) -> World:
     """A world in which everybody says the same, by the real transports."""
-    world = play(yaml, environ=dict(ENVIRON), sends=by_hand)
+    world = make_world(yaml, environ=dict(ENVIRON), send=send_by_transport)
     world.write("ops/HEARTBEAT.md", "- look\n")
-    world.scripts |= {"ops": lambda asked: says, "backup": lambda asked: says}
+    world.scripts |= {"ops": lambda call: says, "backup": lambda call: says}
     return world
 
 
@@ -63,49 +61,49 @@ def outbox(world: World) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows]
 
 
-def test_one_alert_arrives_once(play: Play, phone: Telegram) -> None:
-    world = begin(play, config(phone), "The disk is full.")
+def test_one_alert_arrives_once(make_world: MakeWorld, phone: Telegram) -> None:
+    world = begin(make_world, config(phone), "The disk is full.")
     world.run(hours=3)
     assert phone.texts == ["The disk is full."]
-    assert world.rows()[0]["delivery"]["state"] == "delivered"
+    assert world.records()[0]["delivery"]["state"] == "delivered"
 
 
-def test_a_long_text_arrives_in_pieces_and_in_order(play: Play, phone: Telegram) -> None:
-    world = begin(play, config(phone))
+def test_a_long_text_arrives_in_pieces_and_in_order(make_world: MakeWorld, phone: Telegram) -> None:
+    world = begin(make_world, config(phone))
     world.run(minutes=1)
     assert [len(text) <= 4096 for text in phone.texts] == [True, True]
     assert "\n".join(phone.texts) == LONG
     assert outbox(world) == [(1, 2, "delivered"), (2, 2, "delivered")]
 
 
-def test_discord_gets_shorter_pieces(play: Play) -> None:
+def test_discord_gets_shorter_pieces(make_world: MakeWorld) -> None:
     with Discord() as server:
-        begin(play, config(server, kind="DC")).run(minutes=1)
+        begin(make_world, config(server, kind="DC")).run(minutes=1)
     assert [len(text) <= 2000 for text in server.texts] == [True, True, True]
     assert "\n".join(server.texts) == LONG
 
 
 def test_a_text_as_long_as_an_answer_may_be_arrives_whole_over_a_channel_that_fails_in_its_middle(
-    play: Play, phone: Telegram
+    make_world: MakeWorld, phone: Telegram
 ) -> None:
     text = "\n".join(f"{number:05} {'x' * 43}" for number in range(1300))
     phone.script = [page(502)]
-    world = begin(play, config(phone), text)
+    world = begin(make_world, config(phone), text)
     world.run(seconds=30)
     phone.script = [refusal(429, "slow", retry_after=20)]
     world.run(hours=1)
     assert "\n".join(phone.texts) == text
-    assert ({len(text) <= 4096 for text in phone.texts}, len(phone.texts), len(world.asked)) == ({True}, 17, 1)
+    assert ({len(text) <= 4096 for text in phone.texts}, len(phone.texts), len(world.calls)) == ({True}, 17, 1)
 
 
-def test_signs_beyond_the_basic_plane_count_twice(play: Play, phone: Telegram) -> None:
-    begin(play, config(phone), "🔥" * 4500).run(minutes=1)
+def test_signs_beyond_the_basic_plane_count_twice(make_world: MakeWorld, phone: Telegram) -> None:
+    begin(make_world, config(phone), "🔥" * 4500).run(minutes=1)
     assert [len(text) for text in phone.texts] == [2048, 2048, 404]
 
 
-def test_a_later_part_waits_for_the_earlier_one(play: Play, phone: Telegram) -> None:
+def test_a_later_part_waits_for_the_earlier_one(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [refusal(429, "slow", retry_after=20), page(502)]
-    world = begin(play, config(phone))
+    world = begin(make_world, config(phone))
     world.run(seconds=15)
     assert (len(phone.requests), outbox(world)) == (1, [(1, 2, "pending"), (2, 2, "pending")])
     world.run(hours=1)
@@ -113,34 +111,34 @@ def test_a_later_part_waits_for_the_earlier_one(play: Play, phone: Telegram) -> 
     assert "\n".join(phone.texts) == LONG
 
 
-def test_a_part_that_waits_for_another_does_not_keep_the_engine_busy(play: Play, phone: Telegram) -> None:
+def test_a_part_that_waits_for_another_does_not_keep_the_engine_busy(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [page(502)]
-    world = begin(play, config(phone))
+    world = begin(make_world, config(phone))
     world.run(seconds=5)
     assert world.engine.tick(world.clock.read()) - world.clock.now > timedelta(seconds=1)
     assert world.engine.is_idle(world.clock.now)
 
 
-def test_two_messages_do_not_wait_for_each_other(play: Play, phone: Telegram) -> None:
+def test_two_messages_do_not_wait_for_each_other(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [page(502)]
-    world = begin(play, config(phone) + "cron: {tick: {schedule: '@reboot', command: tick, deliver: phone}}\n")
-    world.scripts["tick"] = lambda asked: "tock"
+    world = begin(make_world, config(phone) + "cron: {tick: {schedule: '@reboot', command: tick, deliver: phone}}\n")
+    world.scripts["tick"] = lambda call: "tock"
     world.run(seconds=10)
     assert sorted(outbox(world)) == [(1, 1, "delivered"), (1, 2, "pending"), (2, 2, "pending")]
 
 
-def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(play: Play, phone: Telegram) -> None:
+def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(make_world: MakeWorld, phone: Telegram) -> None:
     deliveries: list[Delivery] = []
 
     def send(delivery: Delivery) -> DeliveryResult:
         deliveries.append(delivery)
         return DeliveryResult("retry", "down")
 
-    world = begin(play, config(phone))
-    world.sends = send
+    world = begin(make_world, config(phone))
+    world.send = send
     world.run(minutes=3)
-    world.off(minutes=5)
-    world.sends = lambda delivery: (deliveries.append(delivery), DeliveryResult("delivered"))[1]
+    world.downtime(minutes=5)
+    world.send = lambda delivery: (deliveries.append(delivery), DeliveryResult("delivered"))[1]
     world.run(hours=1)
     keys = [(delivery.message.part, delivery.message.key) for delivery in deliveries]
     assert sorted(part for part, _ in set(keys)) == [1, 2]
@@ -148,9 +146,9 @@ def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(play: Play,
     assert keys[-1][0] == 2
 
 
-def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(play: Play, phone: Telegram) -> None:
+def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [refusal(403, "Forbidden: bot was kicked")]
-    world = begin(play, config(phone))
+    world = begin(make_world, config(phone))
     world.run(days=1, minutes=1)
     assert outbox(world) == [(1, 2, "dropped"), (2, 2, "delivered"), (1, 2, "delivered"), (2, 2, "delivered")]
 
@@ -177,33 +175,33 @@ def test_what_may_have_arrived_is_sent_again_or_held(kind: Any, declared: Any, o
     assert action_if_uncertain(channel, of) == policy
 
 
-def test_an_alert_that_may_have_arrived_is_sent_once_more_and_then_held(play: Play, phone: Telegram) -> None:
+def test_an_alert_that_may_have_arrived_is_sent_once_more_and_then_held(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [hang_up(), page(502), hang_up()]
-    world = begin(play, config(phone), "The disk is full.")
+    world = begin(make_world, config(phone), "The disk is full.")
     world.run(hours=20)
     assert (len(phone.requests), outbox(world)) == (3, [(1, 1, "held")])
 
 
-def test_an_alert_in_doubt_arrives_by_the_second_sending(play: Play, phone: Telegram) -> None:
+def test_an_alert_in_doubt_arrives_by_the_second_sending(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [hang_up()]
-    world = begin(play, config(phone), "The disk is full.")
+    world = begin(make_world, config(phone), "The disk is full.")
     world.run(minutes=2)
     assert (len(phone.requests), phone.texts) == (2, ["The disk is full."])
 
 
 @pytest.mark.parametrize(("more", "requests", "state"), [("", 1, "held"), (", uncertain: resend", 2, "delivered")])
 def test_output_of_a_job_in_doubt_is_held_unless_the_config_says_otherwise(
-    play: Play, phone: Telegram, more: str, requests: int, state: str
+    make_world: MakeWorld, phone: Telegram, more: str, requests: int, state: str
 ) -> None:
     phone.script = [hang_up()]
-    world = begin(play, job(phone, more), "backed up")
+    world = begin(make_world, job(phone, more), "backed up")
     world.run(hours=20)
     assert (len(phone.requests), outbox(world)) == (requests, [(1, 1, state)])
 
 
-def test_a_channel_whose_secret_is_gone_keeps_its_messages(play: Play, phone: Telegram) -> None:
+def test_a_channel_whose_secret_is_gone_keeps_its_messages(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [page(502)]
-    world = begin(play, config(phone), "The disk is full.")
+    world = begin(make_world, config(phone), "The disk is full.")
     world.run(seconds=5)
     world.environ.clear()
     world.reload(config(phone, deliver="log"))
@@ -334,13 +332,13 @@ def test_no_fault_of_a_channel_shows_its_url(tmp_path: Path, wrong: str, by: str
     assert "canary" not in f"{lines} {caplog.text}"
 
 
-def test_no_token_shows_in_settings_effective_values_or_the_state(play: Play, phone: Telegram, tmp_path: Path) -> None:
+def test_no_token_shows_in_settings_effective_values_or_the_state(make_world: MakeWorld, phone: Telegram, tmp_path: Path) -> None:
     phone.script = [refusal(400, f"bad {telegram.TOKEN}")]
-    world = begin(play, config(phone))
+    world = begin(make_world, config(phone))
     world.run(hours=1)
     settings = load_config(world.config, ENVIRON).settings
     rows = list_effective_values(world.config, ENVIRON, "ops")
-    told = f"{settings!r} {rows} {world.events} {world.rows()}"
+    told = f"{settings!r} {rows} {world.events} {world.records()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
     assert len(phone.requests) == 2
     assert "canary" not in told

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_story_slots import agent, job
-from world import World, at
+from world import MakeWorld, utc
 
 from scheduler.cli.main import main
-
-Play = Callable[..., World]
 
 BERLIN = """
 timezone: Europe/Berlin
@@ -105,8 +102,8 @@ def test_the_plan_fits_into_eighty_columns(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_the_plan_uses_the_schedule_in_the_database(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(interval="7h") + job(every="5h"), start="2026-03-02 08:11")
+def test_the_plan_uses_the_schedule_in_the_database(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(interval="7h") + job(every="5h"), start="2026-03-02 08:11")
     world.run(minutes=5)
     told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "12h")
     assert entry(told, "ops")["source"] == "database"
@@ -120,8 +117,8 @@ def test_without_a_database_the_plan_assumes_a_start_now(config: Path, capsys: p
     assert lines(capsys, config)[-4] == "schedule of a first start now: agent/hanoi, agent/ops, cron/nightly, cron/often"
 
 
-def test_a_changed_interval_is_planned_as_after_a_reload(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(interval="30m"))
+def test_a_changed_interval_is_planned_as_after_a_reload(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(interval="30m"))
     world.run(minutes=5)
     world.config.write_text(agent(interval="3h"), "utf-8")
     told = entry(data(capsys, world.config, "--for", "24h"), "ops")
@@ -130,10 +127,10 @@ def test_a_changed_interval_is_planned_as_after_a_reload(play: Play, capsys: pyt
     assert told["total"] == 8
 
 
-def test_a_paused_entry_is_planned_from_the_end_of_its_pause(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(interval="2h") + job(every="2h"))
+def test_a_paused_entry_is_planned_from_the_end_of_its_pause(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(interval="2h") + job(every="2h"))
     world.run(minutes=5)
-    world.pause(("heartbeat", "ops"), at("2026-03-02 13:30"))
+    world.pause(("heartbeat", "ops"), utc("2026-03-02 13:30"))
     world.pause(("cron", "measure"))
     told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "10h")
     assert entry(told, "ops")["state"] == entry(told, "measure")["state"] == "paused"
@@ -141,15 +138,19 @@ def test_a_paused_entry_is_planned_from_the_end_of_its_pause(play: Play, capsys:
     assert entry(told, "measure")["total"] == 0
 
 
-def test_slots_that_an_agent_skips_while_it_backs_off_are_not_planned(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(interval="1h", backoff_on_failure="true", retries="0"), scripts={"ops": lambda asked: 1})
+def test_slots_that_an_agent_skips_while_it_backs_off_are_not_planned(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = make_world(agent(interval="1h", backoff_on_failure="true", retries="0"), scripts={"ops": lambda call: 1})
     world.run(minutes=5)
     told = entry(data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "4h"), "ops")
     assert told["days"][0]["firings"] == ["2026-03-02T10:00:00Z", "2026-03-02T11:00:00Z", "2026-03-02T12:00:00Z"]
 
 
-def test_with_an_invalid_config_the_plan_uses_only_the_database(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(interval="3h", timezone="Asia/Tokyo", active_hours='"08:00-22:00"'))
+def test_with_an_invalid_config_the_plan_uses_only_the_database(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = make_world(agent(interval="3h", timezone="Asia/Tokyo", active_hours='"08:00-22:00"'))
     world.run(minutes=5)
     world.config.write_text("agents: [", "utf-8")
     assert main(["plan", "-c", str(world.config), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
@@ -161,8 +162,10 @@ def test_with_an_invalid_config_the_plan_uses_only_the_database(play: Play, caps
     assert json.loads(capsys.readouterr().out)["entries"] == [ops]
 
 
-def test_without_a_config_the_plan_says_that_wakes_by_jobs_are_unknown(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")
+def test_without_a_config_the_plan_says_that_wakes_by_jobs_are_unknown(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = make_world(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")
     world.run(minutes=5)
     note = "runs by wakes of jobs are not known: only the config names the agents that they wake"
     assert note not in lines(capsys, world.config)

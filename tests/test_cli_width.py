@@ -1,17 +1,14 @@
 """The text output of all commands fits into 80 columns, even with many long names."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from world import World
+from world import MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.cli.output import wrap_text
 from scheduler.engine.requests import HoldLane
-
-Play = Callable[..., World]
 
 CHANNEL = "a-channel-whose-name-is-forty-characters"
 AGENTS = [f"agent-{number:02}-with-a-name-of-forty-character" for number in range(12)]
@@ -37,15 +34,15 @@ def config() -> str:
 
 
 @pytest.fixture
-def world(play: Play, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     """The last two hours, in which an agent and a job fail, a channel rejects all messages, and lanes are locked."""
     monkeypatch.setenv("COLUMNS", "80")
-    scripts = {AGENTS[0]: lambda asked: "ALERT lost", AGENTS[1]: lambda asked: 1, JOBS[0]: lambda asked: 1}
-    world = play(config(), start=f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%d %H:%M}", scripts=scripts)
-    world.sends = lambda _: DeliveryResult("retry", "the server said " + "that it is not well, " * 5)
+    scripts = {AGENTS[0]: lambda call: "ALERT lost", AGENTS[1]: lambda call: 1, JOBS[0]: lambda call: 1}
+    world = make_world(config(), start=f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%d %H:%M}", scripts=scripts)
+    world.send = lambda _: DeliveryResult("retry", "the server said " + "that it is not well, " * 5)
     world.run(minutes=29)
     for name in AGENTS[2:4]:
-        world.ask(HoldLane(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))
+        world.request(HoldLane(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))
     world.run(hours=1, minutes=31)
     return world
 

@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 from config_file import write
-from world import Takes, World
+from world import Delayed, MakeWorld
 
 from scheduler.cli import daemon_client
 from scheduler.cli.daemon_state import DaemonFiles
@@ -94,10 +94,10 @@ def test_a_wake_that_has_to_wait_says_at_once_what_it_waits_for(
 
 
 def test_a_wake_outside_the_active_hours_says_until_when_it_waits(
-    config: Path, place: DaemonFiles, play: Callable[..., World], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    config: Path, place: DaemonFiles, make_world: MakeWorld, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
-    world = play(hours, start="2026-03-02 23:00")
+    world = make_world(hours, start="2026-03-02 23:00")
     number = world.wake("ops", "look")
     with click.Context(click.Command("wake")) as context:  # times are printed in the zone of its config
         context.params["path"] = world.config
@@ -550,13 +550,15 @@ def test_a_cancel_request_is_sent_to_a_running_daemon(config: Path, daemon: Daem
     ],
 )
 def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
-    interval: str, told: str, config: Path, daemon: Daemon, play: Callable[..., World], capsys: pytest.CaptureFixture[str]
+    interval: str, told: str, config: Path, daemon: Daemon, make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = play(CONFIG.replace("30m", interval, 1), scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=9))})
+    world = make_world(
+        CONFIG.replace("30m", interval, 1), scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=9))}
+    )
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.wake("ops", "the disk is full")
     world.run(seconds=1)
-    world.ask(CancelRun(1))
+    world.request(CancelRun(1))
     world.run(seconds=1)
     daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
     capsys.readouterr()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from waited import with_http
-from world import World, by_hand
+from world import MakeWorld, send_by_transport
 
 from scheduler.channels import command_channel
 from scheduler.channels.channel_kind import SendContext
@@ -19,8 +18,6 @@ from scheduler.channels.message import DeliveryResult, Message
 from scheduler.cli.main import main
 from scheduler.model.settings import Channel
 from scheduler.system.process import Children
-
-Play = Callable[..., World]
 
 TEXT = 'The disk is "full"; $(touch broken) `touch broken` \U0001f525\n-rf /'
 
@@ -106,16 +103,16 @@ pathlib.Path("told").write_text(sys.stdin.read())
 """
 
 
-def test_a_story_with_a_program_that_takes_a_message_at_the_third_attempt(play: Play, tmp_path: Path) -> None:
+def test_a_story_with_a_program_that_takes_a_message_at_the_third_attempt(make_world: MakeWorld, tmp_path: Path) -> None:
     (tmp_path / "tell.py").write_text(TELL)
-    world = play(CONFIG.format(python=sys.executable), sends=by_hand)
-    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    world = make_world(CONFIG.format(python=sys.executable), send=send_by_transport)
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     world.run(minutes=2)
-    target = world.rows()[0]["delivery"]["targets"][0]
+    target = world.records()[0]["delivery"]["targets"][0]
     assert target == {"channel": "tell", "state": "pending", "error": f"{Path(sys.executable).name} ended with exit code 1: busy"}
     world.run(minutes=10)
     assert (tmp_path / "told").read_text() == "ALERT: the disk is full"
-    assert (len(world.asked), world.rows()[0]["delivery"]["state"]) == (1, "delivered")
+    assert (len(world.calls), world.records()[0]["delivery"]["state"]) == (1, "delivered")
 
 
 def test_ping_tries_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from world import at
+from world import utc
 
 from cron import job_schedules
 from cron.field import ScheduleError
@@ -38,12 +38,12 @@ MINUTE = timedelta(minutes=1)
 )
 def test_a_time_occurs_once(text: str, zone: str, instant: str) -> None:
     moment = parse_one_time(text, ZoneInfo(zone))
-    assert moment.instant == at(instant)
-    assert moment.next(at(instant) - MINUTE) == at(instant)
-    assert moment.next(at(instant)) is None
-    assert moment.slots(at(instant) - MINUTE, at(instant)) == SlotRange(at(instant), at(instant), 1)
-    assert moment.slots(at(instant), at(instant) + MINUTE) is None
-    assert moment.slots(at(instant) - MINUTE, at(instant) - timedelta(seconds=1)) is None
+    assert moment.instant == utc(instant)
+    assert moment.next(utc(instant) - MINUTE) == utc(instant)
+    assert moment.next(utc(instant)) is None
+    assert moment.slots(utc(instant) - MINUTE, utc(instant)) == SlotRange(utc(instant), utc(instant), 1)
+    assert moment.slots(utc(instant), utc(instant) + MINUTE) is None
+    assert moment.slots(utc(instant) - MINUTE, utc(instant) - timedelta(seconds=1)) is None
 
 
 def test_a_day_that_the_zone_skipped_never_comes() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from config_file import read
-from world import at
+from world import utc
 
 from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, maximum_as_data
 
-NOW = at("2027-02-20 12:00")
+NOW = utc("2027-02-20 12:00")
 PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"
 MOST = (50_000 * 2 + 2_000 * 10) / 1e6  # USD that one attempt may take
 

@@ -17,7 +17,7 @@ from config_file import SMALL, complaints, read
 from servers.scripted import Server, drip, hang_up, page, reply
 from test_daemon import Begin, daemon
 from waited import with_http
-from world import Clock, Inline, at
+from world import Clock, VirtualExecutor, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.deadman_switch import Ping, Pinger, send_ping
@@ -35,12 +35,12 @@ class Loop:
     """A loop in virtual time that takes a turn every 15 seconds, and the pings that it sends."""
 
     def __init__(self) -> None:
-        self.clock, self.health = Clock(at("2026-03-02 08:00")), EngineHealth()
+        self.clock, self.health = Clock(utc("2026-03-02 08:00")), EngineHealth()
         self.answer: Any = TAKEN
         self.sent: list[str] = []
         self.told: list[str | None] = []
         self.takes = timedelta(0)
-        self.pinger = Pinger(Inline(self.clock, self._carry), self.health, self.told.append)
+        self.pinger = Pinger(VirtualExecutor(self.clock, self._carry), self.health, self.told.append)
         self.switch: Deadman | None = SWITCH
 
     def _carry(self, ping: Ping) -> tuple[Any, timedelta]:
@@ -49,11 +49,11 @@ class Loop:
 
     def run(self, seconds: float, problem: str | None = None) -> list[str]:
         """The pings of that time; with a `problem` no turn can be written down."""
-        before, end = len(self.sent), self.clock.steady + seconds
+        before, end = len(self.sent), self.clock.monotonic + seconds
         self.health.problem = problem
-        while self.clock.steady < end:
-            wait = self.pinger.ping_if_due(self.clock.steady, self.switch)
-            self.clock.forward(timedelta(seconds=min(15.0 if wait is None else wait, 15.0, end - self.clock.steady)))
+        while self.clock.monotonic < end:
+            wait = self.pinger.ping_if_due(self.clock.monotonic, self.switch)
+            self.clock.advance(timedelta(seconds=min(15.0 if wait is None else wait, 15.0, end - self.clock.monotonic)))
         return self.sent[before:]
 
 
@@ -86,7 +86,7 @@ def test_one_turn_that_was_written_down_in_the_time_between_is_enough() -> None:
 def test_a_loop_that_stands_still_says_nothing_and_makes_up_for_nothing() -> None:
     loop = Loop()
     loop.run(30)
-    loop.clock.forward(timedelta(hours=1))
+    loop.clock.advance(timedelta(hours=1))
     assert loop.run(30) == ["09:00:30 success"]
 
 

@@ -22,7 +22,7 @@ import pytest
 import tools
 from sqlite_utils import Database
 from test_daemon import Daemon
-from world import World
+from world import MakeWorld
 
 from scheduler.store.database import APPLICATION_ID, Store, StoreError
 from scheduler.store.disk_reserve import MIB
@@ -177,10 +177,10 @@ def test_a_disk_that_fills_up_is_told_once_and_the_reserve_lets_beats_go_on(
 
 
 def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is_plenty(
-    mount: Mount, tmp_path: Path, play: Callable[..., World], caplog: pytest.LogCaptureFixture
+    mount: Mount, tmp_path: Path, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = mount(tmp_path / "state", "24m")
-    world = play(STORY, reserve=MIB)
+    world = make_world(STORY, reserve=MIB)
     world.run(minutes=30)
     reserve = world.state.with_name("heartbeatd.db.reserve")
     assert reserve.stat().st_blocks * 512 == MIB
@@ -188,7 +188,7 @@ def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is
     world.run(hours=4)  # without folding the log sooner it is ten minutes
     assert not reserve.exists()
     assert world.engine.health.problem is None
-    assert len(world.rows("ops")) == 4 * 60 + 30 + 1
+    assert len(world.records("ops")) == 4 * 60 + 30 + 1
     assert [record.message for record in caplog.records if "reserve" in record.message] == ["reserve_given_up"]
     disk.clear()
     world.run(minutes=2)
@@ -197,15 +197,15 @@ def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is
 
 
 def test_where_as_much_goes_as_comes_the_reserve_lets_beats_go_on_without_an_end(
-    mount: Mount, tmp_path: Path, play: Callable[..., World]
+    mount: Mount, tmp_path: Path, make_world: MakeWorld
 ) -> None:
     disk = mount(tmp_path / "state", "24m")
-    world = play("history: {keep: 1h}\n" + STORY, reserve=MIB)
+    world = make_world("history: {keep: 1h}\n" + STORY, reserve=MIB)
     world.run(hours=1, minutes=30)
     disk.fill()
     world.run(hours=12)
     assert world.engine.health.problem is None
-    assert 60 <= len(world.rows("ops")) <= 62
+    assert 60 <= len(world.records("ops")) <= 62
 
 
 @pytest.mark.parametrize("end", [Daemon.kill, Daemon.stop], ids=["killed", "stopped"])

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from world import at
+from world import utc
 
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import ScheduledEntry, due_times, due_times_by_day
@@ -27,7 +27,7 @@ SCHEDULES = {
 
 
 def scheduled_entry(name: str, after: datetime, zone: str = BERLIN) -> ScheduledEntry:
-    schedule = entry_schedule.parse_schedule(json.dumps(SCHEDULES[name]), at("2027-03-01 00:00"))
+    schedule = entry_schedule.parse_schedule(json.dumps(SCHEDULES[name]), utc("2027-03-01 00:00"))
     return ScheduledEntry(Kind.CRON, name, schedule, ZoneInfo(zone), after)
 
 
@@ -35,7 +35,7 @@ def scheduled_entry(name: str, after: datetime, zone: str = BERLIN) -> Scheduled
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("start", ["2027-03-27 12:00", "2027-10-30 12:17", "2027-04-03 03:00", "2027-09-04 20:00"])
 def test_the_count_per_day_equals_the_listed_due_times(name: str, start: str, zone: str) -> None:
-    begin = at(start)
+    begin = utc(start)
     end = begin + timedelta(hours=61)
     entry = scheduled_entry(name, begin + timedelta(minutes=10), zone)
     listed = Counter(due_at.astimezone(entry.zone).date() for due_at in due_times(entry, begin, end - timedelta(microseconds=1)))
@@ -45,11 +45,11 @@ def test_the_count_per_day_equals_the_listed_due_times(name: str, start: str, zo
 
 
 def test_a_job_at_half_past_two_runs_at_three_when_the_clock_skips_it() -> None:
-    entry = scheduled_entry("nightly", at("2027-03-27 12:00"))
-    found = [f"{due_at:%m-%d %H:%M:%S}" for due_at in due_times(entry, at("2027-03-27 12:00"), at("2027-03-29 12:00"))]
+    entry = scheduled_entry("nightly", utc("2027-03-27 12:00"))
+    found = [f"{due_at:%m-%d %H:%M:%S}" for due_at in due_times(entry, utc("2027-03-27 12:00"), utc("2027-03-29 12:00"))]
     assert found == ["03-28 01:01:30", "03-29 00:31:30"]
 
 
 def test_no_due_time_lies_before_the_settled_slots() -> None:
-    entry = scheduled_entry("every", at("2027-03-27 13:00"))
-    assert min(due_times(entry, at("2027-03-27 12:00"), at("2027-03-27 14:00"))) > at("2027-03-27 13:00")
+    entry = scheduled_entry("every", utc("2027-03-27 13:00"))
+    assert min(due_times(entry, utc("2027-03-27 12:00"), utc("2027-03-27 14:00"))) > utc("2027-03-27 13:00")

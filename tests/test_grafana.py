@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ import shipped
 import tools
 from prometheus_client.parser import text_string_to_metric_families
 from test_metrics import Page
-from world import World
+from world import MakeWorld
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import commands
-
-Play = Callable[..., World]
 
 README = shipped.GRAFANA / "README.md"
 GUIDE = shipped.GRAFANA.parent / "docs" / "monitoring.md"
@@ -40,12 +37,14 @@ cron:
 
 
 @pytest.fixture
-def known(play: Play) -> dict[str, set[str]]:
+def known(make_world: MakeWorld) -> dict[str, set[str]]:
     """Every metric of the daemon with its labels, after a simulated day in which each event has happened once."""
-    world = play(FULL, scripts={"ops": lambda asked: "The disk is full."}, sends=lambda _: DeliveryResult("retry", "no route"))
+    world = make_world(
+        FULL, scripts={"ops": lambda call: "The disk is full."}, send=lambda _: DeliveryResult("retry", "no route")
+    )
     page = Page(world)
     world.run(minutes=65)
-    world.clock.forward(world.clock.now - world.clock.now.replace(hour=7))
+    world.clock.advance(world.clock.now - world.clock.now.replace(hour=7))
     shown = [sample for family in text_string_to_metric_families(page.text()) for sample in family.samples]
     labels: dict[str, set[str]] = {}
     for sample in shown:

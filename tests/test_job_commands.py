@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from config_file import read
 from waited import client
-from world import at
+from world import utc
 
 from heartbeat.runners import Resources
 from scheduler.model.entry import Claim
@@ -23,7 +23,7 @@ def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
     """How one attempt of a job with these keys ends; `after` seconds its time is over."""
     settings = read(folder, f"cron:\n  measure: {{every: 1h, {keys}}}\n", environ or {}).settings
     entry = plan.make(settings).entries[(Kind.CRON, "measure")]
-    now = at("2026-03-02 08:00")
+    now = utc("2026-03-02 08:00")
     claim = Claim(7, 1, "me", entry, now, Trigger.EVERY, 1, 0, now, paused=False, wakes=(), last_beat=None, failures=0)
 
     async def carry() -> AttemptResult:

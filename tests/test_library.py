@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from world import at
+from world import utc
 
 import heartbeat
 from heartbeat import Beat
@@ -19,7 +19,7 @@ from heartbeat.decision import Action, Decision
 from heartbeat.verdict import CUT_NOTE
 
 HOME = Path(__file__).parent.parent
-NOW = at("2026-03-02 08:00")
+NOW = utc("2026-03-02 08:00")
 
 
 class Agent:

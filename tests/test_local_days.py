@@ -7,7 +7,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from world import at
+from world import utc
 
 from scheduler.model import local_days
 
@@ -30,7 +30,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 )
 def test_a_day_begins_at_its_first_midnight(zone: str, day: str, begins: str, hours: float) -> None:
     found = local_days.whole_day(date.fromisoformat(day), ZoneInfo(zone))
-    assert (found.begins, found.ends - found.begins) == (at(begins), timedelta(hours=hours))
+    assert (found.begins, found.ends - found.begins) == (utc(begins), timedelta(hours=hours))
 
 
 @pytest.mark.parametrize("zone", sorted(available_timezones())[::20])
@@ -43,7 +43,7 @@ def test_days_follow_each_other_without_gap_or_overlap(zone: str) -> None:
 
 
 def test_the_first_and_last_day_are_cut_to_the_given_time() -> None:
-    noon = at("2027-03-27 12:00")
+    noon = utc("2027-03-27 12:00")
     assert [
         (str(day.date), day.ends - day.begins) for day in local_days.days_between(BERLIN, noon, noon + timedelta(hours=48))
     ] == [

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import tools
 from prometheus_client.parser import text_string_to_metric_families
-from world import Takes, World, at
+from world import Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.config_reload import ReloadState
@@ -22,8 +21,6 @@ from scheduler.model.outcome import Kind
 from scheduler.store.database import open_read_only
 from scheduler.telemetry.metrics import Metrics, ScrapeState
 from scheduler.telemetry.series import MetricFamily
-
-Play = Callable[..., World]
 
 AGENT = """
 agents:
@@ -84,9 +81,9 @@ def words(series: dict[str, float]) -> set[str]:
     return {name.rstrip("}").split(",")[-1] for name in series}
 
 
-def test_prometheus_has_nothing_to_say_against_the_page(play: Play) -> None:
+def test_prometheus_has_nothing_to_say_against_the_page(make_world: MakeWorld) -> None:
     promtool = tools.need("promtool")
-    world = play(BOTH)
+    world = make_world(BOTH)
     page = Page(world)
     world.run(minutes=90)
     checked = subprocess.run(
@@ -95,32 +92,32 @@ def test_prometheus_has_nothing_to_say_against_the_page(play: Play) -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-def test_lateness_is_measured_for_slots_too_that_could_not_start(play: Play) -> None:
+def test_lateness_is_measured_for_slots_too_that_could_not_start(make_world: MakeWorld) -> None:
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 10m, checklist: "- look\\n", deliver: log, timeout: 1h}}'
-    world = play("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in "abc"))
+    world = make_world("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in "abc"))
     page = Page(world)
     for name in "abc":
-        world.takes[name] = timedelta(minutes=25)
+        world.durations[name] = timedelta(minutes=25)
     world.run(hours=3)
     started = sum(isinstance(happened, AttemptStarted) for happened in world.events)
-    missed = sum(row["slots"] for row in world.rows() if row["reason"] == "missed")
+    missed = sum(row["slots"] for row in world.records() if row["reason"] == "missed")
     assert started >= 7
     assert missed > 10
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == started + missed
 
 
-def test_the_time_that_the_daemon_was_down_is_no_lateness(play: Play) -> None:
-    world = play(agent(interval="10m"))
+def test_the_time_that_the_daemon_was_down_is_no_lateness(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="10m"))
     world.run(minutes=2)
-    world.off(days=300, minutes=6)
+    world.downtime(days=300, minutes=6)
     page = Page(world)
     world.run(minutes=6)
-    assert [row["reason"] for row in world.rows() if row["slots"] > 1] == ["missed"]
+    assert [row["reason"] for row in world.records() if row["slots"] > 1] == ["missed"]
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
 
 
-def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(play: Play) -> None:
-    page = Page(play(BOTH))
+def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(make_world: MakeWorld) -> None:
+    page = Page(make_world(BOTH))
     counters = {name: value for name, value in page.series().items() if "_total" in name or name.startswith("run_duration")}
     assert set(counters.values()) == {0}
     for name in (
@@ -142,17 +139,17 @@ def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(pl
         assert name in counters
 
 
-def test_a_time_that_is_not_known_yet_is_absent(play: Play) -> None:
-    world = play(AGENT)
+def test_a_time_that_is_not_known_yet_is_absent(make_world: MakeWorld) -> None:
+    world = make_world(AGENT)
     page = Page(world)
     before = page.series()
     for name in ("last_run", "last_success", "outbox_oldest"):
         assert not [series for series in before if series.startswith(f"{name}_timestamp")]
     world.run(minutes=1)
     after = page.series()
-    assert after["last_run_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:00").timestamp()
-    assert after["last_success_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:00").timestamp()
-    assert after["next_due_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:30").timestamp()
+    assert after["last_run_timestamp_seconds{heartbeat,ops}"] == utc("2026-03-02 08:00").timestamp()
+    assert after["last_success_timestamp_seconds{heartbeat,ops}"] == utc("2026-03-02 08:00").timestamp()
+    assert after["next_due_timestamp_seconds{heartbeat,ops}"] == utc("2026-03-02 08:30").timestamp()
     assert "oldest_due_timestamp_seconds" not in after
     assert not [series for series in after if series.startswith("outbox_oldest")]
 
@@ -192,8 +189,10 @@ FILE = {"checklist_unreadable", "checklist_too_large"}
         ),
     ],
 )
-def test_only_the_reasons_that_the_config_makes_possible_are_shown(play: Play, keys: dict[str, str], reasons: set[str]) -> None:
-    assert words(Page(play(agent(**keys))).series("skips_total")) == reasons
+def test_only_the_reasons_that_the_config_makes_possible_are_shown(
+    make_world: MakeWorld, keys: dict[str, str], reasons: set[str]
+) -> None:
+    assert words(Page(make_world(agent(**keys))).series("skips_total")) == reasons
 
 
 @pytest.mark.parametrize(
@@ -207,25 +206,27 @@ def test_only_the_reasons_that_the_config_makes_possible_are_shown(play: Play, k
     ],
 )
 def test_only_the_suppressions_that_the_config_makes_possible_are_shown(
-    play: Play, keys: dict[str, str], reasons: set[str]
+    make_world: MakeWorld, keys: dict[str, str], reasons: set[str]
 ) -> None:
-    assert words(Page(play(agent(**keys))).series("suppressions_total")) == reasons
+    assert words(Page(make_world(agent(**keys))).series("suppressions_total")) == reasons
 
 
-def test_wakes_come_from_cron_only_where_a_job_wakes(play: Play) -> None:
-    assert words(Page(play(AGENT)).series("wakes_total")) == {"manual", "api", "webhook"}
-    assert words(Page(play(AGENT)).series("runs_total")) == {"interval", "manual", "api", "webhook"}
+def test_wakes_come_from_cron_only_where_a_job_wakes(make_world: MakeWorld) -> None:
+    assert words(Page(make_world(AGENT)).series("wakes_total")) == {"manual", "api", "webhook"}
+    assert words(Page(make_world(AGENT)).series("runs_total")) == {"interval", "manual", "api", "webhook"}
 
 
-def test_a_job_that_wakes_an_agent_makes_cron_a_source_of_its_runs(play: Play) -> None:
-    series = Page(play(BOTH)).series()
+def test_a_job_that_wakes_an_agent_makes_cron_a_source_of_its_runs(make_world: MakeWorld) -> None:
+    series = Page(make_world(BOTH)).series()
     assert "wakes_total{ops,started,cron}" in series
     assert "runs_total{heartbeat,ops,ok,cron}" in series
 
 
-def test_a_job_with_a_prompt_has_the_series_of_what_it_asks(play: Play) -> None:
+def test_a_job_with_a_prompt_has_the_series_of_what_it_asks(make_world: MakeWorld) -> None:
     agents = AGENT.replace("{kind: command, argv: [agent]}", "{kind: anthropic}")
-    series = Page(play(agents + 'cron:\n  digest: {schedule: "0 9 * * *", prompt: Write., agent: ops, model: tiny}\n')).series()
+    series = Page(
+        make_world(agents + 'cron:\n  digest: {schedule: "0 9 * * *", prompt: Write., agent: ops, model: tiny}\n')
+    ).series()
     assert {
         "tokens_total{cron,tiny,digest,input}", "cost_usd_total{cron,tiny,digest,ok}", "skips_total{cron,digest,busy}",
         "skips_total{cron,digest,breaker_open}", "skips_total{cron,digest,prompt_too_large}", "runs_total{cron,digest,failed,schedule}",
@@ -234,40 +235,40 @@ def test_a_job_with_a_prompt_has_the_series_of_what_it_asks(play: Play) -> None:
     assert not [name for name in series if name.startswith("runs_total{cron,digest,async")]
 
 
-def test_counters_follow_the_rows(play: Play) -> None:
+def test_counters_follow_the_rows(make_world: MakeWorld) -> None:
     """One beat is quiet, one speaks, one fails twice; then four slots pass without a daemon, and the last is made up for."""
     answers = iter(["HEARTBEAT_OK", "The disk is full.", 3, 3, "HEARTBEAT_OK", "HEARTBEAT_OK"])
-    world = play(AGENT, scripts={"ops": lambda asked: next(answers)})
+    world = make_world(AGENT, scripts={"ops": lambda call: next(answers)})
     page = Page(world)
     world.run(minutes=65)
-    world.off(minutes=120)
+    world.downtime(minutes=120)
     world.run(minutes=1)
     series = page.series()
-    assert series["runs_total{heartbeat,ops,ok,interval}"] == sum(row["outcome"] == "ok" for row in world.rows())
+    assert series["runs_total{heartbeat,ops,ok,interval}"] == sum(row["outcome"] == "ok" for row in world.records())
     assert series["runs_total{heartbeat,ops,alert,interval}"] == 1
     assert series["runs_total{heartbeat,ops,failed,interval}"] == 1
     assert series["suppressions_total{heartbeat,ops,heartbeat_ok}"] == 2
     assert series["retries_total{heartbeat,ops}"] == 1
-    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["slots"] for row in world.rows(outcome="skipped")) == 3
+    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["slots"] for row in world.records(outcome="skipped")) == 3
     assert series["deliveries_total{log,delivered}"] == 1
     assert series["run_duration_seconds_count{heartbeat}"] == 4
     assert not [name for name in series if "skipped" in name]
 
 
-def test_what_people_look_at_survives_a_restart(play: Play) -> None:
-    world = play(AGENT, scripts={"ops": lambda asked: 3})
+def test_what_people_look_at_survives_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(AGENT, scripts={"ops": lambda call: 3})
     world.run(minutes=65)
-    world.off(seconds=10)
+    world.downtime(seconds=10)
     series = Page(world).series()
     assert series["consecutive_failures{heartbeat,ops}"] == 3
-    assert series["last_run_timestamp_seconds{heartbeat,ops}"] > at("2026-03-02 09:00").timestamp()
-    assert series["entry_created_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:00").timestamp()
+    assert series["last_run_timestamp_seconds{heartbeat,ops}"] > utc("2026-03-02 09:00").timestamp()
+    assert series["entry_created_timestamp_seconds{heartbeat,ops}"] == utc("2026-03-02 08:00").timestamp()
     assert series["runs_total{heartbeat,ops,failed,interval}"] == 0
 
 
-def test_an_alert_shows_until_a_quiet_beat(play: Play) -> None:
+def test_an_alert_shows_until_a_quiet_beat(make_world: MakeWorld) -> None:
     answers = iter(["The disk is full.", "HEARTBEAT_OK", "HEARTBEAT_OK"])
-    world = play(AGENT, scripts={"ops": lambda asked: next(answers)})
+    world = make_world(AGENT, scripts={"ops": lambda call: next(answers)})
     page = Page(world)
     world.run(minutes=1)
     assert page.series()["alerting{heartbeat,ops}"] == 1
@@ -277,8 +278,8 @@ def test_an_alert_shows_until_a_quiet_beat(play: Play) -> None:
 
 
 @pytest.mark.parametrize("state", ["active", "paused", "disabled"])
-def test_an_entry_is_in_one_state(play: Play, state: str) -> None:
-    world = play(agent(enabled="false") if state == "disabled" else AGENT)
+def test_an_entry_is_in_one_state(make_world: MakeWorld, state: str) -> None:
+    world = make_world(agent(enabled="false") if state == "disabled" else AGENT)
     if state == "paused":
         world.pause((Kind.HEARTBEAT, "ops"))
     shown = Page(world).series("entry_state")
@@ -286,14 +287,14 @@ def test_an_entry_is_in_one_state(play: Play, state: str) -> None:
     assert len(shown) == 3
 
 
-def test_a_paused_entry_is_due_never(play: Play) -> None:
-    world = play(AGENT)
-    world.pause((Kind.HEARTBEAT, "ops"), at("2026-03-02 12:00"))
+def test_a_paused_entry_is_due_never(make_world: MakeWorld) -> None:
+    world = make_world(AGENT)
+    world.pause((Kind.HEARTBEAT, "ops"), utc("2026-03-02 12:00"))
     assert not Page(world).series("next_due")
 
 
-def test_counters_go_when_their_entry_goes_and_come_when_it_comes(play: Play) -> None:
-    world = play(BOTH)
+def test_counters_go_when_their_entry_goes_and_come_when_it_comes(make_world: MakeWorld) -> None:
+    world = make_world(BOTH)
     page = Page(world)
     world.run(minutes=61)
     assert page.series()["runs_total{cron,measure,ok,every}"] == 1
@@ -304,9 +305,9 @@ def test_counters_go_when_their_entry_goes_and_come_when_it_comes(play: Play) ->
     assert page.series()["runs_total{cron,measure,ok,every}"] == 0
 
 
-def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(play: Play) -> None:
+def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(make_world: MakeWorld) -> None:
     web = AGENT[AGENT.index("  ops:") :].replace("  ops:", "  web:")
-    world = play(BOTH.replace("cron:", f"{web}cron:"))
+    world = make_world(BOTH.replace("cron:", f"{web}cron:"))
     page = Page(world)
     world.run(minutes=61)
     world.wake("ops", "look")
@@ -318,18 +319,18 @@ def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(play: Play) ->
     assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 3
 
 
-def test_an_unexpected_reason_is_counted_too(play: Play) -> None:
+def test_an_unexpected_reason_is_counted_too(make_world: MakeWorld) -> None:
     """A reload disables the agent in the moment in which a slot of it has passed."""
-    world = play(AGENT)
+    world = make_world(AGENT)
     page = Page(world)
     world.run(minutes=1)
-    world.clock.forward(timedelta(minutes=29, seconds=30))
+    world.clock.advance(timedelta(minutes=29, seconds=30))
     world.reload(agent(enabled="false"))
     assert page.series()["skips_total{heartbeat,ops,disabled}"] == 1
 
 
-def test_entries_beyond_the_limit_have_no_series_and_are_counted(play: Play) -> None:
-    world = play("server: {metrics_entries: 1}\n" + BOTH)
+def test_entries_beyond_the_limit_have_no_series_and_are_counted(make_world: MakeWorld) -> None:
+    world = make_world("server: {metrics_entries: 1}\n" + BOTH)
     page = Page(world)
     world.run(minutes=61)
     series = page.series()
@@ -338,15 +339,15 @@ def test_entries_beyond_the_limit_have_no_series_and_are_counted(play: Play) -> 
     assert series["run_duration_seconds_count{cron}"] == 1
 
 
-def test_ten_thousand_different_errors_make_no_new_series(play: Play) -> None:
+def test_ten_thousand_different_errors_make_no_new_series(make_world: MakeWorld) -> None:
     count = 0
 
-    def fail(asked: object) -> str:
+    def fail(call: object) -> str:
         nonlocal count
         count += 1
         raise RuntimeError(f'error {count} "with quotes" and\nlines')
 
-    world = play(AGENT, scripts={"ops": fail})
+    world = make_world(AGENT, scripts={"ops": fail})
     page = Page(world)
     before = set(page.series())
     world.run(hours=10)
@@ -354,8 +355,8 @@ def test_ten_thousand_different_errors_make_no_new_series(play: Play) -> None:
     assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {"last_run", "last_tick"}
 
 
-def test_wakes_wait_and_are_counted_by_what_becomes_of_them(play: Play) -> None:
-    world = play(agent(interval="none"))
+def test_wakes_wait_and_are_counted_by_what_becomes_of_them(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none"))
     page = Page(world)
     world.pause((Kind.HEARTBEAT, "ops"))
     world.wake("ops", "look")
@@ -373,43 +374,43 @@ def test_wakes_wait_and_are_counted_by_what_becomes_of_them(play: Play) -> None:
     assert counted == {f"wakes_total{{ops,{result},api}}": 1 for result in ("deferred", "joined", "started")}
 
 
-def test_a_wake_from_within_its_own_run_is_counted_as_rejected(play: Play) -> None:
-    world = play(AGENT, scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))})
+def test_a_wake_from_within_its_own_run_is_counted_as_rejected(make_world: MakeWorld) -> None:
+    world = make_world(AGENT, scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))})
     page = Page(world)
     world.engine.tick(world.clock.read())
     with pytest.raises(Refused):
-        world.wake("ops", cause="life1/1")
+        world.wake("ops", cause="boot1/1")
     assert page.series()["wakes_total{ops,rejected,api}"] == 1
 
 
-def test_what_is_still_to_be_delivered_is_shown_by_channel(play: Play) -> None:
+def test_what_is_still_to_be_delivered_is_shown_by_channel(make_world: MakeWorld) -> None:
     hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
-    world = play(
+    world = make_world(
         hook + agent(deliver="hook"),
-        scripts={"ops": lambda asked: "The disk is full."},
-        sends=lambda _: DeliveryResult("retry", "no route"),
+        scripts={"ops": lambda call: "The disk is full."},
+        send=lambda _: DeliveryResult("retry", "no route"),
     )
     page = Page(world)
     world.run(seconds=30)
     series = page.series()
     assert series["outbox_pending{hook}"] == 1
     assert series["outbox_dead{hook}"] == 0
-    assert series["outbox_oldest_timestamp_seconds{hook}"] == at("2026-03-02 08:00").timestamp()
+    assert series["outbox_oldest_timestamp_seconds{hook}"] == utc("2026-03-02 08:00").timestamp()
     assert series["deliveries_total{hook,retried}"] == 1
 
 
-def test_the_page_has_metrics_of_the_process(play: Play) -> None:
-    world = play(BOTH)
+def test_the_page_has_metrics_of_the_process(make_world: MakeWorld) -> None:
+    world = make_world(BOTH)
     page = Page(world)
     page.running = {"heartbeat": 2}
-    page.reload_state = ReloadState(successful=False, succeeded_at=at("2026-03-02 07:00"), problem="no")
+    page.reload_state = ReloadState(successful=False, succeeded_at=utc("2026-03-02 07:00"), problem="no")
     world.run(minutes=1)
     series = page.series()
     assert series["build_info{2026a,1.2.3}"] == 1
     assert (series["running{heartbeat}"], series["running{cron}"]) == (2, 0)
     assert series["concurrency_limit"] == world.engine.plan.settings.limits.concurrency
     assert series["config_last_reload_successful"] == 0
-    assert series["config_last_reload_success_timestamp_seconds"] == at("2026-03-02 07:00").timestamp()
+    assert series["config_last_reload_success_timestamp_seconds"] == utc("2026-03-02 07:00").timestamp()
     assert series["config_hash"] == int(world.engine.plan.settings.hash[:12], 16)
     assert series["last_tick_timestamp_seconds"] == world.clock.now.timestamp()
     assert series["interval_seconds{heartbeat,ops}"] == 1800
@@ -418,24 +419,24 @@ def test_the_page_has_metrics_of_the_process(play: Play) -> None:
     assert series["db_bytes{wal}"] > 0
 
 
-def test_what_is_due_is_shown_with_its_age(play: Play) -> None:
-    world = play(AGENT)
-    world.clock.forward(timedelta(minutes=5))
+def test_what_is_due_is_shown_with_its_age(make_world: MakeWorld) -> None:
+    world = make_world(AGENT)
+    world.clock.advance(timedelta(minutes=5))
     series = Page(world).series()
     assert series["due_entries"] == 1
-    assert series["oldest_due_timestamp_seconds"] == at("2026-03-02 08:00").timestamp()
+    assert series["oldest_due_timestamp_seconds"] == utc("2026-03-02 08:00").timestamp()
 
 
-def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
-    page = Page(play(AGENT))
+def test_recovered_runs_and_stale_results_are_counted(make_world: MakeWorld) -> None:
+    page = Page(make_world(AGENT))
     page.metrics.count_event(RunRecovered(1, Kind.CRON, "measure", again=False))
     page.metrics.count_event(StaleResultDropped(1, Kind.HEARTBEAT, "ops"))
     assert page.series()["orphans_recovered_total{cron}"] == 1
     assert page.series()["stale_results_total"] == 1
 
 
-def test_without_a_database_the_counters_are_still_there(play: Play) -> None:
-    world = play(AGENT)
+def test_without_a_database_the_counters_are_still_there(make_world: MakeWorld) -> None:
+    world = make_world(AGENT)
     page = Page(world)
     now = ScrapeState(EngineHealth(), page.reload_state, {}, world.clock.now)
     text = page.metrics.render_page(None, now).decode()
@@ -456,10 +457,10 @@ def test_a_family_without_series_is_not_written() -> None:
     assert list(MetricFamily("counter", "x_total", "Help.").exposition_lines()) == []
 
 
-def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, play: Play) -> None:
+def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, make_world: MakeWorld) -> None:
     """The goal is a quarter of a second; the bound is loose, for the machine may be busy."""
     names = "\n".join(f"  a{number}: {{}}" for number in range(1000))
-    world = play(
+    world = make_world(
         "defaults: {agent: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}}\nagents:\n" + names
     )
     page = Page(world)
@@ -469,8 +470,8 @@ def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, play: Play) -> No
     assert text.count("\n") > 49_000
 
 
-def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interval(play: Play) -> None:
-    world = play(agent(interval="30m").replace("interval: 30m", 'schedule: "0 * * * *"'))
+def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interval(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m").replace("interval: 30m", 'schedule: "0 * * * *"'))
     page = Page(world)
     world.run(minutes=90)
     assert page.series("runs_total")["runs_total{heartbeat,ops,ok,schedule}"] == 2
@@ -480,9 +481,9 @@ def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interva
     assert page.series("skips_total")["skips_total{heartbeat,ops,missed}"] == 0
 
 
-def test_what_a_program_reports_to_have_cost_is_counted_and_stays_over_a_reload(play: Play) -> None:
+def test_what_a_program_reports_to_have_cost_is_counted_and_stays_over_a_reload(make_world: MakeWorld) -> None:
     report = '{"result": "HEARTBEAT_OK", "total_cost_usd": 0.25, "usage": {"input_tokens": 3, "output_tokens": 4}}'
-    world = play(agent(), scripts={"ops": lambda asked: report})
+    world = make_world(agent(), scripts={"ops": lambda call: report})
     page = Page(world)
     world.run(minutes=1)
     world.reload(agent(retries="0"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlite_utils import Database
 from test_story_slots import OPS
-from world import World
+from world import MakeWorld, World
 
 from scheduler.store.database import APPLICATION_ID, Store
 from scheduler.store.migrations import migrations
@@ -119,16 +118,16 @@ def test_the_daemon_continues_with_a_first_version_database(tmp_path: Path) -> N
     first_version_database(tmp_path / "state" / "heartbeatd.db")
     world = World(tmp_path, OPS)
     world.run(minutes=31)
-    assert [row["id"] for row in world.rows("ops")] == [41, 61, 62]
+    assert [row["id"] for row in world.records("ops")] == [41, 61, 62]
     world.store.close()
 
 
-def test_run_ids_continue_after_the_whole_history_was_deleted(play: Callable[..., World]) -> None:
-    world = play(OPS + "history: {keep: 1h}\n")
+def test_run_ids_continue_after_the_whole_history_was_deleted(make_world: MakeWorld) -> None:
+    world = make_world(OPS + "history: {keep: 1h}\n")
     world.run(minutes=31)
     world.pause(None)
     world.run(hours=5)
-    assert world.rows() == []
+    assert world.records() == []
     world.resume(None)
     world.run(minutes=31)
-    assert min(row["id"] for row in world.rows()) > 2
+    assert min(row["id"] for row in world.records()) > 2

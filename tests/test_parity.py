@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from config_file import complaints, read
 from parity import SYSTEMS, page, row, shown_by
-from world import Takes, World, at
+from world import Delayed, MakeWorld, World, utc
 
 import heartbeat
 from heartbeat.checklist import has_work, open_tasks
@@ -25,9 +25,8 @@ from scheduler.model.outcome import Trigger
 from scheduler.model.settings import Target
 from scheduler.store import targets
 
-Play = Callable[..., World]
 HERE = Path(__file__).parent
-NOW = at("2026-03-02 08:00")
+NOW = utc("2026-03-02 08:00")
 
 
 def agent(**keys: str) -> str:
@@ -42,17 +41,17 @@ def agent(**keys: str) -> str:
 def says(*texts: object) -> dict[str, Callable[..., object]]:
     """The agent says these one after the other, the last one again and again."""
     left = list(texts)
-    return {"ops": lambda asked: left.pop(0) if len(left) > 1 else left[0]}
+    return {"ops": lambda call: left.pop(0) if len(left) > 1 else left[0]}
 
 
 def ends(world: World) -> list[str]:
     """How the slots ended, without their times."""
-    return [line[12:] for line in world.story()]
+    return [line[12:] for line in world.history()]
 
 
 @row("claw0", 1)
-def test_claw0_a_file_that_exists_switches_the_heartbeat_on_and_deleting_it_off(play: Play) -> None:
-    world = play(agent(checklist="HEARTBEAT.md"))
+def test_claw0_a_file_that_exists_switches_the_heartbeat_on_and_deleting_it_off(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md"))
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(minutes=1)
     file.unlink()
@@ -61,8 +60,8 @@ def test_claw0_a_file_that_exists_switches_the_heartbeat_on_and_deleting_it_off(
 
 
 @row("claw0", 2)
-def test_claw0_each_check_refuses_with_its_reason(play: Play) -> None:
-    world = play(agent(checklist='"# nothing\\n"'))
+def test_claw0_each_check_refuses_with_its_reason(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist='"# nothing\\n"'))
     world.run(minutes=1)
     world.reload(agent(show_alerts="false"))
     world.run(minutes=30)
@@ -70,7 +69,7 @@ def test_claw0_each_check_refuses_with_its_reason(play: Play) -> None:
     world.run(minutes=30)
     world.resume(None)
     world.reload(agent(active_hours='"10:00-11:00"'))
-    world.until("2026-03-02 10:01")
+    world.run_until("2026-03-02 10:01")
     assert ends(world) == [
         "interval skipped checklist_empty", "interval skipped not_shown", "interval skipped paused",
         "interval skipped active_hours", "interval ok heartbeat_ok",
@@ -78,8 +77,8 @@ def test_claw0_each_check_refuses_with_its_reason(play: Play) -> None:
 
 
 @row("claw0", 2)
-def test_claw0_each_check_can_be_asked_beforehand(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(checklist='"# nothing\\n"', show_alerts="false"))
+def test_claw0_each_check_can_be_asked_beforehand(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(checklist='"# nothing\\n"', show_alerts="false"))
     world.run(minutes=1)
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
     now = json.loads(capsys.readouterr().out)["now"]
@@ -89,9 +88,9 @@ def test_claw0_each_check_can_be_asked_beforehand(play: Play, capsys: pytest.Cap
 
 @row("claw0", 9)
 def test_claw0_the_status_tells_what_is_on_in_hours_due_and_not_to_be_told_again(
-    play: Play, capsys: pytest.CaptureFixture[str]
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = play(agent(active_hours='"08:00-22:00"'), scripts=says("the disk is full"))
+    world = make_world(agent(active_hours='"08:00-22:00"'), scripts=says("the disk is full"))
     world.run(minutes=40)
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -114,10 +113,10 @@ def test_claw0_heartbeat_ok_is_silent_and_so_is_a_rest_of_five_characters() -> N
 
 
 @row("claw0", 6)
-def test_claw0_the_same_text_is_told_once_in_24_hours_whatever_its_case(play: Play) -> None:
-    world = play(agent(interval="8h"), scripts=says("Disk FULL", "  disk   full"))
+def test_claw0_the_same_text_is_told_once_in_24_hours_whatever_its_case(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="8h"), scripts=says("Disk FULL", "  disk   full"))
     world.run(hours=25)
-    assert [moment for moment, _, _ in world.said] == [NOW, NOW + timedelta(hours=24)]
+    assert [moment for moment, _, _ in world.delivered] == [NOW, NOW + timedelta(hours=24)]
 
 
 @row("claw0", 8)
@@ -126,8 +125,8 @@ def test_claw0_the_agent_may_be_a_function_in_the_same_process() -> None:
 
 
 @row("claw0", 9)
-def test_claw0_a_heartbeat_can_be_triggered_by_hand(play: Play) -> None:
-    world = play(agent(interval="none"))
+def test_claw0_a_heartbeat_can_be_triggered_by_hand(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none"))
     world.wake("ops", source=Trigger.MANUAL)
     world.run(minutes=1)
     assert ends(world) == ["manual ok heartbeat_ok"]
@@ -165,21 +164,21 @@ agents:
 
 
 @row("GoClaw", 2)
-def test_goclaw_the_daemon_sleeps_until_the_next_one_is_due(play: Play) -> None:
-    world = play(agent(interval="20s"))
+def test_goclaw_the_daemon_sleeps_until_the_next_one_is_due(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="20s"))
     world.run(seconds=1)
     assert world.engine.tick(world.clock.read()) == NOW + timedelta(seconds=20)
 
 
 @row("GoClaw", 3)
-def test_goclaw_a_beat_says_what_triggered_it(play: Play) -> None:
-    world = play(agent() + 'cron: {measure: {schedule: "20 8 * * *", command: x, wake_heartbeat: ops}}\n')
+def test_goclaw_a_beat_says_what_triggered_it(make_world: MakeWorld) -> None:
+    world = make_world(agent() + 'cron: {measure: {schedule: "20 8 * * *", command: x, wake_heartbeat: ops}}\n')
     world.run(minutes=5)
     world.wake("ops", source=Trigger.MANUAL)
     world.run(minutes=5)
     world.wake("ops", source=Trigger.API)
     world.run(minutes=15)
-    assert [line.split()[2] for line in world.story("ops")] == ["interval", "manual", "api", "cron"]
+    assert [line.split()[2] for line in world.history("ops")] == ["interval", "manual", "api", "cron"]
 
 
 @row("GoClaw", 4)
@@ -192,20 +191,20 @@ def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_and_at_most_its_share()
 
 
 @row("GoClaw", 5)
-def test_goclaw_a_skip_outside_the_hours_advances(play: Play) -> None:
-    world = play(agent(active_hours='"07:00-08:30"'))
-    world.until("2026-03-03 07:01")
+def test_goclaw_a_skip_outside_the_hours_advances(make_world: MakeWorld) -> None:
+    world = make_world(agent(active_hours='"07:00-08:30"'))
+    world.run_until("2026-03-03 07:01")
     assert ends(world) == ["interval ok heartbeat_ok", "interval skipped active_hours x45", "interval ok heartbeat_ok"]
 
 
 @row("GoClaw", 6)
-def test_goclaw_a_failure_is_retried_after_a_second_and_two_and_then_told(play: Play) -> None:
-    world = play(agent(retries="2"), scripts=says(1, 1, "Disk full"))
+def test_goclaw_a_failure_is_retried_after_a_second_and_two_and_then_told(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"), scripts=says(1, 1, "Disk full"))
     world.run(minutes=1)
-    waits = [later.at - earlier.at for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
+    waits = [later.at - earlier.at for earlier, later in zip(world.calls, world.calls[1:], strict=False)]
     assert ends(world) == ["interval alert"]
     assert [round(wait.total_seconds()) for wait in waits] == [1, 2]
-    assert [text for _, _, text in world.said] == ["Disk full"]
+    assert [text for _, _, text in world.delivered] == ["Disk full"]
 
 
 @row("GoClaw", 7)
@@ -216,23 +215,23 @@ def test_goclaw_heartbeat_ok_anywhere_silences_all_where_that_is_wished() -> Non
 
 @row("GoClaw", 9)
 @pytest.mark.parametrize(("light", "has_soul"), [("true", False), ("false", True)])
-def test_goclaw_light_context_is_the_checklist_alone(play: Play, light: str, has_soul: bool) -> None:
-    world = play(agent(light_context=light))
+def test_goclaw_light_context_is_the_checklist_alone(make_world: MakeWorld, light: str, has_soul: bool) -> None:
+    world = make_world(agent(light_context=light))
     world.write("ops/SOUL.md", "You are calm.")
     world.run(minutes=1)
-    assert ("You are calm." in world.asked[0].stdin, "- look" in world.asked[0].stdin) == (has_soul, True)
+    assert ("You are calm." in world.calls[0].stdin, "- look" in world.calls[0].stdin) == (has_soul, True)
 
 
 @row("GoClaw", 14)
-def test_goclaw_many_jobs_beside_one_agent_and_none_of_their_output_suppressed(play: Play) -> None:
+def test_goclaw_many_jobs_beside_one_agent_and_none_of_their_output_suppressed(make_world: MakeWorld) -> None:
     jobs = "cron:\n  a: {every: 30m, command: x, deliver: log}\n  b: {schedule: '15 * * * *', command: x, deliver: log, wake_heartbeat: ops}\n"
     once = "  c: {at: '2026-03-02T09:00', command: x, deliver: log}\n"
-    scripts = {"a": lambda asked: "HEARTBEAT_OK", "b": lambda asked: "same", "c": lambda asked: "once"}
-    world = play(agent(interval="none") + jobs + once, scripts=scripts)
+    scripts = {"a": lambda call: "HEARTBEAT_OK", "b": lambda call: "same", "c": lambda call: "once"}
+    world = make_world(agent(interval="none") + jobs + once, scripts=scripts)
     world.run(hours=2, minutes=1)
-    assert [text for _, name, text in world.said if name == "c"] == ["once"]
-    assert [text for _, name, text in world.said if name == "a"] == ["HEARTBEAT_OK"] * 4
-    assert [text for _, name, text in world.said if name == "b"] == ["same"] * 2
+    assert [text for _, name, text in world.delivered if name == "c"] == ["once"]
+    assert [text for _, name, text in world.delivered if name == "a"] == ["HEARTBEAT_OK"] * 4
+    assert [text for _, name, text in world.delivered if name == "b"] == ["same"] * 2
 
 
 @row("PicoClaw", 1)
@@ -247,8 +246,8 @@ def test_picoclaw_enabled_and_interval_may_come_from_the_environment(tmp_path: P
 
 
 @row("PicoClaw", 2)
-def test_picoclaw_a_missing_file_is_written_from_a_template_and_this_beat_skipped(play: Play) -> None:
-    world = play(agent(checklist="HEARTBEAT.md", on_missing="create"))
+def test_picoclaw_a_missing_file_is_written_from_a_template_and_this_beat_skipped(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md", on_missing="create"))
     world.write("ops/SOUL.md", "")
     world.run(minutes=31)
     assert ends(world) == ["interval skipped checklist_missing", "interval skipped checklist_empty"]
@@ -256,32 +255,32 @@ def test_picoclaw_a_missing_file_is_written_from_a_template_and_this_beat_skippe
 
 
 @row("PicoClaw", 3)
-def test_picoclaw_the_prompt_holds_instructions_the_time_and_the_whole_file(play: Play) -> None:
-    world = play(agent())
+def test_picoclaw_the_prompt_holds_instructions_the_time_and_the_whole_file(make_world: MakeWorld) -> None:
+    world = make_world(agent())
     world.run(minutes=1)
     assert all(
-        part in world.asked[0].stdin
+        part in world.calls[0].stdin
         for part in ("This is a scheduled heartbeat run", "Monday 2026-03-02 08:00", "HEARTBEAT_OK", "- look")
     )
 
 
 @row("PicoClaw", 4)
-def test_picoclaw_the_first_beat_comes_soon_after_the_start(play: Play) -> None:
-    world = play(agent(interval="1h", stagger="10%"))
+def test_picoclaw_the_first_beat_comes_soon_after_the_start(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", stagger="10%"))
     world.run(minutes=7)
     assert ends(world) == ["interval ok heartbeat_ok"]
 
 
 @row("PicoClaw", 5)
-def test_picoclaw_a_beat_knows_nothing_of_the_one_before(play: Play) -> None:
-    world = play(agent(), scripts=says("The disk of b is full", "HEARTBEAT_OK"))
+def test_picoclaw_a_beat_knows_nothing_of_the_one_before(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts=says("The disk of b is full", "HEARTBEAT_OK"))
     world.run(minutes=31)
-    assert len(world.asked) == 2
-    assert "disk of b" not in world.asked[1].stdin
+    assert len(world.calls) == 2
+    assert "disk of b" not in world.calls[1].stdin
 
 
 @row("PicoClaw", 6)
-def test_picoclaw_the_agent_itself_is_asked_with_all_its_tools(play: Play) -> None:
+def test_picoclaw_the_agent_itself_is_asked_with_all_its_tools(make_world: MakeWorld) -> None:
     report = {
         "type": "result",
         "is_error": False,
@@ -289,16 +288,16 @@ def test_picoclaw_the_agent_itself_is_asked_with_all_its_tools(play: Play) -> No
         "total_cost_usd": 0.02,
         "usage": {"input_tokens": 5, "output_tokens": 7},
     }
-    world = play(agent(), scripts=says(json.dumps(report)))
+    world = make_world(agent(), scripts=says(json.dumps(report)))
     world.run(minutes=1)
-    (found,) = world.rows()
-    assert [text for _, _, text in world.said] == ["Disk full"]
+    (found,) = world.records()
+    assert [text for _, _, text in world.delivered] == ["Disk full"]
     assert (found["cost_usd"], found["tokens"]["input"], found["tokens"]["output"]) == (0.02, 5, 7)
 
 
 @row("PicoClaw", 7)
-def test_picoclaw_nothing_an_error_silence_and_a_text_each_have_their_end(play: Play) -> None:
-    world = play(agent(retries="0"), scripts=says("", 1, "HEARTBEAT_OK", "Disk full"))
+def test_picoclaw_nothing_an_error_silence_and_a_text_each_have_their_end(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"), scripts=says("", 1, "HEARTBEAT_OK", "Disk full"))
     world.run(minutes=91)
     assert ends(world) == ["interval ok empty", "interval failed exit", "interval ok heartbeat_ok", "interval alert"]
 
@@ -307,43 +306,43 @@ WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{targ
 
 
 @row("GoClaw", 10)
-def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(play: Play) -> None:
-    world = play(WITH_CHAT + agent())
+def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(make_world: MakeWorld) -> None:
+    world = make_world(WITH_CHAT + agent())
     for whom, title in (("7", "Family"), ("8", "Work")):
-        world.ask(NoteActivity("ops", Target("chat", whom), title))
+        world.request(NoteActivity("ops", Target("chat", whom), title))
     known = targets.known_targets(world.store.connection, "ops")
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
 
 @row("PicoClaw", 8)
-def test_picoclaw_the_last_chat_of_a_user_is_told_and_an_internal_one_never_is(play: Play) -> None:
-    world = play(WITH_CHAT + agent(deliver="last"), scripts=says("Disk full"))
+def test_picoclaw_the_last_chat_of_a_user_is_told_and_an_internal_one_never_is(make_world: MakeWorld) -> None:
+    world = make_world(WITH_CHAT + agent(deliver="last"), scripts=says("Disk full"))
     world.inbox.submit(NoteActivity("ops", Target("chat", "7")))
     with pytest.raises(Refused, match="internal"):
-        world.ask(NoteActivity("ops", Target("cli", "direct")))
+        world.request(NoteActivity("ops", Target("cli", "direct")))
     world.run(minutes=1)
-    assert world.rows()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "7", "state": "delivered"}]
+    assert world.records()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "7", "state": "delivered"}]
 
 
 @row("PicoClaw", 7)
-def test_picoclaw_a_text_for_the_user_and_one_for_the_log(play: Play) -> None:
-    world = play(agent(), scripts=says(json.dumps({"text": "Disk full", "log": "looked at 3 hosts"})))
+def test_picoclaw_a_text_for_the_user_and_one_for_the_log(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts=says(json.dumps({"text": "Disk full", "log": "looked at 3 hosts"})))
     world.run(minutes=1)
-    assert [text for _, _, text in world.said] == ["Disk full"]
-    assert (world.rows()[0]["log"], world.rows()[0]["text"]) == ("looked at 3 hosts", "Disk full")
+    assert [text for _, _, text in world.delivered] == ["Disk full"]
+    assert (world.records()[0]["log"], world.records()[0]["text"]) == ("looked at 3 hosts", "Disk full")
     assert [event.log for event in world.events if isinstance(event, RunClosed)] == ["looked at 3 hosts"]
 
 
 @row("PicoClaw", 9)
-def test_picoclaw_the_tools_that_were_used_stand_in_the_row(play: Play) -> None:
+def test_picoclaw_the_tools_that_were_used_stand_in_the_row(make_world: MakeWorld) -> None:
     tools = [{"name": "ssh", "duration_ms": 1250}, {"name": "df"}]
-    world = play(
+    world = make_world(
         agent(retries="0"),
         scripts=says(*(json.dumps({"text": "x", "error": error, "tool_calls": tools}) for error in ("", "boom"))),
     )
     world.run(minutes=31)
     told = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df", "count": 1, "duration_ms": None}]
-    assert [(row["outcome"], row["tool_calls"]) for row in world.rows()] == [("alert", told), ("failed", told)]
+    assert [(row["outcome"], row["tool_calls"]) for row in world.records()] == [("alert", told), ("failed", told)]
 
 
 @row("MisterMorph", 1)
@@ -354,19 +353,21 @@ def test_mistermorph_an_interval_of_0m_disables_and_a_workspace_may_begin_at_hom
 
 
 @row("MisterMorph", 2)
-def test_mistermorph_a_slot_during_a_run_is_skipped(play: Play) -> None:
-    world = play(agent(interval="1m", timeout="5m"), scripts=says(Takes("HEARTBEAT_OK", timedelta(seconds=150)), "HEARTBEAT_OK"))
+def test_mistermorph_a_slot_during_a_run_is_skipped(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(interval="1m", timeout="5m"), scripts=says(Delayed("HEARTBEAT_OK", timedelta(seconds=150)), "HEARTBEAT_OK")
+    )
     world.run(seconds=185)
     assert ends(world) == ["interval ok heartbeat_ok", "interval skipped already_running x2", "interval ok heartbeat_ok"]
 
 
 @row("MisterMorph", 3)
-def test_mistermorph_the_facts_of_a_beat_travel_as_meta(play: Play) -> None:
-    world = play(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
+def test_mistermorph_the_facts_of_a_beat_travel_as_meta(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
     world.run(minutes=31)
-    world.ask(NoteActivity("ops", None, None, 3, 1))
+    world.request(NoteActivity("ops", None, None, 3, 1))
     world.run(minutes=30)
-    failed, fine = (json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked[1:])
+    failed, fine = (json.loads(str(call.env["HEARTBEATD_META"])) for call in world.calls[1:])
     assert (failed["trigger"], failed["scheduled_at"], failed["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)
     assert (failed["last_success"], failed["last_error"]) == (None, "exit code 1")
     assert (fine["last_success"], fine["last_error"]) == ("2026-03-02T08:30:00Z", None)
@@ -382,10 +383,10 @@ def test_mistermorph_an_answer_is_an_alert_or_exactly_the_token() -> None:
 
 
 @row("MisterMorph", 5)
-def test_mistermorph_ok_is_no_message_and_an_alert_is_sent_once(play: Play) -> None:
-    world = play(agent(), scripts=says("HEARTBEAT_OK", "Disk full"))
+def test_mistermorph_ok_is_no_message_and_an_alert_is_sent_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts=says("HEARTBEAT_OK", "Disk full"))
     world.run(minutes=91)
-    assert [text for _, _, text in world.said] == ["Disk full"]
+    assert [text for _, _, text in world.delivered] == ["Disk full"]
     assert ends(world)[2:] == ["interval alert duplicate"] * 2
 
 
@@ -397,29 +398,31 @@ def test_mistermorph_the_agent_may_be_a_program_or_a_gateway_with_its_own_sessio
 
 @row("MisterMorph", 7)
 @pytest.mark.parametrize(("isolated", "session"), [("false", "main"), ("true", "isolated")])
-def test_mistermorph_meta_says_in_which_session_it_runs(play: Play, isolated: str, session: str) -> None:
+def test_mistermorph_meta_says_in_which_session_it_runs(make_world: MakeWorld, isolated: str, session: str) -> None:
     runner = "runner: {kind: python, call: 'agent:beat'}"
-    world = play(agent(isolated_session=isolated).replace("runner: {kind: command, argv: [agent]}", runner), scripts=says("{}"))
+    world = make_world(
+        agent(isolated_session=isolated).replace("runner: {kind: command, argv: [agent]}", runner), scripts=says("{}")
+    )
     world.run(minutes=1)
-    assert json.loads(world.asked[0].stdin)["meta"]["session"] == session
+    assert json.loads(world.calls[0].stdin)["meta"]["session"] == session
 
 
 @row("MisterMorph", 8)
 @pytest.mark.parametrize(
     "keys", [{"checklist": "HEARTBEAT.md", "on_missing": "run"}, {"checklist": '"# none\\n"', "on_empty": "run"}]
 )
-def test_mistermorph_without_a_checklist_it_may_look_around_anyway(play: Play, keys: dict[str, str]) -> None:
-    world = play(agent(**keys))
+def test_mistermorph_without_a_checklist_it_may_look_around_anyway(make_world: MakeWorld, keys: dict[str, str]) -> None:
+    world = make_world(agent(**keys))
     world.run(minutes=1)
     assert ends(world) == ["interval ok heartbeat_ok"]
-    assert "- look" not in world.asked[0].stdin
+    assert "- look" not in world.calls[0].stdin
 
 
 @row("MisterMorph", 6)
-def test_mistermorph_repeated_failures_are_told_with_the_last_error(play: Play) -> None:
-    world = play(agent(retries="0"), scripts={"ops": lambda asked: SystemError("out of cheese")})
+def test_mistermorph_repeated_failures_are_told_with_the_last_error(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"), scripts={"ops": lambda call: SystemError("out of cheese")})
     world.run(minutes=31)
-    assert [text.splitlines()[:2] for *_, text in world.said] == [
+    assert [text.splitlines()[:2] for *_, text in world.delivered] == [
         [
             "Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
             "bad_answer: SystemError: out of cheese",
@@ -428,17 +431,17 @@ def test_mistermorph_repeated_failures_are_told_with_the_last_error(play: Play) 
 
 
 @row("MisterMorph", 9)
-def test_mistermorph_alerts_without_a_chat_go_to_the_log(play: Play) -> None:
-    world = play(agent(deliver=""), scripts=says("Disk full"))
+def test_mistermorph_alerts_without_a_chat_go_to_the_log(make_world: MakeWorld) -> None:
+    world = make_world(agent(deliver=""), scripts=says("Disk full"))
     world.run(minutes=1)
-    assert world.rows()[0]["delivery"]["targets"][0]["channel"] == "log"
+    assert world.records()[0]["delivery"]["targets"][0]["channel"] == "log"
 
 
 @row("MisterMorph", 10)
-def test_mistermorph_each_chat_has_its_heartbeat_by_an_anchor(play: Play) -> None:
-    world = play(agent().replace("  ops:\n", "  ops: &chat\n") + "  work: *chat\n")
+def test_mistermorph_each_chat_has_its_heartbeat_by_an_anchor(make_world: MakeWorld) -> None:
+    world = make_world(agent().replace("  ops:\n", "  ops: &chat\n") + "  work: *chat\n")
     world.run(minutes=1)
-    assert sorted(asked.name for asked in world.asked) == ["ops", "work"]
+    assert sorted(call.name for call in world.calls) == ["ops", "work"]
 
 
 @row("nanobot", 1)
@@ -474,13 +477,13 @@ def test_nanobot_callbacks_execute_and_notify() -> None:
 
 
 @row("nanobot", 5)
-def test_nanobot_the_file_is_read_at_every_beat(play: Play) -> None:
-    world = play(agent(checklist="HEARTBEAT.md"))
+def test_nanobot_the_file_is_read_at_every_beat(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md"))
     for text in ("- first\n", "- second\n"):
         world.write("ops/HEARTBEAT.md", text)
         world.run(minutes=29)
-    assert ["- first" in asked.stdin for asked in world.asked] == [True, False]
-    assert "- second" in world.asked[1].stdin
+    assert ["- first" in call.stdin for call in world.calls] == [True, False]
+    assert "- second" in world.calls[1].stdin
 
 
 @row("OpenClaw", 1)
@@ -490,35 +493,35 @@ def test_openclaw_markup_around_the_token_and_a_short_rest_are_silent(answer: st
 
 
 @row("OpenClaw", 2)
-def test_openclaw_a_heartbeat_is_timed_by_cron(play: Play) -> None:
-    world = play(agent(interval="", schedule='"0 9,17 * * mon-fri"'))
+def test_openclaw_a_heartbeat_is_timed_by_cron(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="", schedule='"0 9,17 * * mon-fri"'))
     world.run(days=1)
-    assert world.story() == ["03-02 09:00 schedule ok heartbeat_ok", "03-02 17:00 schedule ok heartbeat_ok"]
+    assert world.history() == ["03-02 09:00 schedule ok heartbeat_ok", "03-02 17:00 schedule ok heartbeat_ok"]
 
 
 @row("OpenClaw", 4)
 @pytest.mark.parametrize(("mode", "beats"), [("now", ["08:10", "08:30"]), ("next", ["08:30"])])
-def test_openclaw_a_job_wakes_now_or_at_the_next_heartbeat(play: Play, mode: str, beats: list[str]) -> None:
+def test_openclaw_a_job_wakes_now_or_at_the_next_heartbeat(make_world: MakeWorld, mode: str, beats: list[str]) -> None:
     job = f'cron: {{mail: {{schedule: "10 8 * * *", command: x, wake_heartbeat: ops, wake_mode: {mode}}}}}\n'
-    world = play(agent() + job)
+    world = make_world(agent() + job)
     world.run(minutes=31)
-    assert [f"{asked.at:%H:%M}" for asked in world.asked if asked.name == "ops"][1:] == beats
-    assert "mail" in next(asked.stdin for asked in world.asked if asked.name == "ops" and f"{asked.at:%H:%M}" == beats[0])
+    assert [f"{call.at:%H:%M}" for call in world.calls if call.name == "ops"][1:] == beats
+    assert "mail" in next(call.stdin for call in world.calls if call.name == "ops" and f"{call.at:%H:%M}" == beats[0])
 
 
 @row("OpenClaw", 5)
-def test_openclaw_what_is_shown_is_chosen(play: Play) -> None:
-    world = play(agent(show_ok="true", show_alerts="false"), scripts=says("HEARTBEAT_OK", "Disk full"))
+def test_openclaw_what_is_shown_is_chosen(make_world: MakeWorld) -> None:
+    world = make_world(agent(show_ok="true", show_alerts="false"), scripts=says("HEARTBEAT_OK", "Disk full"))
     world.run(minutes=31)
-    assert [text for _, _, text in world.said] == ["HEARTBEAT_OK"]
+    assert [text for _, _, text in world.delivered] == ["HEARTBEAT_OK"]
     assert ends(world)[1] == "interval alert not_shown"
 
 
 @row("ZeroClaw", 3)
-def test_zeroclaw_the_interval_grows_while_an_agent_fails(play: Play) -> None:
-    world = play(agent(backoff_on_failure="true", retries="0"), scripts=says(1, 1, "HEARTBEAT_OK"))
+def test_zeroclaw_the_interval_grows_while_an_agent_fails(make_world: MakeWorld) -> None:
+    world = make_world(agent(backoff_on_failure="true", retries="0"), scripts=says(1, 1, "HEARTBEAT_OK"))
     world.run(hours=3, minutes=45)
-    assert [f"{asked.at:%H:%M}" for asked in world.asked] == ["08:00", "09:00", "11:00", "11:30"]
+    assert [f"{call.at:%H:%M}" for call in world.calls] == ["08:00", "09:00", "11:00", "11:30"]
 
 
 def functions(file: str) -> set[str]:

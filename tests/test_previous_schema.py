@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from world import World, at
+from world import World, utc
 
 from scheduler.store.database import APPLICATION_ID, open_read_only_any_version
 
@@ -70,25 +70,25 @@ def test_the_dump_has_rows_in_every_table(state: Path) -> None:
 
 def test_an_interrupted_run_is_attempted_again(world: World) -> None:
     world.settle()
-    (run,) = [row for row in world.rows("slow") if row["slot"] == "2026-03-02T12:30:00Z"]
+    (run,) = [row for row in world.records("slow") if row["slot"] == "2026-03-02T12:30:00Z"]
     assert (run["id"], run["attempt"], run["outcome"]) == (29, 2, "ok")
 
 
 def test_waiting_wakes_are_delivered(world: World) -> None:
     world.run(hours=1)
-    woken = {asked.name: asked for asked in world.asked if "You were woken" in asked.stdin}
+    woken = {call.name: call for call in world.calls if "You were woken" in call.stdin}
     assert "By api pager:" in woken["ops"].stdin
-    assert woken["ops"].at == at("2026-03-02 13:02")  # a gateway held the lane until then
+    assert woken["ops"].at == utc("2026-03-02 13:02")  # a gateway held the lane until then
     assert "By api queue:" in woken["slow"].stdin
 
 
 def test_queued_messages_are_delivered(world: World) -> None:
     world.run(hours=12)
-    assert [text for _, name, text in world.said if name == "slow"] == ["Nothing new, but a word."]
+    assert [text for _, name, text in world.delivered if name == "slow"] == ["Nothing new, but a word."]
 
 
 def test_a_later_alert_goes_to_the_known_target(world: World) -> None:
-    world.scripts["ops"] = lambda asked: "The disk is full."
+    world.scripts["ops"] = lambda call: "The disk is full."
     world.run(hours=1)
     sent = world.store.connection.execute("select channel, whom from outbox where text = 'The disk is full.' order by id")
     assert [tuple(row) for row in sent] == [("ops-room", ""), ("chat", "4711")]
@@ -96,22 +96,22 @@ def test_a_later_alert_goes_to_the_known_target(world: World) -> None:
 
 def test_every_slot_still_has_exactly_one_run_record(world: World) -> None:
     world.run(hours=2)
-    slots = [(row["name"], row["trigger"], row["slot"]) for row in world.rows()]
+    slots = [(row["name"], row["trigger"], row["slot"]) for row in world.records()]
     assert len(slots) == len(set(slots))
-    on_the_grid = [row["slot"][11:16] for row in world.rows("ops") if row["trigger"] == "interval"]
+    on_the_grid = [row["slot"][11:16] for row in world.records("ops") if row["trigger"] == "interval"]
     assert on_the_grid[-4:] == ["12:15", "13:00", "13:45", "14:30"]
 
 
 def test_an_open_incident_ends_with_its_notification(world: World) -> None:
     world.run(hours=1)
-    assert [text for _, name, text in world.said if name == "retried"] == [
+    assert [text for _, name, text in world.delivered if name == "retried"] == [
         "Cron job retried works again. Before that it failed 14 times in a row, since 2026-03-02 08:00 UTC (5h)."
     ]
 
 
 def test_a_one_time_job_that_was_seen_before_still_runs_at_its_time(world: World) -> None:
-    world.until("2026-03-05 09:01")
-    assert world.story("later") == ["03-05 09:00 at ok"]
+    world.run_until("2026-03-05 09:01")
+    assert world.history("later") == ["03-05 09:00 at ok"]
 
 
 def test_spending_of_the_day_is_kept(state: Path) -> None:

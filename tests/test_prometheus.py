@@ -25,7 +25,7 @@ from servers.messages import refuses, says
 from servers.scripted import Server
 from test_daemon import Daemon
 from test_metrics import Page
-from world import Takes, World
+from world import Delayed, MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
@@ -233,7 +233,7 @@ def quarter(world: World) -> Iterator[tuple[datetime, str]]:
     page = Page(world)
     yield from scrapes(page, world)
     page = Page(world)  # the counters of the next life, which begins with what this one leaves open
-    world.off(seconds=20)
+    world.downtime(seconds=20)
     world.clock.now += timedelta(seconds=10)  # the steady clock stands still
     yield from scrapes(page, world)
 
@@ -269,29 +269,29 @@ def samples(when: datetime, text: str) -> Iterator[str]:
             yield f"{sample.name}{{{LABELS}{labels}}} {sample.value} {when.timestamp()}"
 
 
-def troubled(play: Callable[..., World], model: Server, stingy: Server, picky: Server) -> World:
+def troubled(make_world: MakeWorld, model: Server, stingy: Server, picky: Server) -> World:
     count = iter(range(1000))
-    return play(
+    return make_world(
         TROUBLED.replace("MODEL", model.url).replace("STINGY", stingy.url).replace("PICKY", picky.url),
         scripts={
-            "loud": lambda asked: f"The disk is full, {next(count)}.",
-            "failing": lambda asked: 3,
-            "cut": lambda asked: '{"text": "The disk is", "truncated": true}',
-            "long": lambda asked: Takes("", timedelta(minutes=3)),
-            "longer": lambda asked: Takes("", timedelta(minutes=4)),
+            "loud": lambda call: f"The disk is full, {next(count)}.",
+            "failing": lambda call: 3,
+            "cut": lambda call: '{"text": "The disk is", "truncated": true}',
+            "long": lambda call: Delayed("", timedelta(minutes=3)),
+            "longer": lambda call: Delayed("", timedelta(minutes=4)),
         },
-        prechecks={"blind": lambda asked: 1},
-        sends=sent,
+        prechecks={"blind": lambda call: 1},
+        send=sent,
     )
 
 
 def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show(
-    tmp_path: Path, play: Callable[..., World], prometheus: Begin
+    tmp_path: Path, make_world: MakeWorld, prometheus: Begin
 ) -> None:
     well, broke = says("HEARTBEAT_OK"), refuses(402, "billing_error", "no credit is left")
     unknown = refuses(404, "not_found_error", "no such model")
     with Server([well]) as model, Server([well, broke]) as stingy, Server([unknown]) as picky:
-        end = stored(tmp_path, quarter(troubled(play, model, stingy, picky)))
+        end = stored(tmp_path, quarter(troubled(make_world, model, stingy, picky)))
     (tmp_path / "prometheus.yml").write_text("{}")
     it = prometheus(tmp_path / "prometheus.yml")
     it.until(lambda: it.ask("status/buildinfo"))

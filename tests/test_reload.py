@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from world import World
+from world import MakeWorld, World
 
 from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Refused, Request
-
-Play = Callable[..., World]
 
 GOOD = 'agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, checklist: "- a\\n", deliver: log}}}\n'
 WRONG = GOOD.replace("30m", "soon")
@@ -53,9 +50,9 @@ class Saving:
 
 
 @pytest.fixture
-def saved(play: Play, caplog: pytest.LogCaptureFixture) -> Saving:
+def saved(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> Saving:
     caplog.set_level(logging.DEBUG)
-    return Saving(play(GOOD), caplog)
+    return Saving(make_world(GOOD), caplog)
 
 
 def test_a_file_that_is_refused_is_logged_once_whoever_looks_at_it(saved: Saving) -> None:
@@ -80,19 +77,19 @@ def test_the_same_file_with_another_fault_is_logged_again(saved: Saving) -> None
 
 
 def test_a_watched_file_that_lost_most_of_its_entries_is_doubted_before_anything_is_taken_from_it(
-    play: Play, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     beat = GOOD[len("agents: {ops: ") : -len("}\n")]
     many = "agents: {" + ", ".join(f"{name}: {beat}" for name in ("a", "b", "c", "d")) + "}\n"
-    saved = Saving(play(many), caplog)
+    saved = Saving(make_world(many), caplog)
     saved.world.run(minutes=1)
     before = saved.world.engine.plan
     lost = f"agents: {{a: {beat}}}\n"
     with pytest.raises(Refused, match="removes 3 of 4 entries"):
         saved(lost, watched=True)
-    ran = len(saved.world.rows())
+    ran = len(saved.world.records())
     saved.world.run(minutes=30)
     assert saved.world.engine.plan is before
-    assert sorted(row["name"] for row in saved.world.rows()[ran:]) == ["a", "b", "c", "d"]
+    assert sorted(row["name"] for row in saved.world.records()[ran:]) == ["a", "b", "c", "d"]
     assert saved(lost) == 0  # somebody says that it is meant
     assert set(saved.world.engine.plan.entries) == {("heartbeat", "a")}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_cli_reading import add_run, live
-from world import Asked, Takes, World, at
+from world import AgentCall, Delayed, MakeWorld, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import report
@@ -22,8 +22,6 @@ from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report as summed_up
 from scheduler.store import run_history
 from scheduler.store.database import Store, open_read_only
-
-Play = Callable[..., World]
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -185,25 +183,25 @@ def lot(*what: object) -> float:
 class Month:
     """Thirty days of two agents and a job, with a channel that has its moods, and a daemon that was down twice."""
 
-    def __init__(self, play: Play) -> None:
+    def __init__(self, make_world: MakeWorld) -> None:
         scripts = {"ops": self._ops, "research": self._research, "nightly-backup": self._backup}
-        self.world = play(MONTH, start="2026-10-10 00:00", scripts=scripts, sends=self._send)
+        self.world = make_world(MONTH, start="2026-10-10 00:00", scripts=scripts, send=self._send)
         self.world.run(days=12)
-        self.world.off(hours=5)
+        self.world.downtime(hours=5)
         self.world.run(days=17, hours=18, minutes=53)
-        self.world.off(minutes=7)
+        self.world.downtime(minutes=7)
         self.world.run(hours=1)
 
-    def _ops(self, asked: Asked) -> str:
-        news = lot("ops", asked.at) < 0.1
+    def _ops(self, call: AgentCall) -> str:
+        news = lot("ops", call.at) < 0.1
         return reported("The disk /srv is full." if news else "HEARTBEAT_OK", 3_000, 1e-6)
 
-    def _research(self, asked: Asked) -> str:
-        is_dear = asked.at.day == 7 and asked.at.month == 11 and asked.at.hour == 6
-        return reported(f"News of {asked.at}", 900_000 if is_dear else 90_000, 3e-6)
+    def _research(self, call: AgentCall) -> str:
+        is_dear = call.at.day == 7 and call.at.month == 11 and call.at.hour == 6
+        return reported(f"News of {call.at}", 900_000 if is_dear else 90_000, 3e-6)
 
-    def _backup(self, asked: Asked) -> Any:
-        return 1 if lot("backup", asked.at) < 0.1 else Takes("done", timedelta(minutes=4))
+    def _backup(self, call: AgentCall) -> Any:
+        return 1 if lot("backup", call.at) < 0.1 else Delayed("done", timedelta(minutes=4))
 
     def _send(self, delivery: Delivery) -> DeliveryResult:
         drawn = lot(delivery.channel.name, delivery.message.key)
@@ -258,16 +256,16 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_a_month_reads_well_within_eighty_columns(play: Play, in_utc: None) -> None:
-    month = Month(play)
-    told = summed_up(month.world.store.connection, at("2026-10-10 00:00"), at("2026-11-09 00:00"), running=True)
+def test_a_month_reads_well_within_eighty_columns(make_world: MakeWorld, in_utc: None) -> None:
+    month = Month(make_world)
+    told = summed_up(month.world.store.connection, utc("2026-10-10 00:00"), utc("2026-11-09 00:00"), running=True)
     text = report.format_report(told, "entry")
     assert text == AS_IT_READS
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_dear_run_of_a_month_is_found(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    month = Month(play)
+def test_the_dear_run_of_a_month_is_found(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    month = Month(make_world)
     month.world.stop()
     arguments = ["runs", "--sort", "cost", "--since", "2026-11-06", "--limit", "2", "--state", str(month.world.state)]
     assert main([*arguments, "--format", "json"]) == 0

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from world import at
+from world import utc
 
 from cron.job_schedules import parse_schedule
 from heartbeat.hours import EVERY_DAY, Hours, window
@@ -34,22 +34,22 @@ def timed(text: str, hours: Hours = DAYTIME, offset: timedelta = timedelta(), zo
     ],
 )
 def test_the_next_slot_is_the_first_firing_inside_the_hours(text: str, after: str, following: str) -> None:
-    assert timed(text).next(at(after)) == at(following)
+    assert timed(text).next(utc(after)) == utc(following)
 
 
 def test_a_schedule_that_never_meets_its_hours_has_no_slot() -> None:
-    assert timed("0 3 * * *").next(at("2026-03-02 08:00")) is None
+    assert timed("0 3 * * *").next(utc("2026-03-02 08:00")) is None
 
 
 def test_active_hours_apply_to_the_due_time_and_not_to_the_slot() -> None:
     late = timed("0 * * * *", offset=timedelta(minutes=10))
-    assert late.next(at("2026-03-02 20:30")) == at("2026-03-02 21:00")  # due at 21:10
-    assert timed("55 * * * *", offset=timedelta(minutes=10)).next(at("2026-03-02 06:00")) == at("2026-03-02 07:55")  # at 08:05
+    assert late.next(utc("2026-03-02 20:30")) == utc("2026-03-02 21:00")  # due at 21:10
+    assert timed("55 * * * *", offset=timedelta(minutes=10)).next(utc("2026-03-02 06:00")) == utc("2026-03-02 07:55")  # at 08:05
 
 
 def test_a_year_of_minutes_is_counted_without_walking_them() -> None:
     minutes = timed("* * * * *")
-    after, until = at("2026-01-01 00:00"), at("2027-01-01 00:00")
+    after, until = utc("2026-01-01 00:00"), utc("2027-01-01 00:00")
     opened, closed = minutes.slots(after, until), minutes.closed_slots(after, until)
     assert opened is not None
     assert closed is not None
@@ -81,7 +81,7 @@ cases = st.builds(
 def test_every_firing_is_either_open_or_closed_and_counted_once(case: Case, first: int, length: int, start: str) -> None:
     schedule = parse_schedule(case.text, BERLIN)
     seen = ScheduleSlots(schedule, case.hours, case.offset)
-    after = at(start) + timedelta(minutes=first)
+    after = utc(start) + timedelta(minutes=first)
     until = after + timedelta(minutes=length)
     walked: list[datetime] = []
     while (following := schedule.next(walked[-1] if walked else after)) is not None and following <= until:

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from world import at
+from world import utc
 
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, count_causes, group_results
 
-START = at("2026-03-02 00:00")
+START = utc("2026-03-02 00:00")
 QUIET, ALERT, PAUSED, DOWN = SlotCause("ok", "heartbeat_ok"), SlotCause("alert"), SlotCause("paused"), SlotCause("daemon_down")
 
 

@@ -6,16 +6,16 @@ import json
 from datetime import datetime, timedelta
 
 import pytest
-from world import at
+from world import utc
 
 from scheduler.insight import reason_texts
 from scheduler.insight.slot_history import EntryRecord, SchedulePeriod, SlotResult, SlotRow, cause_of_run, slot_results
 from scheduler.model.outcome import Skip
 from scheduler.store.boots import Downtime
 
-EIGHT = at("2026-03-02 08:00")
-CHANGE = at("2026-03-02 08:00:30")
-NOON = at("2026-03-02 12:00")
+EIGHT = utc("2026-03-02 08:00")
+CHANGE = utc("2026-03-02 08:00:30")
+NOON = utc("2026-03-02 12:00")
 
 
 def stand(since: datetime, until: datetime | None, offset: float = 60, minute: int = 0) -> SchedulePeriod:

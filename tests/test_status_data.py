@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from world import Takes, World, at
+from world import Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.store.database import Store, open_read_only
-
-Play = Callable[..., World]
 
 CONFIG = """
 agents:
@@ -44,8 +41,8 @@ def entry(world: World, name: str) -> dict[str, Any]:
     return next(entry for entry in snapshot(world)["entries"] if entry["name"] == name)
 
 
-def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(play: Play) -> None:
-    world = play(CONFIG, scripts={"ops": lambda asked: "The disk is full."})
+def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda call: "The disk is full."})
     world.run(minutes=5)
     assert entry(world, "ops") == {
         "kind": "heartbeat",
@@ -81,35 +78,35 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(play
     }
 
 
-def test_an_entry_that_never_ran_has_no_last_run(play: Play) -> None:
-    world = play(CONFIG)
+def test_an_entry_that_never_ran_has_no_last_run(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     assert entry(world, "quiet")["last_run"] is None
     assert (entry(world, "quiet")["state"], entry(world, "quiet")["next_due"]) == ("disabled", None)
 
 
-def test_agents_come_before_jobs_in_the_order_of_their_names(play: Play) -> None:
-    assert [entry["name"] for entry in snapshot(play(CONFIG))["entries"]] == ["ops", "quiet", "measure"]
+def test_agents_come_before_jobs_in_the_order_of_their_names(make_world: MakeWorld) -> None:
+    assert [entry["name"] for entry in snapshot(make_world(CONFIG))["entries"]] == ["ops", "quiet", "measure"]
 
 
-def test_the_last_run_is_the_newest_row_also_when_it_is_a_skip(play: Play) -> None:
-    world = play(CONFIG)
+def test_the_last_run_is_the_newest_row_also_when_it_is_a_skip(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     world.run(minutes=5)
-    world.off(hours=3, minutes=15)
+    world.downtime(hours=3, minutes=15)
     world.run(minutes=1)
     last = entry(world, "ops")["last_run"]
     assert (last["outcome"], last["reason"], last["slots"]) == ("skipped", "missed", 6)
 
 
-def test_a_run_in_progress_has_no_outcome_yet(play: Play) -> None:
-    world = play(CONFIG, scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=2))})
+def test_a_run_in_progress_has_no_outcome_yet(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=2))})
     world.run(minutes=1)
     last = entry(world, "ops")["last_run"]
     assert (last["state"], last["outcome"]) == ("running", None)
     assert snapshot(world)["queue"]["running"] == 1
 
 
-def test_a_run_that_waits_for_another_attempt_is_shown_as_waiting(play: Play) -> None:
-    world = play(CONFIG, scripts={"ops": lambda asked: 3})
+def test_a_run_that_waits_for_another_attempt_is_shown_as_waiting(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda call: 3})
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())
     assert snapshot(world)["queue"]["retrying"] == 1
@@ -118,29 +115,29 @@ def test_a_run_that_waits_for_another_attempt_is_shown_as_waiting(play: Play) ->
 
 
 @pytest.mark.parametrize("until", [None, "2026-03-02 12:00"])
-def test_a_pause_is_shown_with_its_end(play: Play, until: str | None) -> None:
-    world = play(CONFIG)
-    world.pause((Kind.HEARTBEAT, "ops"), at(until) if until else None)
+def test_a_pause_is_shown_with_its_end(make_world: MakeWorld, until: str | None) -> None:
+    world = make_world(CONFIG)
+    world.pause((Kind.HEARTBEAT, "ops"), utc(until) if until else None)
     told = entry(world, "ops")
     assert (told["state"], told["next_due"]) == ("paused", None)
     assert told["paused_until"] == ("2026-03-02T12:00:00Z" if until else None)
 
 
-def test_the_queue_is_shown_in_numbers(play: Play) -> None:
-    world = play(CONFIG)
+def test_the_queue_is_shown_in_numbers(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     world.pause((Kind.CRON, "measure"))
     numbers = {"entries": 3, "active": 1, "paused": 1, "disabled": 1, "done": 0, "due": 0, "running": 1, "retrying": 0}
     assert snapshot(world)["queue"] == numbers
 
 
-def test_a_removed_entry_is_no_longer_listed(play: Play) -> None:
-    world = play(CONFIG)
+def test_a_removed_entry_is_no_longer_listed(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     world.reload(CONFIG[: CONFIG.index("cron:")])
     assert [entry["name"] for entry in snapshot(world)["entries"]] == ["ops", "quiet"]
 
 
-def test_waiting_wakes_are_counted(play: Play) -> None:
-    world = play(CONFIG)
+def test_waiting_wakes_are_counted(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     world.run(minutes=1)
     world.pause((Kind.HEARTBEAT, "ops"))
     world.wake("ops", "one", sender="a")
@@ -149,14 +146,14 @@ def test_waiting_wakes_are_counted(play: Play) -> None:
     assert entry(world, "ops")["wakes_waiting"] == 2
 
 
-def test_the_last_boot_and_the_downtimes_are_shown(play: Play) -> None:
-    world = play(CONFIG)
+def test_the_last_boot_and_the_downtimes_are_shown(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     world.run(minutes=5)
     world.stop()
-    world.clock.forward(timedelta(minutes=10))
+    world.clock.advance(timedelta(minutes=10))
     world.boot()
     world.run(minutes=1)
-    world.off(minutes=20)
+    world.downtime(minutes=20)
     told = snapshot(world)
     assert told["daemon"] == {
         "pid": 4003,
@@ -174,32 +171,32 @@ def test_the_last_boot_and_the_downtimes_are_shown(play: Play) -> None:
     assert told["config_hash"] == world.engine.plan.settings.hash
 
 
-def test_undelivered_messages_are_counted_by_channel(play: Play) -> None:
+def test_undelivered_messages_are_counted_by_channel(make_world: MakeWorld) -> None:
     hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
-    world = play(
+    world = make_world(
         hook + CONFIG.replace("deliver: log", "deliver: hook"),
-        scripts={"ops": lambda asked: "The disk is full."},
-        sends=lambda _: DeliveryResult("retry", "no route"),
+        scripts={"ops": lambda call: "The disk is full."},
+        send=lambda _: DeliveryResult("retry", "no route"),
     )
     world.run(seconds=10)
     assert snapshot(world)["outbox"] == [{"channel": "hook", "pending": 1, "dead": 0, "oldest_at": "2026-03-02T08:00:00Z"}]
 
 
-def test_a_channel_without_undelivered_messages_is_not_listed(play: Play) -> None:
-    world = play(CONFIG, scripts={"ops": lambda asked: "The disk is full."})
+def test_a_channel_without_undelivered_messages_is_not_listed(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda call: "The disk is full."})
     world.run(minutes=1)
     assert snapshot(world)["outbox"] == []
 
 
 def test_a_database_that_no_daemon_has_used_has_no_boot(tmp_path: Any) -> None:
     store = Store.open(tmp_path / "new.db")
-    told = status_data.read_status(store.connection, at("2026-03-02 08:00"))
+    told = status_data.read_status(store.connection, utc("2026-03-02 08:00"))
     store.close()
     assert (told["daemon"], told["config_hash"], told["entries"], told["downs"]) == (None, None, [], [])
 
 
-def test_a_wake_is_shown_with_the_run_that_took_it(play: Play) -> None:
-    world = play(CONFIG)
+def test_a_wake_is_shown_with_the_run_that_took_it(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG)
     world.run(minutes=5)
     wake = world.wake("ops", "look")
     world.settle()
@@ -209,9 +206,9 @@ def test_a_wake_is_shown_with_the_run_that_took_it(play: Play) -> None:
     assert status_data.read_wake(world.store.connection, wake + 1) is None
 
 
-def test_the_used_part_of_todays_budgets_is_shown_and_is_zero_tomorrow(play: Play) -> None:
+def test_the_used_part_of_todays_budgets_is_shown_and_is_zero_tomorrow(make_world: MakeWorld) -> None:
     yaml = CONFIG.replace("deliver: log}", "deliver: log, budget: {runs_per_day: 40, usd_per_day: 2, usd_per_run: 0.01}}", 1)
-    world = play("limits: {budget: {runs_per_day: 100}}\n" + yaml)
+    world = make_world("limits: {budget: {runs_per_day: 100}}\n" + yaml)
     world.run(hours=1, minutes=1)
     assert entry(world, "ops")["budget"] == {
         "day": "2026-03-02",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -15,13 +14,11 @@ from servers.messages import message, text
 from servers.scripted import Server, reply
 from test_metrics import Page
 from test_story_slots import agent
-from world import World
+from world import MakeWorld, World
 
 from heartbeat.verdict import CUT_NOTE
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import CancelRun, ReportResult
-
-Play = Callable[..., World]
 
 KEY = "sk-test-0123456789"
 
@@ -45,7 +42,7 @@ agents:
 
 
 def words(world: World) -> list[str]:
-    return [text for _, _, text in world.said]
+    return [text for _, _, text in world.delivered]
 
 
 def kept(world: World, column: str) -> Any:
@@ -63,63 +60,63 @@ def kept(world: World, column: str) -> Any:
         ("openai", reply(completion("Two things: the disk", finish="length"))),
     ],
 )
-def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(play: Play, kind: str, act: Any) -> None:
+def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(make_world: MakeWorld, kind: str, act: Any) -> None:
     with Server([act]) as server:
-        world = play(modelled(server.url, kind), environ={"KEY": KEY})
+        world = make_world(modelled(server.url, kind), environ={"KEY": KEY})
         page = Page(world)
         world.run(minutes=1)
     assert words(world) == [f"Two things: the disk\n\n{CUT_NOTE}"]
-    row = world.rows()[0]
+    row = world.records()[0]
     assert (row["outcome"], row["truncated"], row["text"]) == ("alert", True, "Two things: the disk")
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
 
 
-def test_a_complete_answer_is_not_called_truncated(play: Play) -> None:
+def test_a_complete_answer_is_not_called_truncated(make_world: MakeWorld) -> None:
     with Server([reply(message(text("All of it.")))]) as server:
-        world = play(modelled(server.url, "anthropic"), environ={"KEY": KEY})
+        world = make_world(modelled(server.url, "anthropic"), environ={"KEY": KEY})
         page = Page(world)
         world.run(minutes=1)
     assert words(world) == ["All of it."]
-    assert world.rows()[0]["truncated"] is False
+    assert world.records()[0]["truncated"] is False
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 0}
 
 
-def test_an_http_agent_can_report_that_its_text_was_truncated(play: Play) -> None:
+def test_an_http_agent_can_report_that_its_text_was_truncated(make_world: MakeWorld) -> None:
     with Server([gateway.says("The disk is", truncated=True)]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
     assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
 @pytest.mark.parametrize("more", ['"truncated": true', '"stop_reason": "max_tokens"', '"finish_reason": "length"'])
-def test_a_program_can_report_that_its_text_was_truncated(play: Play, more: str) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: f'{{"result": "The disk is", {more}}}'
+def test_a_program_can_report_that_its_text_was_truncated(make_world: MakeWorld, more: str) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: f'{{"result": "The disk is", {more}}}'
     world.run(minutes=1)
     assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
-def test_a_truncated_answer_that_begins_with_heartbeat_ok_is_not_suppressed(play: Play) -> None:
+def test_a_truncated_answer_that_begins_with_heartbeat_ok_is_not_suppressed(make_world: MakeWorld) -> None:
     with Server([gateway.says("HEARTBEAT_OK but", truncated=True)]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
     assert words(world) == [f"but\n\n{CUT_NOTE}"]
 
 
-def test_a_later_result_can_be_truncated_too(play: Play) -> None:
+def test_a_later_result_can_be_truncated_too(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
-        world.ask(ReportResult(world.rows()[0]["id"], "The disk is", None, truncated=True))
+        world.request(ReportResult(world.records()[0]["id"], "The disk is", None, truncated=True))
         world.run(minutes=1)
     assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
-    assert [row["truncated"] for row in world.rows()] == [False, True]
+    assert [row["truncated"] for row in world.records()] == [False, True]
 
 
-def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(play: Play) -> None:
+def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(make_world: MakeWorld) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T09:00", prompt: "What now?", agent: ops, wake_heartbeat: ops}\n'
     with Server([gateway.says("HEARTBEAT_OK"), gateway.says("<think>hm</think>Half of", truncated=True)] * 2) as server:
-        world = play(http(server.url, more=job))
+        world = make_world(http(server.url, more=job))
         world.run(hours=2)
         asked = server.requests[2].json["prompt"]
     assert CUT_NOTE in asked
@@ -127,10 +124,10 @@ def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(play: Play) -
     assert "hm" not in asked.partition("Half of")[0].rpartition("\n")[2]
 
 
-def test_the_session_of_an_agent_contains_its_truncated_alert(play: Play) -> None:
+def test_the_session_of_an_agent_contains_its_truncated_alert(make_world: MakeWorld) -> None:
     cut = gateway.says("<think>hm</think>Half of", truncated=True)
     with Server([cut, gateway.says("HEARTBEAT_OK")]) as server:
-        world = play(http(server.url, beat=", isolated_session: false"))
+        world = make_world(http(server.url, beat=", isolated_session: false"))
         world.run(hours=4)
         messages = server.requests[1].json["messages"]
     assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_NOTE}"}
@@ -139,39 +136,39 @@ def test_the_session_of_an_agent_contains_its_truncated_alert(play: Play) -> Non
 # --- reasoning --------------------------------------------------------------------------------------------------------
 
 
-def test_reasoning_is_neither_classified_nor_sent_but_recorded(play: Play) -> None:
-    world = play(agent(interval="30m"))
+def test_reasoning_is_neither_classified_nor_sent_but_recorded(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m"))
     answers = iter(["<think>\nFAILED? No.\n</think>\n\nHEARTBEAT_OK", "<think>hm</think>The disk is full."])
-    world.scripts["ops"] = lambda asked: next(answers)
+    world.scripts["ops"] = lambda call: next(answers)
     world.run(minutes=31)
     assert words(world) == ["The disk is full."]
-    assert [(row["suppression"], row["text"].partition("</think>")[1]) for row in world.rows()] == [
+    assert [(row["suppression"], row["text"].partition("</think>")[1]) for row in world.records()] == [
         ("heartbeat_ok", "</think>"),
         (None, "</think>"),
     ]
 
 
-def test_reasoning_is_sent_if_the_config_says_so(play: Play) -> None:
-    world = play(agent(strip_reasoning="false"))
-    world.scripts["ops"] = lambda asked: "<think>hm</think>HEARTBEAT_OK and the disk is full"
+def test_reasoning_is_sent_if_the_config_says_so(make_world: MakeWorld) -> None:
+    world = make_world(agent(strip_reasoning="false"))
+    world.scripts["ops"] = lambda call: "<think>hm</think>HEARTBEAT_OK and the disk is full"
     world.run(minutes=1)
     assert words(world) == ["<think>hm</think>HEARTBEAT_OK and the disk is full"]
 
 
-def test_an_answer_with_only_reasoning_is_empty_and_one_truncated_within_it_fails(play: Play) -> None:
+def test_an_answer_with_only_reasoning_is_empty_and_one_truncated_within_it_fails(make_world: MakeWorld) -> None:
     with Server([gateway.says("<think>hm</think>\n"), gateway.says("<think>hm, the disk", truncated=True)]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         page = Page(world)
         world.run(hours=4)
-    assert world.story() == ["03-02 08:00 interval ok empty", "03-02 11:00 interval failed bad_answer"]
-    assert world.rows()[1]["text"] == "<think>hm, the disk"
+    assert world.history() == ["03-02 08:00 interval ok empty", "03-02 11:00 interval failed bad_answer"]
+    assert world.records()[1]["text"] == "<think>hm, the disk"
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
 
 
-def test_a_jobs_answer_is_delivered_without_its_reasoning(play: Play) -> None:
+def test_a_jobs_answer_is_delivered_without_its_reasoning(make_world: MakeWorld) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T09:00", prompt: "What now?", agent: ops, deliver: log}\n'
     with Server([gateway.says("HEARTBEAT_OK"), gateway.says("<think>hm</think>\nNothing.")]) as server:
-        world = play(http(server.url, more=job))
+        world = make_world(http(server.url, more=job))
         world.run(hours=2)
     assert words(world) == ["Nothing."]
 
@@ -179,123 +176,123 @@ def test_a_jobs_answer_is_delivered_without_its_reasoning(play: Play) -> None:
 # --- results that come later or never ---------------------------------------------------------------------------------
 
 
-def test_a_result_that_does_not_come_in_time_is_a_failed_run(play: Play) -> None:
+def test_a_result_that_does_not_come_in_time_is_a_failed_run(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=59)
-        assert world.story() == ["03-02 08:00 interval async"]
+        assert world.history() == ["03-02 08:00 interval async"]
         assert (kept(world, "failures"), kept(world, "last_success_at")) == (0, None)
         world.run(minutes=2)
-    assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result failed no_result"]
-    failed = world.rows()[1]
+    assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result failed no_result"]
+    failed = world.records()[1]
     assert failed["finished_at"] == "2026-03-02T09:00:00Z"
     assert "09:00:00 UTC" in failed["error"]
     assert (kept(world, "failures"), kept(world, "last_success_at")) == (1, None)
 
 
-def test_a_result_in_time_ends_the_run(play: Play) -> None:
+def test_a_result_in_time_ends_the_run(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=50)
-        world.ask(ReportResult(world.rows()[0]["id"], "HEARTBEAT_OK", None))
+        world.request(ReportResult(world.records()[0]["id"], "HEARTBEAT_OK", None))
         world.run(minutes=100)
-    assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result ok heartbeat_ok"]
     assert kept(world, "failures") == 0
 
 
-def test_a_result_after_the_deadline_is_refused_with_the_reason(play: Play) -> None:
+def test_a_result_after_the_deadline_is_refused_with_the_reason(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url, beat=", async_timeout: 10m"))
+        world = make_world(http(server.url, beat=", async_timeout: 10m"))
         world.run(minutes=11)
         with pytest.raises(Refused, match="was given up: its result had not come by its async_timeout") as refused:
-            world.ask(ReportResult(world.rows()[0]["id"], "ALERT: late", None))
+            world.request(ReportResult(world.records()[0]["id"], "ALERT: late", None))
         assert refused.value.code == "too_late"
         with pytest.raises(Refused, match="has ended already"):
-            world.ask(CancelRun(world.rows()[0]["id"]))
+            world.request(CancelRun(world.records()[0]["id"]))
     assert words(world) == []
 
 
-def test_an_agent_that_never_reports_causes_a_notification_after_two_runs(play: Play) -> None:
+def test_an_agent_that_never_reports_causes_a_notification_after_two_runs(make_world: MakeWorld) -> None:
     with Server([gateway.later()] * 3) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(hours=5)
     [notice] = words(world)
     assert notice.startswith("Agent ops failed 2 times in a row")
     assert "no_result" in notice
 
 
-def test_a_job_without_a_result_wakes_its_agent_with_a_failure(play: Play) -> None:
+def test_a_job_without_a_result_wakes_its_agent_with_a_failure(make_world: MakeWorld) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T08:30", prompt: "What now?", agent: ops, async_timeout: 10m, wake_heartbeat: ops, wake_on: failure}\n'
     with Server([gateway.says("HEARTBEAT_OK"), gateway.later(), gateway.says("HEARTBEAT_OK")]) as server:
-        world = play(http(server.url, more=job))
+        world = make_world(http(server.url, more=job))
         world.run(hours=1)
-    assert world.story()[1:] == [
+    assert world.history()[1:] == [
         "03-02 08:30 at async",
         "03-02 08:30 result failed no_result",
         "03-02 08:40 cron ok heartbeat_ok",
     ]
 
 
-def test_a_pending_result_is_given_up_even_if_its_agent_was_removed(play: Play) -> None:
+def test_a_pending_result_is_given_up_even_if_its_agent_was_removed(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
         world.reload("agents: {other: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, deliver: log}}}\n")
         world.run(hours=2)
-    assert world.story("ops")[1:] == ["03-02 08:00 result failed no_result"]
+    assert world.history("ops")[1:] == ["03-02 08:00 result failed no_result"]
 
 
-def test_after_a_stop_a_result_is_accepted_for_five_more_minutes(play: Play) -> None:
+def test_after_a_stop_a_result_is_accepted_for_five_more_minutes(make_world: MakeWorld) -> None:
     with Server([gateway.later()] * 2) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
-        world.off(hours=2)
+        world.downtime(hours=2)
         world.run(minutes=4)
-        assert world.story("ops") == ["03-02 08:00 interval async"]
-        world.ask(ReportResult(world.rows()[0]["id"], "The disk is full.", None))
+        assert world.history("ops") == ["03-02 08:00 interval async"]
+        world.request(ReportResult(world.records()[0]["id"], "The disk is full.", None))
         world.run(minutes=3)
-    assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result alert"]
+    assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result alert"]
 
 
-def test_a_run_with_a_pending_result_is_not_deleted_from_the_history(play: Play) -> None:
+def test_a_run_with_a_pending_result_is_not_deleted_from_the_history(make_world: MakeWorld) -> None:
     with Server([gateway.later(), gateway.says("HEARTBEAT_OK")]) as server:
         beat = http(server.url, beat=", async_timeout: 24h").replace("interval: 3h", "interval: 5m")
-        world = play(beat + "history: {runs: 1, keep: 1h}\n")
+        world = make_world(beat + "history: {runs: 1, keep: 1h}\n")
         world.run(hours=3)
-        world.ask(ReportResult(server.requests[0].json["run"], "The disk is full.", None))
+        world.request(ReportResult(server.requests[0].json["run"], "The disk is full.", None))
         world.run(minutes=1)
     assert words(world) == ["The disk is full."]
 
 
-def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_result(play: Play) -> None:
+def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_result(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url).replace("interval: 3h", "interval: 5d"))
+        world = make_world(http(server.url).replace("interval: 3h", "interval: 5d"))
         world.run(minutes=1)
         world.clock.now -= timedelta(days=100)
         world.run(hours=25)
-    assert [row["reason"] for row in world.rows() if row["trigger"] == "result"] == ["no_result"]
+    assert [row["reason"] for row in world.records() if row["trigger"] == "result"] == ["no_result"]
 
 
-def test_a_cancelled_result_does_not_time_out_later(play: Play) -> None:
+def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
-        world.ask(CancelRun(world.rows()[0]["id"]))
+        world.request(CancelRun(world.records()[0]["id"]))
         world.run(hours=2)
-    assert [row["reason"] for row in world.rows()] == [None, "cancelled"]
+    assert [row["reason"] for row in world.records()] == [None, "cancelled"]
 
 
-def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(play: Play) -> None:
+def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(http(server.url))
+        world = make_world(http(server.url))
         world.run(minutes=1)
         world.stop()
         _downgrade_to_first_version(world)
-        world.clock.forward(timedelta(hours=20))
+        world.clock.advance(timedelta(hours=20))
         world.boot()
-        run_id = world.rows()[0]["id"]
-        assert world.rows()[0]["result_due_at"] == "2026-03-03T08:00:00Z"
-        world.ask(ReportResult(run_id, "The disk is full.", None))
+        run_id = world.records()[0]["id"]
+        assert world.records()[0]["result_due_at"] == "2026-03-03T08:00:00Z"
+        world.request(ReportResult(run_id, "The disk is full.", None))
         world.run(minutes=1)
     assert words(world)[0] == "The disk is full."
 

@@ -10,7 +10,7 @@ import pytest
 from servers.messages import Models, message, refuses, says, text
 from servers.scripted import Act, Request, Server, hang_up, reply
 from test_metrics import Page
-from world import World
+from world import MakeWorld, World
 
 from scheduler.cli.main import main
 from scheduler.insight import explanation
@@ -18,8 +18,6 @@ from scheduler.insight.status_data import read_status
 from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
-
-Play = Callable[..., World]
 
 KEY = "sk-ant-canary-0123456789"
 OK = says("HEARTBEAT_OK")
@@ -53,7 +51,7 @@ def by_model(**answers: Act) -> Callable[[Request], Act]:
 
 def ends(world: World, name: str) -> Counter[str]:
     """How often each reason or outcome was recorded for an agent."""
-    return Counter(str(row["reason"] or row["outcome"]) for row in world.rows(name))
+    return Counter(str(row["reason"] or row["outcome"]) for row in world.records(name))
 
 
 FIVE = ("a", "b", "c", "d", "e")
@@ -61,19 +59,19 @@ LATER = {name: f"stagger: {5 * place}m" for place, name in enumerate(FIVE) if pl
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_refused_model_does_not_affect_other_models_of_its_provider(play: Play, status: int) -> None:
+def test_a_refused_model_does_not_affect_other_models_of_its_provider(make_world: MakeWorld, status: int) -> None:
     with Models(by_model(forbidden=refuses(status, "permission_error", "no"))) as server:
-        world = play(fleet(server.url, *FIVE, model_a="forbidden", **LATER), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE, model_a="forbidden", **LATER), environ={"KEY": KEY})
         world.run(hours=24)
     assert [ends(world, name) for name in FIVE[1:]] == [Counter(ok=48)] * 4
     assert server.models().count("forbidden") == 49
 
 
-def test_a_refused_model_is_probed_once_in_half_an_hour(play: Play) -> None:
+def test_a_refused_model_is_probed_once_in_half_an_hour(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=65)
-    assert [line.split(" ", 3)[3] for line in world.story()] == [
+    assert [line.split(" ", 3)[3] for line in world.history()] == [
         "failed auth", "skipped breaker_open", "skipped breaker_open",
         "failed auth", "skipped breaker_open", "skipped breaker_open",
         "failed auth",
@@ -81,132 +79,136 @@ def test_a_refused_model_is_probed_once_in_half_an_hour(play: Play) -> None:
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment")])
-def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(play: Play, status: int, reason: str) -> None:
+def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(
+    make_world: MakeWorld, status: int, reason: str
+) -> None:
     with Models(lambda request: refuses(status, "authentication_error", "no")) as server:
-        world = play(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
         world.run(minutes=29)
     assert (ends(world, "a"), ends(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
 
 
-def test_agents_take_turns_at_making_the_probe(play: Play) -> None:
+def test_agents_take_turns_at_making_the_probe(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(hours=6)
-    probes = [row["name"] for row in world.rows() if row["reason"] == "auth"][5:]
+    probes = [row["name"] for row in world.records() if row["reason"] == "auth"][5:]
     assert probes == [*FIVE, *FIVE, *FIVE][:12]
 
 
-def test_the_only_agent_of_a_provider_makes_every_probe(play: Play) -> None:
+def test_the_only_agent_of_a_provider_makes_every_probe(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a", "far", far="interval: 1d"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "far", far="interval: 1d"), environ={"KEY": KEY})
         world.run(hours=3, minutes=10)
     assert ends(world, "a")["auth"] == 7
 
 
-def test_an_agent_that_skips_its_probes_does_not_block_the_probes_of_others(play: Play, tmp_path: Path) -> None:
+def test_an_agent_that_skips_its_probes_does_not_block_the_probes_of_others(make_world: MakeWorld, tmp_path: Path) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a", "idle", idle="interval: 10m, checklist: HEARTBEAT.md"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "idle", idle="interval: 10m, checklist: HEARTBEAT.md"), environ={"KEY": KEY})
         world.write("idle/HEARTBEAT.md", "")
         world.run(hours=3, minutes=10)
     assert ends(world, "a")["auth"] == 7
 
 
-def test_an_agent_whose_probe_failed_waits_for_the_probe_of_the_next_agent(play: Play) -> None:
+def test_an_agent_whose_probe_failed_waits_for_the_probe_of_the_next_agent(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a", "b", b="stagger: 5m"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", b="stagger: 5m"), environ={"KEY": KEY})
         world.run(minutes=20)
         server.answer = lambda request: OK
         world.run(minutes=20)
-    assert [line[6:] for line in world.story("a")] == ["08:00 interval failed auth", "08:30 interval ok heartbeat_ok"]
-    assert [line[6:] for line in world.story("b")][1:] == ["08:31 interval ok heartbeat_ok"]
-    assert world.rows("a")[1]["finished_at"] >= world.rows("b")[1]["finished_at"]
+    assert [line[6:] for line in world.history("a")] == ["08:00 interval failed auth", "08:30 interval ok heartbeat_ok"]
+    assert [line[6:] for line in world.history("b")][1:] == ["08:31 interval ok heartbeat_ok"]
+    assert world.records("a")[1]["finished_at"] >= world.records("b")[1]["finished_at"]
 
 
-def test_a_reload_lets_an_agent_whose_probe_failed_probe_again(play: Play) -> None:
+def test_a_reload_lets_an_agent_whose_probe_failed_probe_again(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         yaml = fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=9)
         server.answer = lambda request: OK
         world.reload(yaml)
         world.run(minutes=1, seconds=30)
-    assert world.story("a")[-1] == "03-02 08:10 interval ok heartbeat_ok"
+    assert world.history("a")[-1] == "03-02 08:10 interval ok heartbeat_ok"
 
 
-def test_a_probe_that_fails_for_another_reason_passes_the_next_probe_to_the_next_agent(play: Play) -> None:
+def test_a_probe_that_fails_for_another_reason_passes_the_next_probe_to_the_next_agent(make_world: MakeWorld) -> None:
     script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
     with Server(script) as server:
-        world = play(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
         world.run(minutes=45)
-    assert [line.split(" ", 3)[3] for line in world.story()] == [
+    assert [line.split(" ", 3)[3] for line in world.history()] == [
         "failed auth", "skipped breaker_open", "skipped breaker_open", "failed overloaded", "ok heartbeat_ok",
     ]  # fmt: skip
 
 
-def test_the_second_agent_without_slots_probes_if_the_probe_of_the_first_is_inconclusive(play: Play) -> None:
+def test_the_second_agent_without_slots_probes_if_the_probe_of_the_first_is_inconclusive(make_world: MakeWorld) -> None:
     script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
     names = ("a", "b", "c")
     with Server(script) as server:
-        world = play(fleet(server.url, *names, **dict.fromkeys(names, "interval: none")), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *names, **dict.fromkeys(names, "interval: none")), environ={"KEY": KEY})
         world.wake("a", "one")
         world.run(minutes=5)
         world.wake("b", "two")
         world.wake("c", "three")
         world.run(minutes=26)
-    assert [row["outcome"] for row in world.rows() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
+    assert [row["outcome"] for row in world.records() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
 
 
-def test_a_useless_answer_still_closes_the_breaker(play: Play) -> None:
+def test_a_useless_answer_still_closes_the_breaker(make_world: MakeWorld) -> None:
     with Server([NO_KEY, reply(message(text("No."), stop_reason="refusal")), OK]) as server:
-        world = play(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
         world.run(minutes=45)
     assert ends(world, "a") + ends(world, "b") == Counter(auth=1, breaker_open=5, bad_answer=1, ok=3)
 
 
-def test_a_success_of_another_model_does_not_close_the_breaker_of_the_refused_one(play: Play) -> None:
+def test_a_success_of_another_model_does_not_close_the_breaker_of_the_refused_one(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 5m", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(
+            fleet(server.url, "a", "b", a="interval: 10m", b="interval: 5m", model_a="forbidden"), environ={"KEY": KEY}
+        )
         world.run(minutes=25)
     assert server.models().count("forbidden") == 1
 
 
-def test_a_job_with_another_model_is_not_affected_by_the_breaker(play: Play) -> None:
+def test_a_job_with_another_model_is_not_affected_by_the_breaker(make_world: MakeWorld) -> None:
     cron = 'cron: {digest: {every: 30m, prompt: "Write it.", agent: a, model: claude-sonnet-5, deliver: hook}}\n'
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", model_a="forbidden") + cron, environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", model_a="forbidden") + cron, environ={"KEY": KEY})
         world.run(minutes=95)
     assert ends(world, "digest") == Counter(ok=3)
 
 
-def test_a_refused_decision_model_affects_only_the_agents_that_use_it(play: Play) -> None:
+def test_a_refused_decision_model_affects_only_the_agents_that_use_it(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         yaml = fleet(server.url, "a", "b", a="interval: 10m, decide: {model: forbidden}", b="interval: 10m")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=25)
     assert (ends(world, "a"), ends(world, "b")) == (Counter(auth=1, breaker_open=2), Counter(ok=3))
 
 
-def test_breakers_survive_a_restart_and_are_probed_immediately_after_it(play: Play) -> None:
+def test_breakers_survive_a_restart_and_are_probed_immediately_after_it(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=15)
         assert len(server.requests) == 1
-        world.off(minutes=1)
+        world.downtime(minutes=1)
         world.run(minutes=5)
     assert len(server.requests) == 2
 
 
-def test_the_breaker_of_an_unused_model_is_deleted(play: Play) -> None:
+def test_the_breaker_of_an_unused_model_is_deleted(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.reload(fleet(server.url, "a"))
     assert world.store.connection.execute("select count(*) from breaker").fetchone()[0] == 0
 
 
-def test_a_failed_connection_opens_no_breaker(play: Play) -> None:
+def test_a_failed_connection_opens_no_breaker(make_world: MakeWorld) -> None:
     with Server([hang_up()]) as server:
-        world = play(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
         world.run(minutes=25)
     assert ends(world, "a") == Counter(connect=3)
 
@@ -214,19 +216,21 @@ def test_a_failed_connection_opens_no_breaker(play: Play) -> None:
 # --- what records, status, explain and metrics show -------------------------------------------------------------------
 
 
-def test_a_skip_record_names_the_provider_and_model_and_the_error(play: Play) -> None:
+def test_a_skip_record_names_the_provider_and_model_and_the_error(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=15)
     said = "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model"
-    assert world.rows("a")[1]["error"] == said
+    assert world.records("a")[1]["error"] == said
     moved = next(event for event in world.events if isinstance(event, BreakerMoved))
     assert (*moved.circuit, moved.is_open, moved.reason) == ("anthropic", "forbidden", True, "auth")
 
 
-def test_status_names_provider_and_model_and_the_time_of_the_probe(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_names_provider_and_model_and_the_time_of_the_probe(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
     (found,) = read_status(world.store.connection, world.clock.now)["breakers"]
     assert found == {
@@ -240,9 +244,9 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(play: Play, c
     assert "HTTP 403 Forbidden: this key may not use that model" in printed
 
 
-def test_explain_names_provider_and_model(play: Play) -> None:
+def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
         asked = explanation.find_entry(
             world.store.connection,
@@ -259,9 +263,9 @@ def test_explain_names_provider_and_model(play: Play) -> None:
     )
 
 
-def test_the_metrics_distinguish_a_provider_from_its_models(play: Play) -> None:
+def test_the_metrics_distinguish_a_provider_from_its_models(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         page = Page(world)
         world.run(minutes=5)
     shown = page.text()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from servers import gateway
 from servers.scripted import Server
 from test_story_slots import agent, job
-from world import Takes, World
+from world import Delayed, MakeWorld, World
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import CancelRun, ReportResult
 from scheduler.store import run_history
-
-Play = Callable[..., World]
 
 HOUR = timedelta(hours=1)
 CANCELLED = "03-02 08:00 interval abandoned cancelled"
@@ -33,125 +30,127 @@ def begun(world: World) -> World:
     return world
 
 
-def test_a_cancelled_run_in_progress_is_abandoned_and_not_retried(play: Play) -> None:
-    world = begun(play(agent(retries="3"), scripts={"ops": lambda asked: Takes("too late", timedelta(minutes=4))}))
-    assert world.ask(CancelRun(1)) is False
+def test_a_cancelled_run_in_progress_is_abandoned_and_not_retried(make_world: MakeWorld) -> None:
+    world = begun(make_world(agent(retries="3"), scripts={"ops": lambda call: Delayed("too late", timedelta(minutes=4))}))
+    assert world.request(CancelRun(1)) is False
     world.run(minutes=20)
-    assert world.story() == [CANCELLED]
-    assert (len(world.asked), world.said) == (1, [])
-    assert world.rows()[0]["error"] == "was cancelled"
+    assert world.history() == [CANCELLED]
+    assert (len(world.calls), world.delivered) == (1, [])
+    assert world.records()[0]["error"] == "was cancelled"
 
 
-def test_the_next_slot_after_a_cancelled_run_runs_as_usual(play: Play) -> None:
-    world = play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR) if len(world.asked) == 1 else "HEARTBEAT_OK"})
+def test_the_next_slot_after_a_cancelled_run_runs_as_usual(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR) if len(world.calls) == 1 else "HEARTBEAT_OK"})
     begun(world)
-    world.ask(CancelRun(1))
+    world.request(CancelRun(1))
     world.run(minutes=31)
-    assert world.story() == [CANCELLED, "03-02 08:30 interval ok heartbeat_ok"]
+    assert world.history() == [CANCELLED, "03-02 08:30 interval ok heartbeat_ok"]
 
 
-def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent(play: Play) -> None:
-    world = begun(play(agent(), scripts={"ops": lambda asked: Takes("The disk is full.", timedelta(minutes=1))}))
+def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent(make_world: MakeWorld) -> None:
+    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("The disk is full.", timedelta(minutes=1))}))
     world.runs.cancel = lambda number, why: None  # cancelling has no effect, and the answer arrives in time
-    world.ask(CancelRun(1))
-    world.clock.forward(timedelta(minutes=1))
+    world.request(CancelRun(1))
+    world.clock.advance(timedelta(minutes=1))
     world.settle()
-    (row,) = world.rows()
+    (row,) = world.records()
     assert (row["outcome"], row["reason"], row["text"]) == ("abandoned", "cancelled", "The disk is full.")
-    assert world.said == []
+    assert world.delivered == []
 
 
-def test_a_cancelled_run_does_not_count_as_a_failure(play: Play) -> None:
-    world = begun(play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR)}))
-    world.ask(CancelRun(1))
+def test_a_cancelled_run_does_not_count_as_a_failure(make_world: MakeWorld) -> None:
+    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR)}))
+    world.request(CancelRun(1))
     world.run(minutes=1)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 0
 
 
-def test_the_wakes_of_a_cancelled_run_are_delivered_by_the_next_run(play: Play) -> None:
-    world = play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR) if len(world.asked) == 2 else "HEARTBEAT_OK"})
+def test_the_wakes_of_a_cancelled_run_are_delivered_by_the_next_run(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR) if len(world.calls) == 2 else "HEARTBEAT_OK"})
     world.run(minutes=1)
     world.wake("ops", "look at the mail queue")
     world.run(seconds=1)
-    world.ask(CancelRun(2))
+    world.request(CancelRun(2))
     world.run(minutes=28)
-    assert len(world.asked) == 2
+    assert len(world.calls) == 2
     world.run(minutes=5)
-    assert "look at the mail queue" in world.asked[2].stdin
+    assert "look at the mail queue" in world.calls[2].stdin
 
 
 @pytest.mark.parametrize("on_failure", ["none", "{after: 1}"])
-def test_a_cancelled_job_causes_no_notification(play: Play, on_failure: str) -> None:
-    world = play(job(every="1h", deliver="log", on_failure=on_failure), scripts={"measure": lambda asked: Takes("x", HOUR)})
+def test_a_cancelled_job_causes_no_notification(make_world: MakeWorld, on_failure: str) -> None:
+    world = make_world(
+        job(every="1h", deliver="log", on_failure=on_failure), scripts={"measure": lambda call: Delayed("x", HOUR)}
+    )
     world.run_job("measure")
-    begun(world).ask(CancelRun(1))
+    begun(world).request(CancelRun(1))
     world.run(minutes=1)
-    assert world.story("measure") == ["03-02 08:00 manual abandoned cancelled"]
-    assert world.said == []
+    assert world.history("measure") == ["03-02 08:00 manual abandoned cancelled"]
+    assert world.delivered == []
 
 
 @pytest.mark.parametrize("wake_on", ["always", "failure"])
-def test_a_cancelled_job_wakes_no_agent(play: Play, wake_on: str) -> None:
+def test_a_cancelled_job_wakes_no_agent(make_world: MakeWorld, wake_on: str) -> None:
     yaml = agent(interval="none") + job(every="1h", wake_heartbeat="ops", wake_on=wake_on)
-    world = play(yaml, scripts={"measure": lambda asked: Takes("x", HOUR)})
+    world = make_world(yaml, scripts={"measure": lambda call: Delayed("x", HOUR)})
     world.run_job("measure")
-    begun(world).ask(CancelRun(1))
+    begun(world).request(CancelRun(1))
     world.run(minutes=20)
-    assert world.story() == ["03-02 08:00 manual abandoned cancelled"]
+    assert world.history() == ["03-02 08:00 manual abandoned cancelled"]
 
 
-def test_a_run_cancelled_between_attempts_ends_at_once(play: Play) -> None:
-    world = play(agent(retries="3"), scripts={"ops": lambda asked: 1})
+def test_a_run_cancelled_between_attempts_ends_at_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="3"), scripts={"ops": lambda call: 1})
     world.engine.tick(world.clock.read())
     world.settle()
-    assert world.story() == ["03-02 08:00 interval waiting exit"]
-    assert world.ask(CancelRun(1)) is True
+    assert world.history() == ["03-02 08:00 interval waiting exit"]
+    assert world.request(CancelRun(1)) is True
     world.run(minutes=20)
-    assert world.story() == [CANCELLED]
-    assert len(world.asked) == 1
+    assert world.history() == [CANCELLED]
+    assert len(world.calls) == 1
 
 
-def test_the_async_result_of_a_cancelled_run_is_refused(play: Play) -> None:
+def test_the_async_result_of_a_cancelled_run_is_refused(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = begun(play(LATER.format(url=server.url)))
-        assert world.ask(CancelRun(1)) is True
-        assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result abandoned cancelled"]
+        world = begun(make_world(LATER.format(url=server.url)))
+        assert world.request(CancelRun(1)) is True
+        assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result abandoned cancelled"]
         with pytest.raises(Refused, match="has its result already"):
-            world.ask(ReportResult(1, "The disk is full.", None))
+            world.request(ReportResult(1, "The disk is full.", None))
         with pytest.raises(Refused, match="run 1 has its result already"):
-            world.ask(CancelRun(1))
+            world.request(CancelRun(1))
 
 
 @pytest.mark.parametrize(("run_id", "said"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has ended already: ok")])
-def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(play: Play, run_id: int, said: str) -> None:
-    world = begun(play(agent()))
+def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(make_world: MakeWorld, run_id: int, said: str) -> None:
+    world = begun(make_world(agent()))
     with pytest.raises(Refused) as refused:
-        world.ask(CancelRun(run_id))
+        world.request(CancelRun(run_id))
     assert str(refused.value) == said
 
 
-def test_a_cancelled_run_is_not_repeated_if_the_daemon_dies_before_it_ends(play: Play) -> None:
-    world = begun(play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR)}))
-    world.ask(CancelRun(1))
-    world.off(seconds=10)
+def test_a_cancelled_run_is_not_repeated_if_the_daemon_dies_before_it_ends(make_world: MakeWorld) -> None:
+    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR)}))
+    world.request(CancelRun(1))
+    world.downtime(seconds=10)
     world.run(minutes=10)
-    assert world.story() == [CANCELLED]
-    assert len(world.asked) == 1
+    assert world.history() == [CANCELLED]
+    assert len(world.calls) == 1
 
 
-def test_a_run_cancelled_at_its_timeout_is_not_retried(play: Play) -> None:
-    world = play(agent(timeout="10s", retries="3"), scripts={"ops": lambda asked: Takes("x", HOUR)})
+def test_a_run_cancelled_at_its_timeout_is_not_retried(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="10s", retries="3"), scripts={"ops": lambda call: Delayed("x", HOUR)})
     world.run(seconds=1)
     world.runs.cancel = lambda number, why: None  # cancelling has no effect
     world.run(seconds=10)
-    world.ask(CancelRun(1))
+    world.request(CancelRun(1))
     world.run(minutes=2)
-    assert world.story() == [CANCELLED]
+    assert world.history() == [CANCELLED]
 
 
-def test_the_report_does_not_count_a_cancelled_run_as_a_failure(play: Play) -> None:
-    world = begun(play(agent(), scripts={"ops": lambda asked: Takes("too late", timedelta(minutes=4))}))
-    world.ask(CancelRun(1))
+def test_the_report_does_not_count_a_cancelled_run_as_a_failure(make_world: MakeWorld) -> None:
+    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("too late", timedelta(minutes=4))}))
+    world.request(CancelRun(1))
     world.run(minutes=20)
     (tally,) = run_history.count_runs(world.store.connection, world.clock.now - HOUR, world.clock.now)
     assert (tally.ran, tally.failed) == (1, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from test_story_explain import day, told
 from test_story_slots import OPS, agent, job
-from world import QUIET, Takes, World, at
+from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine import plan_sync
@@ -21,8 +20,6 @@ from scheduler.model.outcome import Kind
 from scheduler.store import boots, entries, wakes
 from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
-
-Play = Callable[..., World]
 
 A_YEAR = timedelta(days=365)
 HOUR = timedelta(hours=1)
@@ -49,114 +46,114 @@ def behind(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
 
 def slots(world: World, name: str) -> int:
     """The number of slots of an entry that the run records account for."""
-    return sum(row["slots"] for row in world.rows(name))
+    return sum(row["slots"] for row in world.records(name))
 
 
 def starts(world: World, name: str) -> list[float]:
     """The start times of an entry, in seconds of the monotonic clock."""
-    return [asked.steady for asked in world.asked if asked.name == name]
+    return [call.monotonic for call in world.calls if call.name == name]
 
 
 # --- ahead for a few seconds ------------------------------------------------------------------------------------------
 
 
-def test_a_one_time_job_runs_at_its_time_after_the_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
-    world = play(PARTY)
+def test_a_one_time_job_runs_at_its_time_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
+    world = make_world(PARTY)
     world.run(minutes=10)
     ahead(world)
-    world.until("2026-03-06 00:00")
-    assert world.story("party") == ["03-05 18:00 at ok"]
-    assert [asked.at for asked in world.asked] == [at("2026-03-05 18:00")]
+    world.run_until("2026-03-06 00:00")
+    assert world.history("party") == ["03-05 18:00 at ok"]
+    assert [call.at for call in world.calls] == [utc("2026-03-05 18:00")]
 
 
-def test_slots_run_at_their_times_after_the_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+def test_slots_run_at_their_times_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
     ahead(world)
-    world.until("2026-03-02 12:30")
-    assert world.story() == [f"03-02 {hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)]
+    world.run_until("2026-03-02 12:30")
+    assert world.history() == [f"03-02 {hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)]
 
 
-def test_slots_that_have_passed_stay_missed_if_the_clock_is_set_back_by_less_than_it_was_ahead(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+def test_slots_that_have_passed_stay_missed_if_the_clock_is_set_back_by_less_than_it_was_ahead(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
     world.clock.now += A_YEAR
     world.run(seconds=5)
     world.clock.now -= A_YEAR - timedelta(hours=3)
-    world.until("2026-03-02 13:30")
-    assert world.story() == ["03-02 09:00 schedule skipped missed x3", "03-02 12:00 schedule ok", "03-02 13:00 schedule ok"]
+    world.run_until("2026-03-02 13:30")
+    assert world.history() == ["03-02 09:00 schedule skipped missed x3", "03-02 12:00 schedule ok", "03-02 13:00 schedule ok"]
 
 
-def test_skips_recorded_for_future_slots_are_taken_back_with_an_event(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"06:00-22:00"') + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
+def test_skips_recorded_for_future_slots_are_taken_back_with_an_event(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"06:00-22:00"') + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(minutes=5)
     ahead(world)
-    assert all(row["outcome"] != "skipped" for row in world.rows())
+    assert all(row["outcome"] != "skipped" for row in world.records())
     taken = [event for event in world.events if isinstance(event, SkipsRevoked)]
     assert {(event.name, event.reason) for event in taken} == {("ops", "missed"), ("ops", "active_hours"), ("measure", "missed")}
 
 
-def test_a_daemon_started_while_the_clock_was_ahead_takes_its_skips_back_too(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}") + PARTY.replace("cron: {", "  ").replace("}}", "}"))
-    world.until("2026-03-02 08:10")
+def test_a_daemon_started_while_the_clock_was_ahead_takes_its_skips_back_too(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}") + PARTY.replace("cron: {", "  ").replace("}}", "}"))
+    world.run_until("2026-03-02 08:10")
     world.kill()
-    world.clock.forward(timedelta(minutes=2))
+    world.clock.advance(timedelta(minutes=2))
     world.clock.now += A_YEAR
     world.boot()
     world.run(seconds=5)
     world.clock.now -= A_YEAR
-    world.until("2026-03-05 19:00")
-    assert world.story("party") == ["03-05 18:00 at ok"]
-    assert slots(world, "measure") == len(world.rows("measure")) == 16 + 24 + 24 + 20
+    world.run_until("2026-03-05 19:00")
+    assert world.history("party") == ["03-05 18:00 at ok"]
+    assert slots(world, "measure") == len(world.records("measure")) == 16 + 24 + 24 + 20
 
 
-def test_a_clock_that_was_ahead_before_a_crash_and_right_after_it_loses_no_slot(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+def test_a_clock_that_was_ahead_before_a_crash_and_right_after_it_loses_no_slot(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
     world.clock.now += A_YEAR
     world.run(seconds=5)
     world.kill()
     world.clock.now -= A_YEAR
     world.boot()
-    world.until("2026-03-02 10:30")
-    assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
+    world.run_until("2026-03-02 10:30")
+    assert world.history() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
     assert all(down.until is None or down.since <= down.until for down in boots.latest_downtimes(world.store.connection))
 
 
-def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
-    world = play(agent(interval="30m"))
+def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m"))
     world.run(minutes=10)
     ahead(world, timedelta(minutes=7, seconds=13))
     world.run(hours=1)
-    assert world.story() == [f"03-02 {time} interval ok heartbeat_ok" for time in ("08:00", "08:30", "09:00")]
+    assert world.history() == [f"03-02 {time} interval ok heartbeat_ok" for time in ("08:00", "08:30", "09:00")]
 
 
-def test_a_changed_interval_works_even_if_the_last_run_was_under_a_clock_that_was_ahead(play: Play) -> None:
-    world = play(agent(interval="30m"))
+def test_a_changed_interval_works_even_if_the_last_run_was_under_a_clock_that_was_ahead(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m"))
     world.run(minutes=29, seconds=55)
     ahead(world, A_YEAR, seconds=20)
     world.run(minutes=1)
     world.reload(agent(interval="20m"))
-    before = len(world.asked)
+    before = len(world.calls)
     world.run(hours=1)
-    assert len(world.asked) - before >= 2
+    assert len(world.calls) - before >= 2
 
 
-def test_an_agent_added_while_the_clock_was_ahead_runs(play: Play) -> None:
-    world = play(job(every="1d"))
+def test_an_agent_added_while_the_clock_was_ahead_runs(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1d"))
     world.run(minutes=5)
     world.clock.now += A_YEAR
     world.run(seconds=5)
     world.reload(job(every="1d") + OPS)
     world.run(seconds=5)
     world.clock.now -= A_YEAR
-    before = len(world.asked)
+    before = len(world.calls)
     world.run(hours=2)
-    assert len(world.asked) - before >= 3
+    assert len(world.calls) - before >= 3
 
 
-def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(play: Play) -> None:
-    world = play(job(every="1d"))
+def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1d"))
     world.run(minutes=5)
     world.stop()
     world.clock.now += A_YEAR
@@ -170,11 +167,11 @@ def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(play:
     world.clock.now -= A_YEAR
     world.boot()
     world.run(hours=2)
-    assert len(world.asked) >= 3
+    assert len(world.calls) >= 3
 
 
-def test_woken_runs_under_a_clock_that_was_ahead_do_not_count_against_the_rate_limit_later(play: Play) -> None:
-    world = play(agent(interval="1d") + "limits: {wake_gap: 1s, wake_flood: 2 per 10m}\n")
+def test_woken_runs_under_a_clock_that_was_ahead_do_not_count_against_the_rate_limit_later(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d") + "limits: {wake_gap: 1s, wake_flood: 2 per 10m}\n")
     world.run(minutes=5)
     world.clock.now += A_YEAR
     for _ in range(2):
@@ -182,22 +179,22 @@ def test_woken_runs_under_a_clock_that_was_ahead_do_not_count_against_the_rate_l
         world.run(seconds=5)
     world.clock.now -= A_YEAR
     world.run(minutes=15)
-    before = len(world.asked)
+    before = len(world.calls)
     world.wake("ops", "look again")
     world.run(minutes=1)
-    assert len(world.asked) == before + 1
+    assert len(world.calls) == before + 1
 
 
 # --- nothing is deleted, expired or given up --------------------------------------------------------------------------
 
 
 def history(world: World) -> list[str]:
-    return [row["slot"] for row in world.rows() if row["outcome"] != "skipped"]
+    return [row["slot"] for row in world.records() if row["outcome"] != "skipped"]
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
-def test_no_history_is_deleted_within_an_hour_of_a_clock_change(play: Play, way: str) -> None:
-    world = play(OPS)
+def test_no_history_is_deleted_within_an_hour_of_a_clock_change(make_world: MakeWorld, way: str) -> None:
+    world = make_world(OPS)
     world.run(hours=2)
     before = history(world)
     _far_ahead(world, way)
@@ -207,31 +204,33 @@ def test_no_history_is_deleted_within_an_hour_of_a_clock_change(play: Play, way:
     assert not set(history(world)) & set(before)
 
 
-def test_each_clock_change_restarts_the_hour_and_a_restart_does_not_end_it(play: Play) -> None:
-    world = play(OPS)
+def test_each_clock_change_restarts_the_hour_and_a_restart_does_not_end_it(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(hours=2)
     before = history(world)
     world.clock.now += A_YEAR
     world.run(minutes=50)
     world.clock.now += timedelta(seconds=30)
     world.run(minutes=20)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=30)
     assert history(world)[: len(before)] == before
 
 
-def test_a_short_restart_does_not_count_as_a_clock_change(play: Play) -> None:
-    world = play(OPS + "history: {keep: 1h}\n")
+def test_a_short_restart_does_not_count_as_a_clock_change(make_world: MakeWorld) -> None:
+    world = make_world(OPS + "history: {keep: 1h}\n")
     world.run(hours=2)
     first = history(world)[0]
-    world.off(seconds=30)
+    world.downtime(seconds=30)
     world.run(minutes=31)
     assert first not in history(world)
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
-def test_no_wake_expires_within_an_hour_of_a_clock_change(play: Play, way: str) -> None:
-    world = play(agent(interval="30d", active_hours='"09:00-10:00"') + "limits: {wake_keep: 2h}\n", start="2026-03-02 12:00")
+def test_no_wake_expires_within_an_hour_of_a_clock_change(make_world: MakeWorld, way: str) -> None:
+    world = make_world(
+        agent(interval="30d", active_hours='"09:00-10:00"') + "limits: {wake_keep: 2h}\n", start="2026-03-02 12:00"
+    )
     world.run(minutes=5)
     world.wake("ops", "look")
     _far_ahead(world, way)
@@ -243,10 +242,10 @@ def test_no_wake_expires_within_an_hour_of_a_clock_change(play: Play, way: str) 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
 @pytest.mark.parametrize("sent", ["retry", "uncertain"])
-def test_no_message_is_given_up_within_an_hour_of_a_clock_change(play: Play, way: str, sent: Any) -> None:
-    world = play(agent(interval="30d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
-    world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda _: DeliveryResult(sent, "down")
+def test_no_message_is_given_up_within_an_hour_of_a_clock_change(make_world: MakeWorld, way: str, sent: Any) -> None:
+    world = make_world(agent(interval="30d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult(sent, "down")
     world.run(minutes=2)
     _far_ahead(world, way)
     world.run(minutes=58)
@@ -255,8 +254,8 @@ def test_no_message_is_given_up_within_an_hour_of_a_clock_change(play: Play, way
     assert _messages(world) <= {"dead"}
 
 
-def test_daily_costs_and_lane_holds_survive_a_clock_that_was_ahead(play: Play) -> None:
-    world = play(OPS)
+def test_daily_costs_and_lane_holds_survive_a_clock_that_was_ahead(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with world.store.transaction() as db:
         db.execute("insert into spend values ('2026-03-02', '', '', 5, 0, 0, 1, null, null, null)")
         db.execute("insert into hold values ('ops', 'a gateway', ?)", (1772440200000,))  # until 08:30
@@ -283,37 +282,37 @@ def _far_ahead(world: World, way: str) -> None:
 # --- behind for a few seconds -----------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_far_behind_for_a_few_seconds_causes_no_missed_slot(play: Play) -> None:
-    world = play(OPS + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
+def test_a_clock_that_is_far_behind_for_a_few_seconds_causes_no_missed_slot(make_world: MakeWorld) -> None:
+    world = make_world(OPS + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(hours=2)
-    before = len(world.rows())
+    before = len(world.records())
     behind(world)
     world.run(minutes=50)
-    assert [row for row in world.rows() if row["outcome"] == "skipped"] == []
-    assert world.story("measure")[-1] == "03-02 11:00 schedule ok"
-    assert len(world.rows()) - before == 2
+    assert [row for row in world.records() if row["outcome"] == "skipped"] == []
+    assert world.history("measure")[-1] == "03-02 11:00 schedule ok"
+    assert len(world.records()) - before == 2
 
 
 def test_booting_with_a_wrong_clock_that_is_corrected_later_misses_only_the_slots_of_the_downtime(
-    play: Play,
+    make_world: MakeWorld,
 ) -> None:
-    world = play(OPS + job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+    world = make_world(OPS + job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(hours=2)
     world.kill()
-    world.clock.forward(timedelta(hours=1, minutes=5))
+    world.clock.advance(timedelta(hours=1, minutes=5))
     right = world.clock.now
-    world.clock.now = at("2024-01-01 00:00:00")
+    world.clock.now = utc("2024-01-01 00:00:00")
     world.boot()
     world.run(seconds=20)
     world.clock.now = right + timedelta(seconds=20)
     world.run(minutes=50)
-    assert world.story("measure") == [
+    assert world.history("measure") == [
         "03-02 09:00 schedule ok",
         "03-02 10:00 schedule ok",
         "03-02 11:00 schedule skipped missed",
         "03-02 12:00 schedule ok",
     ]
-    missed = [row["slots"] for row in world.rows("ops") if row["outcome"] == "skipped"]
+    missed = [row["slots"] for row in world.records("ops") if row["outcome"] == "skipped"]
     assert sum(missed) in (1, 2, 3)
 
 
@@ -324,9 +323,9 @@ def test_booting_with_a_wrong_clock_that_is_corrected_later_misses_only_the_slot
 @pytest.mark.parametrize("hours", [1, 24])
 @pytest.mark.parametrize("down", [False, True], ids=["running", "down"])
 def test_setting_the_clock_back_by_whole_intervals_leaves_no_gap_longer_than_one_interval(
-    play: Play, times: int, hours: int, *, down: bool
+    make_world: MakeWorld, times: int, hours: int, *, down: bool
 ) -> None:
-    world = play(OPS)
+    world = make_world(OPS)
     world.run(minutes=95)
     for _ in range(times):
         if down:
@@ -339,8 +338,8 @@ def test_setting_the_clock_back_by_whole_intervals_leaves_no_gap_longer_than_one
     assert max(after - before for before, after in pairwise(begun)) <= 30 * 60 + 1
 
 
-def test_a_daily_run_at_opening_still_happens_every_day_after_the_clock_was_set_back_by_a_day(play: Play) -> None:
-    world = play(agent(interval="1d", active_hours='"08:00-10:00"'), start="2026-03-02 12:00")
+def test_a_daily_run_at_opening_still_happens_every_day_after_the_clock_was_set_back_by_a_day(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", active_hours='"08:00-10:00"'), start="2026-03-02 12:00")
     world.run(days=3)
     world.clock.now -= timedelta(days=1)
     world.run(days=3)
@@ -348,19 +347,19 @@ def test_a_daily_run_at_opening_still_happens_every_day_after_the_clock_was_set_
     assert max(after - before for before, after in pairwise(begun)) <= 24 * 3600 + 1
 
 
-def test_a_schedule_runs_each_slot_once_after_clock_changes_and_downtime(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
+def test_a_schedule_runs_each_slot_once_after_clock_changes_and_downtime(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
     world.run(hours=6)
     world.clock.now -= timedelta(hours=3)
     world.run(hours=1)
-    world.off(hours=4)
-    world.until("2026-03-02 12:30")
+    world.downtime(hours=4)
+    world.run_until("2026-03-02 12:30")
     assert slots(world, "measure") == 12
-    assert [asked.at for asked in world.asked] == sorted({asked.at for asked in world.asked})
+    assert [call.at for call in world.calls] == sorted({call.at for call in world.calls})
 
 
-def test_a_one_time_job_that_ran_has_no_next_slot_after_the_clock_was_set_back(play: Play) -> None:
-    world = play(PARTY, start="2026-03-05 17:30")
+def test_a_one_time_job_that_ran_has_no_next_slot_after_the_clock_was_set_back(make_world: MakeWorld) -> None:
+    world = make_world(PARTY, start="2026-03-05 17:30")
     world.run(hours=1)
     world.clock.now -= HOUR
     world.settle()
@@ -372,19 +371,19 @@ def test_a_one_time_job_that_ran_has_no_next_slot_after_the_clock_was_set_back(p
 # --- what explain, events and records show ----------------------------------------------------------------------------
 
 
-def test_explain_does_not_attribute_a_missed_slot_to_a_clock_change_that_was_undone(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:10")
+def test_explain_does_not_attribute_a_missed_slot_to_a_clock_change_that_was_undone(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:10")
     world.run(minutes=5)
     ahead(world)
     world.run(minutes=35)
-    world.clock.forward(timedelta(minutes=30))  # the daemon stalls over 01:00
-    world.until("2026-03-02 02:30")
+    world.clock.advance(timedelta(minutes=30))  # the daemon stalls over 01:00
+    world.run_until("2026-03-02 02:30")
     assert told(day(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 stood_still"]
 
 
-def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(play: Play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
     world.clock.now += A_YEAR
     world.run(seconds=5)
     world.clock.now -= A_YEAR
@@ -393,4 +392,4 @@ def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(play:
     world.run(minutes=10)
     closed = [event for event in world.events if isinstance(event, RunClosed) and event.started_at is not None]
     assert [event.started_at <= event.finished_at for event in closed if event.started_at] == [True]
-    assert [row["started_at"] <= row["finished_at"] for row in world.rows("ops") if row["started_at"]] == [True]
+    assert [row["started_at"] <= row["finished_at"] for row in world.records("ops") if row["started_at"]] == [True]

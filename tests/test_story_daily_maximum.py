@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from servers.completions import completion, tool
 from servers.scripted import Act, Request, Server, hang_up, reply
-from world import Asked, Takes, World
+from world import AgentCall, Delayed, World
 
 from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
@@ -96,11 +96,11 @@ class Days:
         self.cost[name, now.astimezone(ZONES[name]).date()] += usd
         self.cost["", now.date()] += usd
 
-    def _tool(self, asked: Asked) -> Any:
+    def _tool(self, call: AgentCall) -> Any:
         """A program that uses its whole limit and seldom reports it."""
         self._bill("tool", 0.03)
         said = self.chance.choice(("ALERT: again", '{"result": "ALERT: again", "total_cost_usd": 0.03}', 1))
-        return Takes(said, timedelta(minutes=self.chance.choice((0, 0, 4))))
+        return Delayed(said, timedelta(minutes=self.chance.choice((0, 0, 4))))
 
     def _nothing(self) -> None:
         """Let an hour pass without a fault."""
@@ -115,7 +115,7 @@ class Days:
         for name in ("ops", "far", "tool"):
             self.world.wake(name, "now")
         for _ in range(self.chance.randrange(1, 4)):
-            self.world.clock.forward(timedelta(seconds=self.chance.choice((1, 31))))
+            self.world.clock.advance(timedelta(seconds=self.chance.choice((1, 31))))
             self.world.engine.tick(self.world.clock.read())
             self.world.kill()
             self.world.boot()

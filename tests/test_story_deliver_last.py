@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from config_file import complaints, read
 from servers import telegram
 from servers.telegram import Telegram, refusal
-from world import World, by_hand
+from world import MakeWorld, World, send_by_transport
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.load import load_config
@@ -22,8 +22,6 @@ from scheduler.engine.requests import NoteActivity
 from scheduler.model.events import TargetUnknown
 from scheduler.model.settings import Target
 from scheduler.store.targets import MOST
-
-Play = Callable[..., World]
 
 TOKEN = telegram.TOKEN
 
@@ -44,15 +42,15 @@ def sent() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def world(play: Play, sent: list[tuple[str, str]]) -> World:
-    world = play(config(), scripts={"ops": lambda asked: "Disk full"})
+def world(make_world: MakeWorld, sent: list[tuple[str, str]]) -> World:
+    world = make_world(config(), scripts={"ops": lambda call: "Disk full"})
 
     def send(delivery: Delivery) -> DeliveryResult:
         assert delivery.channel.url
         sent.append((delivery.channel.url.reveal(), delivery.message.text))
         return DeliveryResult("delivered")
 
-    world.sends = send
+    world.send = send
     return world
 
 
@@ -64,18 +62,18 @@ def spoke(world: World, *whom: str, channel: str = "chat") -> None:
 
 def told(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
     """Report user activity at one target and return the answer."""
-    return world.ask(NoteActivity("ops", Target(channel, whom), title, queue))
+    return world.request(NoteActivity("ops", Target(channel, whom), title, queue))
 
 
 def states(world: World) -> list[str]:
-    return [row["delivery"]["state"] for row in world.rows()]
+    return [row["delivery"]["state"] for row in world.records()]
 
 
 def test_a_message_goes_to_the_last_target(world: World, sent: list[tuple[str, str]]) -> None:
     spoke(world, "7", "8")
     world.run(minutes=1)
     assert sent == [("https://chat.example.org/to/8?x=1", "Disk full")]
-    assert world.rows()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "8", "state": "delivered"}]
+    assert world.records()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "8", "state": "delivered"}]
 
 
 def test_a_target_that_is_active_again_is_the_last_one_again(world: World, sent: list[tuple[str, str]]) -> None:
@@ -88,7 +86,7 @@ def test_without_a_target_the_text_is_recorded_and_the_log_says_that_it_was_not_
     world: World, sent: list[tuple[str, str]]
 ) -> None:
     world.run(minutes=1)
-    (row,) = world.rows()
+    (row,) = world.records()
     assert (row["outcome"], row["suppression"], row["text"], row["delivery"]["state"]) == (
         "alert",
         None,
@@ -104,24 +102,24 @@ def test_without_a_target_the_text_is_recorded_and_the_log_says_that_it_was_not_
 def test_an_unknown_last_target_is_logged_even_if_another_channel_gets_the_message(world: World) -> None:
     world.reload(config("[last, log]"))
     world.run(minutes=1)
-    assert [each["channel"] for each in world.rows()[0]["delivery"]["targets"]] == ["log"]
+    assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["log"]
     assert any(isinstance(event, TargetUnknown) for event in world.events)
 
 
 def test_the_last_target_survives_a_restart(world: World, sent: list[tuple[str, str]]) -> None:
     told(world, "7")
-    world.off(minutes=35)
+    world.downtime(minutes=35)
     world.run(minutes=60)
     assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
 
 
 def test_a_pending_message_keeps_its_target(world: World, sent: list[tuple[str, str]]) -> None:
-    send, world.sends = world.sends, lambda _: DeliveryResult("retry", "down")
+    send, world.send = world.send, lambda _: DeliveryResult("retry", "down")
     spoke(world, "7")
     world.run(seconds=5)
     spoke(world, "8")
-    world.sends = send
-    world.off(minutes=1)
+    world.send = send
+    world.downtime(minutes=1)
     world.run(minutes=10)
     assert sent == [("https://chat.example.org/to/7?x=1", "Disk full")]
 
@@ -133,7 +131,7 @@ def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[
         spoke(world, whom)
         world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
-    assert [row["suppression"] for row in world.rows()] == [None, "duplicate", None, "duplicate", "duplicate"]
+    assert [row["suppression"] for row in world.records()] == [None, "duplicate", None, "duplicate", "duplicate"]
 
 
 def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list[tuple[str, str]]) -> None:
@@ -141,7 +139,7 @@ def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list
     spoke(world, "7")
     world.reload(config("[last, boss]", fixed))
     world.run(minutes=1)
-    assert [each["channel"] for each in world.rows()[0]["delivery"]["targets"]] == ["boss"]
+    assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["boss"]
     spoke(world, "8")
     world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
@@ -152,7 +150,7 @@ def test_a_last_target_on_a_removed_channel_gets_no_replacement(world: World) ->
     world.reload(config(more=two))
     spoke(world, "7")
     spoke(world, "8", channel="old")
-    world.ask(NoteActivity("ops", None, None, 1))
+    world.request(NoteActivity("ops", None, None, 1))
     world.reload(config())
     world.run(minutes=1)
     assert states(world) == ["no_target"]
@@ -162,13 +160,13 @@ def test_a_last_target_on_a_removed_channel_gets_no_replacement(world: World) ->
 def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes(
     world: World, sent: list[Any], url: str | None
 ) -> None:
-    send, world.sends = world.sends, lambda _: DeliveryResult("retry", "down")
+    send, world.send = world.send, lambda _: DeliveryResult("retry", "down")
     spoke(world, "7")
     world.run(seconds=5)
-    world.sends = send
+    world.send = send
     world.reload(config("log", url=url) if url else config("log").replace("chat:", "talk:"))
     world.run(minutes=5)
-    (error,) = [each["error"] for each in world.rows()[0]["delivery"]["targets"]]
+    (error,) = [each["error"] for each in world.records()[0]["delivery"]["targets"]]
     assert sent == []
     assert error == (
         "the URL of channels.chat no longer holds {target}, and so leads to somebody else"
@@ -253,9 +251,9 @@ def chat(server: Telegram, url: str = "tgram://${TOKEN}/{target}") -> str:
 
 @pytest.mark.parametrize(("whom", "chat_id", "topic"), [("-1007", "-1007", None), ("@news", "@news", None), ("42:5", "42", 5)])
 def test_a_telegram_message_goes_to_the_last_chat(
-    play: Play, phone: Telegram, whom: str, chat_id: str, topic: int | None
+    make_world: MakeWorld, phone: Telegram, whom: str, chat_id: str, topic: int | None
 ) -> None:
-    world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
+    world = make_world(chat(phone), environ={"TOKEN": TOKEN}, send=send_by_transport, scripts={"ops": lambda call: "Disk full"})
     spoke(world, whom)
     world.run(minutes=1)
     (request,) = phone.requests
@@ -263,19 +261,21 @@ def test_a_telegram_message_goes_to_the_last_chat(
     assert (str(request.json["chat_id"]), request.json.get("message_thread_id")) == (chat_id, topic)
 
 
-def test_a_target_that_is_no_telegram_chat_is_refused(play: Play, phone: Telegram) -> None:
-    world = play(chat(phone), environ={"TOKEN": TOKEN})
+def test_a_target_that_is_no_telegram_chat_is_refused(make_world: MakeWorld, phone: Telegram) -> None:
+    world = make_world(chat(phone), environ={"TOKEN": TOKEN})
     with pytest.raises(Refused, match="target: Telegram knows a chat by its number or @name") as refused:
         told(world, "a@example.org")
     assert TOKEN not in str(refused.value)
 
 
-def test_no_secret_of_a_channel_with_a_placeholder_is_shown_or_stored(play: Play, phone: Telegram, tmp_path: Path) -> None:
+def test_no_secret_of_a_channel_with_a_placeholder_is_shown_or_stored(
+    make_world: MakeWorld, phone: Telegram, tmp_path: Path
+) -> None:
     phone.script = [refusal(500, f"bad {TOKEN}")]
-    world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
+    world = make_world(chat(phone), environ={"TOKEN": TOKEN}, send=send_by_transport, scripts={"ops": lambda call: "Disk full"})
     spoke(world, "7")
     world.run(hours=1)
-    shown = f"{load_config(world.config, world.environ).settings!r} {world.events} {world.rows()}"
+    shown = f"{load_config(world.config, world.environ).settings!r} {world.events} {world.records()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
     assert len(phone.requests) > 1
     assert "canary" not in shown
@@ -284,15 +284,15 @@ def test_no_secret_of_a_channel_with_a_placeholder_is_shown_or_stored(play: Play
 
 def test_the_queue_and_pending_approvals_are_in_the_next_prompt(world: World) -> None:
     world.run(minutes=1)
-    world.ask(NoteActivity("ops", None, None, 3, 1))
+    world.request(NoteActivity("ops", None, None, 3, 1))
     world.run(minutes=30)
-    world.ask(NoteActivity("ops", None, None, 0, None))
+    world.request(NoteActivity("ops", None, None, 0, None))
     world.run(minutes=30)
-    metas = [json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked]
+    metas = [json.loads(str(call.env["HEARTBEATD_META"])) for call in world.calls]
     assert [(meta["queue"], meta["pending_approvals"]) for meta in metas] == [(None, None), (3, 1), (0, 1)]
     assert metas[1]["last_activity"] == "2026-03-02T08:01:00Z"
-    assert "Reported 29 min ago: 3 in your queue, 1 waiting for the user's approval." in world.asked[1].stdin
-    assert "in your queue" not in world.asked[0].stdin + world.asked[2].stdin
+    assert "Reported 29 min ago: 3 in your queue, 1 waiting for the user's approval." in world.calls[1].stdin
+    assert "in your queue" not in world.calls[0].stdin + world.calls[2].stdin
 
 
 def test_a_channel_with_a_placeholder_can_be_the_only_channel(tmp_path: Path) -> None:
@@ -352,17 +352,17 @@ def test_a_job_cannot_deliver_to_last(tmp_path: Path) -> None:
 
 
 def test_a_job_with_a_prompt_delivers_to_the_last_target_of_its_agent(world: World, sent: list[tuple[str, str]]) -> None:
-    world.scripts["tick"] = lambda asked: "Done"
+    world.scripts["tick"] = lambda call: "Done"
     world.reload(config("log") + "cron: {tick: {every: 6h, prompt: Look., agent: ops, deliver: last}}\n")
-    world.ask(NoteActivity("ops", Target("chat", "7"), None, 3, 1))
+    world.request(NoteActivity("ops", Target("chat", "7"), None, 3, 1))
     world.run(hours=7)
     assert sent == [("https://chat.example.org/to/7?x=1", "Done")]
-    meta = json.loads(str(next(asked.env for asked in world.asked if asked.name == "tick")["HEARTBEATD_META"]))
+    meta = json.loads(str(next(call.env for call in world.calls if call.name == "tick")["HEARTBEATD_META"]))
     assert (meta["queue"], meta["pending_approvals"]) == (3, 1)
 
 
 def failing(world: World, **more: str) -> None:
-    world.scripts["ops"] = lambda asked: 1
+    world.scripts["ops"] = lambda call: 1
     world.reload(config(more["deliver"], more.get("channels", "")).replace("interval: 30m", "interval: 30m, retries: 0"))
 
 
@@ -382,12 +382,12 @@ def test_failure_notifications_without_a_last_target_go_to_another_channel(world
 def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World, sent: list[tuple[str, str]]) -> None:
     boss = '  boss: {kind: webhook, url: "https://boss.example.org/"}\n'
     failing(world, deliver="last", channels=boss)
-    takes = world.sends
+    takes = world.send
 
     def send(delivery: Delivery) -> DeliveryResult:
         return DeliveryResult("dead", "blocked") if "to/7" in delivery.channel.url.reveal() else takes(delivery)
 
-    world.sends = send
+    world.send = send
     spoke(world, "7")
     world.run(minutes=31)
     spoke(world, "8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from test_story_slots import OPS, agent, job
-from world import QUIET, Takes, World, at
+from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
@@ -39,174 +39,174 @@ def lock(world: World) -> sqlite3.Connection:
 # --- system clock changes ---------------------------------------------------------------------------------------------
 
 
-def test_setting_the_clock_back_while_the_database_is_locked_does_not_stop_an_agent(play) -> None:
-    world = play(OPS)
+def test_setting_the_clock_back_while_the_database_is_locked_does_not_stop_an_agent(make_world) -> None:
+    world = make_world(OPS)
     world.run(minutes=70)
     other = lock(world)
     world.clock.now -= 2 * HOUR
     world.engine.tick(world.clock.read())
     other.execute("rollback")
     other.close()
-    before = len(world.asked)
+    before = len(world.calls)
     world.run(minutes=35)
-    assert len(world.asked) > before
+    assert len(world.calls) > before
 
 
-def test_setting_the_clock_back_does_not_delay_a_retry(play) -> None:
-    world = play(agent(retries="2"))
-    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
+def test_setting_the_clock_back_does_not_delay_a_retry(make_world) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else QUIET
     world.engine.tick(world.clock.read())
     world.settle()
     world.clock.now -= timedelta(days=3)
     world.run(minutes=65)
-    assert len(world.asked) >= 3
+    assert len(world.calls) >= 3
 
 
-def test_setting_the_clock_back_after_a_woken_run_does_not_supersede_every_slot(play) -> None:
-    world = play(OPS)
+def test_setting_the_clock_back_after_a_woken_run_does_not_supersede_every_slot(make_world) -> None:
+    world = make_world(OPS)
     world.run(minutes=5)
     world.wake("ops", "look")
     world.run(minutes=5)
     world.clock.now -= timedelta(days=1)
-    before = len(world.asked)
+    before = len(world.calls)
     world.run(minutes=65)
-    assert len(world.asked) - before >= 2
+    assert len(world.calls) - before >= 2
 
 
-def test_setting_the_clock_back_does_not_delay_a_wake(play) -> None:
-    world = play(agent(interval="1d"))
+def test_setting_the_clock_back_does_not_delay_a_wake(make_world) -> None:
+    world = make_world(agent(interval="1d"))
     world.run(minutes=5)
     world.wake("ops", "look")
     world.run(minutes=5)
     world.clock.now -= timedelta(days=1)
     world.run(minutes=1)
-    before = len(world.asked)
+    before = len(world.calls)
     world.wake("ops", "look again")
     world.run(minutes=2)
-    assert len(world.asked) == before + 1
+    assert len(world.calls) == before + 1
 
 
-def test_setting_the_clock_back_does_not_delay_a_message(play) -> None:
-    world = play(agent(interval="1d", deliver="hook") + HOOK)
-    world.scripts["ops"] = lambda asked: ALARM
+def test_setting_the_clock_back_does_not_delay_a_message(make_world) -> None:
+    world = make_world(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
     down = [True]
-    world.sends = lambda _: DeliveryResult("retry", "down") if down[0] else DeliveryResult("delivered")
+    world.send = lambda _: DeliveryResult("retry", "down") if down[0] else DeliveryResult("delivered")
     world.run(minutes=1)
     world.clock.now -= timedelta(days=3)
     down[0] = False
     world.run(hours=3)
-    assert [text for _, _, text in world.said] == [ALARM]
+    assert [text for _, _, text in world.delivered] == [ALARM]
 
 
-def test_setting_the_clock_back_does_not_delay_the_reminder_of_a_failure(play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: 1
+def test_setting_the_clock_back_does_not_delay_the_reminder_of_a_failure(make_world) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: 1
     world.run(hours=1)
     world.clock.now -= timedelta(days=365)
     world.run(hours=7)
-    assert [text.split(";")[0] for _, _, text in world.said][1:] == ["Agent ops still has the same fault"]
+    assert [text.split(";")[0] for _, _, text in world.delivered][1:] == ["Agent ops still has the same fault"]
 
 
-def test_setting_the_clock_back_does_not_keep_a_held_message_forever(play) -> None:
-    world = play(agent(interval="7d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
-    world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda _: DeliveryResult("uncertain", "no answer")
+def test_setting_the_clock_back_does_not_keep_a_held_message_forever(make_world) -> None:
+    world = make_world(agent(interval="7d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("uncertain", "no answer")
     world.run(minutes=1)
     world.clock.now -= timedelta(days=365)
     world.run(hours=25)
-    assert world.rows()[0]["delivery"]["state"] == "dead"
+    assert world.records()[0]["delivery"]["state"] == "dead"
 
 
-def test_a_cron_job_keeps_running_after_the_clock_was_ten_years_ahead_for_a_minute(play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:30")
+def test_a_cron_job_keeps_running_after_the_clock_was_ten_years_ahead_for_a_minute(make_world) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:30")
     world.run(minutes=40)
     world.clock.now += timedelta(days=3650)
     world.run(minutes=1)
     world.clock.now -= timedelta(days=3650)
     world.run(hours=3)
-    assert len(world.asked) >= 3
+    assert len(world.calls) >= 3
 
 
-def test_the_timeout_of_a_run_is_measured_by_the_monotonic_clock(play) -> None:
-    world = play(job(every="1h", timeout="10m"))
-    world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=9))
+def test_the_timeout_of_a_run_is_measured_by_the_monotonic_clock(make_world) -> None:
+    world = make_world(job(every="1h", timeout="10m"))
+    world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=9))
     world.run(minutes=61)
     world.clock.now -= timedelta(hours=5)
     world.run(minutes=15)
-    assert world.story()[0].endswith("timeout timeout")
+    assert world.history()[0].endswith("timeout timeout")
 
 
-def test_a_suspend_does_not_count_against_the_timeout_of_a_run(play) -> None:
-    world = play(agent(interval="12h", timeout="5m", retries="0"))
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(hours=8, seconds=20))  # 20 s without the suspend
+def test_a_suspend_does_not_count_against_the_timeout_of_a_run(make_world) -> None:
+    world = make_world(agent(interval="12h", timeout="5m", retries="0"))
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(hours=8, seconds=20))  # 20 s without the suspend
     world.run(seconds=10)
     world.clock.now += timedelta(hours=8)
     world.run(minutes=1)
-    assert world.story()[0] == "03-02 08:00 interval ok heartbeat_ok"
+    assert world.history()[0] == "03-02 08:00 interval ok heartbeat_ok"
 
 
 # --- pause, disable, remove -------------------------------------------------------------------------------------------
 
 
-def test_pausing_everything_records_nothing_for_disabled_agents(play) -> None:
-    world = play(OPS)
+def test_pausing_everything_records_nothing_for_disabled_agents(make_world) -> None:
+    world = make_world(OPS)
     world.run(minutes=1)
     world.reload(agent(enabled="false"))
     world.run(hours=3)
     world.pause(None)
     world.run(hours=3)
     world.resume(None)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_paused_job_is_not_retried(play) -> None:
-    world = play(job(every="1h", retries="3"))
-    world.scripts["measure"] = lambda asked: 1
+def test_a_paused_job_is_not_retried(make_world) -> None:
+    world = make_world(job(every="1h", retries="3"))
+    world.scripts["measure"] = lambda call: 1
     world.run(minutes=60)
     world.settle()
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
     world.pause(None)
     world.run(minutes=5)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
-def test_a_failed_run_that_is_paused_before_its_retry_ends_failed_and_not_skipped(play) -> None:
-    world = play(agent(retries="3"))
-    world.scripts["ops"] = lambda asked: 1
+def test_a_failed_run_that_is_paused_before_its_retry_ends_failed_and_not_skipped(make_world) -> None:
+    world = make_world(agent(retries="3"))
+    world.scripts["ops"] = lambda call: 1
     world.engine.tick(world.clock.read())
     world.settle()
     world.pause(None)
     world.run(minutes=5)
-    assert world.story() == ["03-02 08:00 interval failed no_time_left"]
+    assert world.history() == ["03-02 08:00 interval failed no_time_left"]
 
 
-def test_a_paused_reboot_job_does_not_run_at_boot(play) -> None:
-    world = play(job(schedule='"@reboot"'))
+def test_a_paused_reboot_job_does_not_run_at_boot(make_world) -> None:
+    world = make_world(job(schedule='"@reboot"'))
     world.run(minutes=1)
     world.pause(None)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=1)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
-def test_slots_during_a_run_are_already_running_again_after_a_pause_has_ended(play) -> None:
-    world = play(job(every="10m", timeout="5h", misfire="{grace: 1m}"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=115))
+def test_slots_during_a_run_are_already_running_again_after_a_pause_has_ended(make_world) -> None:
+    world = make_world(job(every="10m", timeout="5h", misfire="{grace: 1m}"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=115))
     world.run(minutes=11)
-    world.pause(None, at("2026-03-02 09:00"))
-    world.until("2026-03-02 10:06")
-    assert world.story() == [
+    world.pause(None, utc("2026-03-02 09:00"))
+    world.run_until("2026-03-02 10:06")
+    assert world.history() == [
         "03-02 08:10 every ok",
         "03-02 08:20 every skipped paused x5",
         "03-02 09:10 every skipped already_running x6",
     ]
 
 
-def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(play) -> None:
+def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(make_world) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
-    world = play(agent(interval="1d", retries="0") + other)
+    world = make_world(agent(interval="1d", retries="0") + other)
     world.run(minutes=1)
-    world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=2))
+    world.scripts["ops"] = lambda call: Delayed(1, timedelta(minutes=2))
     world.wake("ops", "look")
     world.run(seconds=5)
     world.reload("agents:\n" + other)
@@ -215,10 +215,10 @@ def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(play) -> N
     assert states == ["ended"]
 
 
-def test_the_interrupted_run_of_a_removed_agent_is_closed(play) -> None:
+def test_the_interrupted_run_of_a_removed_agent_is_closed(make_world) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
-    world = play(OPS + other)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+    world = make_world(OPS + other)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
     world.run(seconds=5)
     world.reload("agents:\n" + other)
     world.engine.stopping = True
@@ -227,7 +227,7 @@ def test_the_interrupted_run_of_a_removed_agent_is_closed(play) -> None:
     world.stop()
     world.boot()
     world.run(hours=5)
-    assert [row["state"] for row in world.rows("ops")] == ["closed"]
+    assert [row["state"] for row in world.records("ops")] == ["closed"]
 
 
 # --- runs whose retry never starts ------------------------------------------------------------------------------------
@@ -236,79 +236,79 @@ LOUD = job(every="10m", retries="2", deliver="log", wake_heartbeat="ops", wake_o
 
 
 def give_up(world: World) -> None:
-    world.scripts["measure"] = lambda asked: 1
+    world.scripts["measure"] = lambda call: 1
     world.run(minutes=10)
     world.settle()
-    assert len([asked for asked in world.asked if asked.name == "measure"]) == 1
-    world.off(minutes=15)
-    world.scripts["measure"] = lambda asked: ""
+    assert len([call for call in world.calls if call.name == "measure"]) == 1
+    world.downtime(minutes=15)
+    world.scripts["measure"] = lambda call: ""
     world.run(seconds=5)
-    assert "03-02 08:10 every failed no_time_left" in world.story("measure")
+    assert "03-02 08:10 every failed no_time_left" in world.history("measure")
 
 
-def test_a_failed_job_whose_retry_never_started_causes_a_notification(play) -> None:
-    world = play(LOUD)
+def test_a_failed_job_whose_retry_never_started_causes_a_notification(make_world) -> None:
+    world = make_world(LOUD)
     give_up(world)
-    assert [text for _, name, text in world.said if name == "measure"]
+    assert [text for _, name, text in world.delivered if name == "measure"]
 
 
-def test_a_failed_job_whose_retry_never_started_wakes_its_agent(play) -> None:
-    world = play(LOUD)
+def test_a_failed_job_whose_retry_never_started_wakes_its_agent(make_world) -> None:
+    world = make_world(LOUD)
     give_up(world)
     world.run(minutes=1)
-    assert [line for line in world.story("ops") if "cron" in line]
+    assert [line for line in world.history("ops") if "cron" in line]
 
 
-def test_a_run_whose_retry_never_started_counts_as_a_failure(play) -> None:
-    world = play(agent(retries="2"))
-    world.scripts["ops"] = lambda asked: 1
+def test_a_run_whose_retry_never_started_counts_as_a_failure(make_world) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1
     world.engine.tick(world.clock.read())
     world.settle()
-    world.off(minutes=35)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
+    world.downtime(minutes=35)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
     world.run(seconds=5)
-    assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
+    assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 1
 
 
 # --- calls that do not end --------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_cannot_be_cancelled_is_not_retried_while_it_runs(play) -> None:
-    world = play(agent(timeout="1m", retries="2"))
-    world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
+def test_an_attempt_that_cannot_be_cancelled_is_not_retried_while_it_runs(make_world) -> None:
+    world = make_world(agent(timeout="1m", retries="2"))
+    world.scripts["ops"] = lambda call: Delayed("never", timedelta(days=1))
     world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]  # cancelling has no effect
     world.run(minutes=10)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
-def test_an_attempt_after_a_timeout_has_a_timeout_of_its_own(play) -> None:
-    world = play(agent(timeout="1m", retries="1"))
-    answers = iter([Takes("never", timedelta(days=1)), Takes(QUIET, timedelta(seconds=30))])
-    world.scripts["ops"] = lambda asked: next(answers)
+def test_an_attempt_after_a_timeout_has_a_timeout_of_its_own(make_world) -> None:
+    world = make_world(agent(timeout="1m", retries="1"))
+    answers = iter([Delayed("never", timedelta(days=1)), Delayed(QUIET, timedelta(seconds=30))])
+    world.scripts["ops"] = lambda call: next(answers)
     world.run(minutes=5)
-    assert (len(world.asked), world.story()) == (2, ["03-02 08:00 interval ok heartbeat_ok"])
+    assert (len(world.calls), world.history()) == (2, ["03-02 08:00 interval ok heartbeat_ok"])
 
 
-def test_a_cancelled_run_that_does_not_end_is_given_up_after_seconds(play) -> None:
-    world = play(agent(timeout="1h"))
-    world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
+def test_a_cancelled_run_that_does_not_end_is_given_up_after_seconds(make_world) -> None:
+    world = make_world(agent(timeout="1h"))
+    world.scripts["ops"] = lambda call: Delayed("never", timedelta(days=1))
     world.run(minutes=1)
     world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]
-    world.ask(CancelRun(world.rows()[0]["id"]))
+    world.request(CancelRun(world.records()[0]["id"]))
     world.run(seconds=9)
-    assert world.rows()[0]["state"] == "running"
+    assert world.records()[0]["state"] == "running"
     world.run(seconds=3)
-    assert world.story() == ["03-02 08:00 interval abandoned cancelled"]
+    assert world.history() == ["03-02 08:00 interval abandoned cancelled"]
 
 
-def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(play) -> None:
-    world = play(job(every="1h", timeout="1m"))
-    world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
+def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(make_world) -> None:
+    world = make_world(job(every="1h", timeout="1m"))
+    world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
     world.run(minutes=60, seconds=30)
     other = lock(world)
     for _ in range(60):
-        world.clock.forward(timedelta(seconds=1))
+        world.clock.advance(timedelta(seconds=1))
         world.engine.tick(world.clock.read())
     ended = not world.runs.inflight()
     other.execute("rollback")
@@ -319,48 +319,48 @@ def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(play) -> N
 # --- jobs with a stagger ----------------------------------------------------------------------------------------------
 
 
-def test_a_changed_stagger_does_not_lose_the_slot_it_delays(play) -> None:
-    world = play(job(schedule='"0 3 * * *"', stagger="4h"), start="2026-03-02 00:00")
+def test_a_changed_stagger_does_not_lose_the_slot_it_delays(make_world) -> None:
+    world = make_world(job(schedule='"0 3 * * *"', stagger="4h"), start="2026-03-02 00:00")
     due = world.store.connection.execute("select due_at from entry").fetchone()[0] / 1000
-    assert due > at("2026-03-02 03:10").timestamp()
-    world.until("2026-03-02 03:05")
+    assert due > utc("2026-03-02 03:10").timestamp()
+    world.run_until("2026-03-02 03:05")
     world.reload(job(schedule='"0 3 * * *"', stagger="0s"))
-    world.until("2026-03-03 00:00")
-    assert sum(row["slots"] for row in world.rows()) == 1
+    world.run_until("2026-03-03 00:00")
+    assert sum(row["slots"] for row in world.records()) == 1
 
 
 # --- wakes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_change_between_a_slot_and_its_staggered_start_does_not_lose_the_slot(play) -> None:
-    world = play(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
-    world.until("2026-03-02 08:00:05")  # the stagger of this job is 10 s
+def test_a_schedule_change_between_a_slot_and_its_staggered_start_does_not_lose_the_slot(make_world) -> None:
+    world = make_world(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
+    world.run_until("2026-03-02 08:00:05")  # the stagger of this job is 10 s
     world.reload(job(schedule='"0 8,20 * * *"', stagger="2m"))
-    world.until("2026-03-02 20:01")
-    assert world.story() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
+    world.run_until("2026-03-02 20:01")
+    assert world.history() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
 
 
-def test_a_job_added_or_enabled_between_a_slot_and_its_staggered_start_runs_that_slot(play) -> None:
+def test_a_job_added_or_enabled_between_a_slot_and_its_staggered_start_runs_that_slot(make_world) -> None:
     staggered = job(schedule='"0 8,9 * * *"', stagger="2m")  # 10 s
-    world = play(staggered, start="2026-03-02 08:00:05")
-    world.until("2026-03-02 08:30")
+    world = make_world(staggered, start="2026-03-02 08:00:05")
+    world.run_until("2026-03-02 08:30")
     world.reload(job(schedule='"0 8,9 * * *"', stagger="2m", enabled="false"))
-    world.until("2026-03-02 09:00:05")
+    world.run_until("2026-03-02 09:00:05")
     world.reload(staggered)
-    world.until("2026-03-02 10:00")
-    assert world.story() == ["03-02 08:00 schedule ok", "03-02 09:00 schedule ok"]
+    world.run_until("2026-03-02 10:00")
+    assert world.history() == ["03-02 08:00 schedule ok", "03-02 09:00 schedule ok"]
 
 
-def test_a_schedule_change_after_a_slot_has_run_does_not_repeat_the_slot(play) -> None:
-    world = play(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
-    world.until("2026-03-02 08:00:12")
+def test_a_schedule_change_after_a_slot_has_run_does_not_repeat_the_slot(make_world) -> None:
+    world = make_world(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
+    world.run_until("2026-03-02 08:00:12")
     world.reload(job(schedule='"0 8,20 * * *"', stagger="5m"))
-    world.until("2026-03-02 20:05")
-    assert world.story() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
+    world.run_until("2026-03-02 20:05")
+    assert world.history() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
 
 
-def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(play) -> None:
-    world = play(agent(interval="1h"))
+def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(make_world) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
     for hour in range(24):
@@ -370,13 +370,13 @@ def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(play) 
     world.run(minutes=5)
     world.resume(("heartbeat", "ops"))
     world.run(hours=1)
-    assert "the house is on fire" in world.asked[-1].stdin
+    assert "the house is on fire" in world.calls[-1].stdin
 
 
-def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(play) -> None:
-    world = play(agent(interval="1d") + "cron:\n  ops: {every: 1h, command: x}\n")
+def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(make_world) -> None:
+    world = make_world(agent(interval="1d") + "cron:\n  ops: {every: 1h, command: x}\n")
     world.run(minutes=1)
-    world.ask(RunJob("ops", "manual"))
+    world.request(RunJob("ops", "manual"))
     world.run(minutes=1)
     assert [
         event
@@ -385,18 +385,18 @@ def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(play)
     ] == []
 
 
-def test_a_wake_starts_a_run_even_if_twenty_others_wait(play) -> None:
-    world = play("limits: {wake_flood: 100 per 1s}\n" + agent(interval="1d"))
+def test_a_wake_starts_a_run_even_if_twenty_others_wait(make_world) -> None:
+    world = make_world("limits: {wake_flood: 100 per 1s}\n" + agent(interval="1d"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
     for number in range(20):
         world.wake("ops", f"message {number}", sender=f"sender{number}")
         world.run(seconds=2)
     world.resume(("heartbeat", "ops"))
-    before = len(world.asked)
+    before = len(world.calls)
     world.wake("ops", "look", sender="another")
     world.run(minutes=2)
-    assert len(world.asked) == before + 1
+    assert len(world.calls) == before + 1
 
 
 # --- run --once -------------------------------------------------------------------------------------------------------
@@ -417,9 +417,9 @@ def test_run_once_before_the_first_daemon_does_not_disable_the_stagger(tmp_path:
     assert len(anchors) > 1
 
 
-def single_round(play: Callable[..., World], yaml: str, start: str = "2026-03-02 08:00:00.400") -> World:
+def single_round(make_world: MakeWorld, yaml: str, start: str = "2026-03-02 08:00:00.400") -> World:
     """A world in which a `run --once` sees these entries for the first time."""
-    world = play("x-nothing: 1\ncron: {other: {every: 1d, command: nothing, enabled: false}}\n", start=start)
+    world = make_world("x-nothing: 1\ncron: {other: {every: 1d, command: nothing, enabled: false}}\n", start=start)
     world.kill()
     world.config.write_text(yaml, "utf-8")
     world.boot(at_once=True)
@@ -427,56 +427,56 @@ def single_round(play: Callable[..., World], yaml: str, start: str = "2026-03-02
 
 
 @pytest.mark.parametrize("takes", [0, 3])
-def test_run_once_runs_a_new_agent_once_however_long_it_takes(play: Callable[..., World], takes: int) -> None:
-    world = single_round(play, agent(stagger="0s"))
-    world.takes["ops"] = timedelta(seconds=takes)
+def test_run_once_runs_a_new_agent_once_however_long_it_takes(make_world: MakeWorld, takes: int) -> None:
+    world = single_round(make_world, agent(stagger="0s"))
+    world.durations["ops"] = timedelta(seconds=takes)
     world.run(minutes=1)
     assert world.engine.is_idle(world.clock.now)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_the_daemon_runs_an_agent_once_per_interval_after_run_once(play: Callable[..., World]) -> None:
-    world = single_round(play, agent(stagger="50%"))
+def test_the_daemon_runs_an_agent_once_per_interval_after_run_once(make_world: MakeWorld) -> None:
+    world = single_round(make_world, agent(stagger="50%"))
     world.run(minutes=1)
-    world.off(minutes=1)
+    world.downtime(minutes=1)
     world.run(minutes=119)
-    starts = [asked.at for asked in world.asked]
+    starts = [call.at for call in world.calls]
     assert len(starts) == 4
     assert timedelta(minutes=30) <= starts[1] - starts[0] <= timedelta(minutes=45)
     assert [later - earlier for earlier, later in pairwise(starts[1:])] == [timedelta(minutes=30)] * 2
-    assert sum(row["slots"] for row in world.rows()) == 4
+    assert sum(row["slots"] for row in world.records()) == 4
 
 
 def test_run_once_outside_active_hours_is_recorded_and_the_daemon_runs_at_the_first_opening(
-    play: Callable[..., World],
+    make_world: MakeWorld,
 ) -> None:
-    world = single_round(play, agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world = single_round(make_world, agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(minutes=1)
-    world.off(minutes=1)
+    world.downtime(minutes=1)
     world.run(days=8)
-    assert world.story() == [
+    assert world.history() == [
         "03-02 23:00 interval skipped active_hours",
         "03-03 08:00 interval ok heartbeat_ok",
         "03-10 08:00 interval ok heartbeat_ok",
     ]
 
 
-def test_an_agent_run_by_run_once_before_closing_does_not_run_again_at_the_next_opening(play: Callable[..., World]) -> None:
+def test_an_agent_run_by_run_once_before_closing_does_not_run_again_at_the_next_opening(make_world: MakeWorld) -> None:
     keys = {"interval": "7d", "stagger": "10%", "active_hours": '"08:00-22:00"'}
-    world = single_round(play, agent(**keys), start="2026-03-02 21:59")
+    world = single_round(make_world, agent(**keys), start="2026-03-02 21:59")
     world.run(days=6)
-    assert world.story() == ["03-02 21:59 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 21:59 interval ok heartbeat_ok"]
 
 
-def test_run_once_runs_a_reboot_job_once(play: Callable[..., World]) -> None:
-    world = single_round(play, job(schedule='"@reboot"'))
+def test_run_once_runs_a_reboot_job_once(make_world: MakeWorld) -> None:
+    world = single_round(make_world, job(schedule='"@reboot"'))
     world.run(minutes=1)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
-def test_the_quiet_counter_counts_successes_without_a_message(play) -> None:
-    world = play(agent(show_alerts="false", show_ok="true"))
-    world.scripts["ops"] = lambda asked: ALARM
+def test_the_quiet_counter_counts_successes_without_a_message(make_world) -> None:
+    world = make_world(agent(show_alerts="false", show_ok="true"))
+    world.scripts["ops"] = lambda call: ALARM
     world.run(hours=1)
     assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 3
 
@@ -484,28 +484,28 @@ def test_the_quiet_counter_counts_successes_without_a_message(play) -> None:
 # --- broken entries ---------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_whose_stored_schedule_is_unreadable_does_not_keep_the_daemon_from_starting(play) -> None:
-    world = play(agent() + job(every="10m"))
+def test_an_entry_whose_stored_schedule_is_unreadable_does_not_keep_the_daemon_from_starting(make_world) -> None:
+    world = make_world(agent() + job(every="10m"))
     world.run(minutes=1)
     with world.store.transaction() as db:
         db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=31)
-    assert len(world.rows("ops")) == 2
+    assert len(world.records("ops")) == 2
 
 
-def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_ends_in_the_same_tick(play) -> None:
-    world = play(agent(interval="30m") + job(every="30m"))
+def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_ends_in_the_same_tick(make_world) -> None:
+    world = make_world(agent(interval="30m") + job(every="30m"))
     world.run(minutes=20)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
     world.run(minutes=10, seconds=30)
     assert len(world.runs.inflight()) == 2
     with world.store.transaction() as db:
         db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
     world.run(minutes=5)
-    assert (world.story("ops")[-1][6:11], world.rows("ops")[-1]["outcome"]) == ("08:30", "ok")
-    assert (world.rows("measure")[0]["outcome"], "could not be booked" in world.rows("measure")[0]["error"]) == (
+    assert (world.history("ops")[-1][6:11], world.records("ops")[-1]["outcome"]) == ("08:30", "ok")
+    assert (world.records("measure")[0]["outcome"], "could not be booked" in world.records("measure")[0]["error"]) == (
         "abandoned",
         True,
     )
@@ -518,17 +518,17 @@ def test_one_tick_handles_a_limited_number_of_due_entries(tmp_path: Path) -> Non
     count = 5_000
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
-    world.clock.forward(timedelta(hours=5, minutes=15))  # all missed, older than their grace
+    world.clock.advance(timedelta(hours=5, minutes=15))  # all missed, older than their grace
     world.engine.tick(world.clock.read())
-    assert len(world.rows()) == LOOKS_AT_ONCE < count
+    assert len(world.records()) == LOOKS_AT_ONCE < count
     world.settle()
-    assert len(world.rows()) == count
+    assert len(world.records()) == count
     world.store.close()
 
 
 @pytest.mark.parametrize(("runs", "most"), [(50, 60), (500, 560)])
-def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(play, runs: int, most: int) -> None:
-    world = play(job(every="1s") + f"history: {{keep: 30d, runs: {runs}}}\n")
+def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(make_world, runs: int, most: int) -> None:
+    world = make_world(job(every="1s") + f"history: {{keep: 30d, runs: {runs}}}\n")
     rows = []
     for _ in range(2 * runs):
         world.run(seconds=1)
@@ -536,8 +536,8 @@ def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(play, 
     assert runs <= max(rows) <= most
 
 
-def test_no_run_record_is_later_than_the_last_tick_of_its_boot(play) -> None:
-    world = play(job(every="1s"))
+def test_no_run_record_is_later_than_the_last_tick_of_its_boot(make_world) -> None:
+    world = make_world(job(every="1s"))
     for _ in range(20):
         world.run(seconds=1)
         latest = "select last_tick_at, (select max(max(started_at), max(finished_at)) from run) from boot"
@@ -557,98 +557,98 @@ def test_old_records_are_deleted_in_small_batches(tmp_path: Path) -> None:
             [(f"a{n}", i, 1772438400000) for n in range(count) for i in range(600)],
         )
     world.engine.stopping = True
-    before = len(world.rows())
+    before = len(world.records())
     world.engine.tick(world.clock.read())
-    assert before - len(world.rows()) == 500
+    assert before - len(world.records()) == 500
     for _ in range(30):
-        world.clock.forward(timedelta(minutes=1))
+        world.clock.advance(timedelta(minutes=1))
         world.engine.tick(world.clock.read())
-    assert len(world.rows()) == count * 10
+    assert len(world.records()) == count * 10
     world.store.close()
 
 
-def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(play) -> None:
-    world = play("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
-    world.scripts["ops"] = lambda asked: ALARM if len(world.asked) == 1 else QUIET
+def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(make_world) -> None:
+    world = make_world("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM if len(world.calls) == 1 else QUIET
     away = [True]
-    world.sends = lambda _: DeliveryResult("retry", "503") if away[0] else DeliveryResult("delivered")
+    world.send = lambda _: DeliveryResult("retry", "503") if away[0] else DeliveryResult("delivered")
     world.run(hours=8)
-    rows = world.rows("ops")
+    rows = world.records("ops")
     assert len(rows) < 97
     assert rows[0]["slot"] == "2026-03-02T08:00:00Z"
     assert rows[1]["slot"] > "2026-03-02T12:00:00Z"  # other records of its age are deleted
     away[0] = False
     world.run(hours=3)
-    assert [text for _, _, text in world.said] == [ALARM]
+    assert [text for _, _, text in world.delivered] == [ALARM]
 
 
 # --- further ----------------------------------------------------------------------------------------------------------
 
 
-def test_setting_the_clock_back_twice_by_an_interval_in_total_does_not_stop_an_agent(play) -> None:
-    world = play(OPS)
+def test_setting_the_clock_back_twice_by_an_interval_in_total_does_not_stop_an_agent(make_world) -> None:
+    world = make_world(OPS)
     world.run(minutes=70)
     world.clock.now -= HOUR
     world.run(minutes=5)
-    before = len(world.asked)
+    before = len(world.calls)
     world.clock.now -= timedelta(minutes=29, seconds=59)
     world.run(minutes=65)
-    assert len(world.asked) - before >= 2
+    assert len(world.calls) - before >= 2
 
 
-def test_a_run_interrupted_by_a_crash_during_a_pause_is_abandoned_and_not_skipped(play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+def test_a_run_interrupted_by_a_crash_during_a_pause_is_abandoned_and_not_skipped(make_world) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
     world.run(seconds=5)
     world.pause(None)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=1)
-    assert world.story()[0].startswith("03-02 08:00 interval abandoned")
+    assert world.history()[0].startswith("03-02 08:00 interval abandoned")
 
 
-def test_an_interrupted_run_that_another_daemon_has_claimed_is_not_put_back(play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+def test_an_interrupted_run_that_another_daemon_has_claimed_is_not_put_back(make_world) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
     world.run(seconds=5)
     with world.store.transaction() as db:
         db.execute("update run set fence = fence + 1, owner = 'another'")
     world.engine.stopping = True
     world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
-    assert world.rows()[0]["state"] == "running"
+    assert world.records()[0]["state"] == "running"
 
 
-def test_an_error_text_that_is_not_valid_unicode_does_not_stop_the_daemon(play, caplog) -> None:
+def test_an_error_text_that_is_not_valid_unicode_does_not_stop_the_daemon(make_world, caplog) -> None:
     caplog.set_level(logging.CRITICAL, logger="heartbeatd")  # a test worker cannot report a text that cannot be encoded
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: OSError("no such file: caf\udce9")
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: OSError("no such file: caf\udce9")
     world.run(minutes=1)
-    assert world.story()[0].startswith("03-02 08:00 interval failed")
+    assert world.history()[0].startswith("03-02 08:00 interval failed")
 
 
-def test_an_entry_that_breaks_during_its_run_does_not_stop_other_entries(play) -> None:
-    world = play(agent() + job(every="10m"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
+def test_an_entry_that_breaks_during_its_run_does_not_stop_other_entries(make_world) -> None:
+    world = make_world(agent() + job(every="10m"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
     world.run(minutes=10, seconds=5)
     with world.store.transaction() as db:
         db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
     world.run(minutes=25)
-    assert len(world.rows("ops")) == 2
+    assert len(world.records("ops")) == 2
 
 
-def test_the_rerun_of_an_interrupted_reboot_job_counts_as_its_run_at_boot(play) -> None:
-    world = play(job(schedule='"@reboot"', rerun_after_crash="true"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
+def test_the_rerun_of_an_interrupted_reboot_job_counts_as_its_run_at_boot(make_world) -> None:
+    world = make_world(job(schedule='"@reboot"', rerun_after_crash="true"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
     world.run(seconds=5)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=5)
-    assert len(world.asked) == 2
+    assert len(world.calls) == 2
 
 
-def test_a_disabled_job_interrupted_by_a_stop_does_not_run_again(play) -> None:
+def test_a_disabled_job_interrupted_by_a_stop_does_not_run_again(make_world) -> None:
     text = job(every="1h", rerun_after_crash="true")
-    world = play(text)
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+    world = make_world(text)
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
     world.run(minutes=61)
     world.reload(job(every="1h", rerun_after_crash="true", enabled="false"))
     world.engine.stopping = True
@@ -657,19 +657,19 @@ def test_a_disabled_job_interrupted_by_a_stop_does_not_run_again(play) -> None:
     world.stop()
     world.boot()
     world.run(minutes=1)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
-def test_a_run_whose_process_outlived_the_daemon_is_not_repeated(play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
+def test_a_run_whose_process_outlived_the_daemon_is_not_repeated(make_world) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
     world.run(seconds=5)
-    run_id = world.rows()[0]["id"]
+    run_id = world.records()[0]["id"]
     world.kill()
-    world.boot(survivors={f"life1/{run_id}": True})
+    world.boot(survivors={f"boot1/{run_id}": True})
     world.run(minutes=2)
-    assert len(world.asked) == 1
-    assert world.story()[0] == "03-02 08:00 interval abandoned child_may_still_run"
+    assert len(world.calls) == 1
+    assert world.history()[0] == "03-02 08:00 interval abandoned child_may_still_run"
 
 
 class FaultyRequest:
@@ -680,16 +680,16 @@ class FaultyRequest:
         raise ValueError("half a character")
 
 
-def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_daemon_goes_on(play) -> None:
-    world = play(OPS)
+def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_daemon_goes_on(make_world) -> None:
+    world = make_world(OPS)
     world.run(seconds=5)
     with pytest.raises(Refused, match="the daemon cannot do this; its log says why") as refused:
-        world.ask(FaultyRequest())
+        world.request(FaultyRequest())
     assert refused.value.code == "broken"
     assert wakes.count_waiting_by_agent(world.store.connection) == []
     world.wake("ops", "look")
     world.run(seconds=5)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
 
 
 class FailingCommit(Store):
@@ -705,15 +705,15 @@ class FailingCommit(Store):
                 raise DatabaseUnavailable("the disk is gone")
 
 
-def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(play) -> None:
-    world = play(agent(deliver="hook") + HOOK)
-    world.scripts["ops"] = lambda asked: ALARM
+def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(make_world) -> None:
+    world = make_world(agent(deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
     world.run(minutes=10)
-    before = (list(world.events), len(world.said), len(world.asked))
+    before = (list(world.events), len(world.delivered), len(world.calls))
     world.store.close()
     world.store = world.engine.store = store = FailingCommit.open(world.state)
     world.run(hours=1)
-    assert (world.events, len(world.said), len(world.asked)) == before
+    assert (world.events, len(world.delivered), len(world.calls)) == before
     assert world.engine.health.problem == "the disk is gone"
     store.fails = False
     world.run(minutes=1)
@@ -722,9 +722,11 @@ def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(play) -> Non
     assert world.engine.health.problem is None
 
 
-def test_a_deadline_within_a_rounding_error_does_not_make_the_engine_spin(play) -> None:
-    world = play(agent(interval="1d", timeout="5m"), scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(hours=1))})
+def test_a_deadline_within_a_rounding_error_does_not_make_the_engine_spin(make_world) -> None:
+    world = make_world(
+        agent(interval="1d", timeout="5m"), scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(hours=1))}
+    )
     world.engine.tick(world.clock.read())
     now = world.clock.now + timedelta(minutes=5)
-    almost = world.clock.steady + 300 - 5e-10
+    almost = world.clock.monotonic + 300 - 5e-10
     assert world.engine.tick(ClockReading(now, almost)) > now

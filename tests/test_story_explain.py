@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,7 +15,7 @@ from test_story_checklists_and_prechecks import SAME
 from test_story_checklists_and_prechecks import says as prints
 from test_story_lanes import speaking
 from test_story_slots import agent, job
-from world import QUIET, Takes, World, at
+from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
@@ -28,7 +27,6 @@ from scheduler.model.timestamps import to_millis
 from scheduler.system import lanes
 from scheduler.work import plan
 
-Play = Callable[..., World]
 DAY = "2026-03-02"
 
 
@@ -61,36 +59,36 @@ def _stretch(stretch: dict[str, Any]) -> str:
 # --- causes of silence ------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_removed_from_the_config_is_explained_as_not_declared(play: Play) -> None:
-    world = play(agent() + job(every="1h"))
+def test_an_entry_removed_from_the_config_is_explained_as_not_declared(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="1h"))
     world.run(minutes=5)
     world.config.write_text(job(every="1h"), "utf-8")
     now = explanation.explain_now(asked(world))["now"]
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
-def test_a_day_of_suppressed_runs_is_one_line(play: Play) -> None:
-    world = play(agent(), start="2026-03-02 00:00")
+def test_a_day_of_suppressed_runs_is_one_line(make_world: MakeWorld) -> None:
+    world = make_world(agent(), start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == ["00:00-23:30 48 ok heartbeat_ok"]
 
 
-def test_the_same_alert_all_day_is_explained_as_duplicates(play: Play) -> None:
-    world = play(agent(), start="2026-03-02 00:00", scripts={"ops": lambda asked: "the disk is full"})
+def test_the_same_alert_all_day_is_explained_as_duplicates(make_world: MakeWorld) -> None:
+    world = make_world(agent(), start="2026-03-02 00:00", scripts={"ops": lambda call: "the disk is full"})
     world.run(hours=24)
     assert told(day(world)) == ["00:00-00:00 1 alert", "00:30-23:30 47 alert duplicate"]
 
 
-def test_a_night_outside_active_hours_is_explained(play: Play) -> None:
-    world = play(agent(active_hours='"08:00-22:00"'), start="2026-03-02 00:00")
+def test_a_night_outside_active_hours_is_explained(make_world: MakeWorld) -> None:
+    world = make_world(agent(active_hours='"08:00-22:00"'), start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == [
         "00:00-07:30 16 active_hours", "08:00-21:30 28 ok heartbeat_ok", "22:00-23:30 4 active_hours",
     ]  # fmt: skip
 
 
-def test_a_pause_is_explained_during_and_after_it(play: Play) -> None:
-    world = play(agent(interval="1h"), start="2026-03-02 00:00")
+def test_a_pause_is_explained_during_and_after_it(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
     world.pause(("heartbeat", "ops"))
     world.run(hours=4)
@@ -101,8 +99,8 @@ def test_a_pause_is_explained_during_and_after_it(play: Play) -> None:
     assert told(day(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
 
 
-def test_a_locked_lane_is_explained(play: Play) -> None:
-    world = play(agent(interval="2h"), start="2026-03-02 00:00")
+def test_a_locked_lane_is_explained(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="2h"), start="2026-03-02 00:00")
     world.run(hours=5)
     with speaking(world):
         world.run(hours=6)
@@ -112,22 +110,22 @@ def test_a_locked_lane_is_explained(play: Play) -> None:
     assert told(day(world)) == ["00:00-04:00 3 ok heartbeat_ok", "06:00-08:00 2 busy", "10:00-22:00 7 ok heartbeat_ok"]
 
 
-def test_a_used_up_budget_is_explained(play: Play) -> None:
-    world = play(agent(interval="2h"), start="2026-03-02 00:00")
+def test_a_used_up_budget_is_explained(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="2h"), start="2026-03-02 00:00")
     world.run(hours=24)
     with world.store.transaction() as db:
         db.execute(
             "update run set outcome = 'skipped', reason = 'budget', suppression = null where slot >= ?",
-            (to_millis(at("2026-03-02 14:00")),),
+            (to_millis(utc("2026-03-02 14:00")),),
         )
     assert told(day(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
 
 
-def test_an_open_circuit_breaker_is_explained(play: Play) -> None:
+def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
     model = agent(interval="1h", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
-    world = play(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
+    world = make_world(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
     with world.store.transaction() as db:
-        probe = to_millis(at("2026-03-03 00:00"))
+        probe = to_millis(utc("2026-03-03 00:00"))
         db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
     assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
@@ -138,10 +136,10 @@ def test_an_open_circuit_breaker_is_explained(play: Play) -> None:
     )
 
 
-def test_downtime_is_explained_from_the_first_to_the_last_slot(play: Play) -> None:
-    world = play(agent(interval="1h"), start="2026-03-02 00:00")
+def test_downtime_is_explained_from_the_first_to_the_last_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
-    world.off(hours=5)
+    world.downtime(hours=5)
     world.run(hours=12)
     found = day(world)
     assert told(found) == ["00:00-09:00 10 ok heartbeat_ok", "10:00-14:00 5 daemon_down", "15:00-23:00 9 ok heartbeat_ok"]
@@ -150,11 +148,11 @@ def test_downtime_is_explained_from_the_first_to_the_last_slot(play: Play) -> No
     ]  # fmt: skip
 
 
-def test_current_downtime_is_explained_before_it_is_recorded(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"06:00-20:00"'), start="2026-03-02 00:00")
+def test_current_downtime_is_explained_before_it_is_recorded(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"06:00-20:00"'), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
     world.stop()
-    world.clock.forward(timedelta(days=2))
+    world.clock.advance(timedelta(days=2))
     world.store = type(world.store).open(world.state)
     assert told(day(world, running=False)) == [
         "00:00-05:00 6 active_hours", "06:00-09:00 4 ok heartbeat_ok", "10:00-19:00 10 daemon_down", "20:00-23:00 4 active_hours",
@@ -162,10 +160,10 @@ def test_current_downtime_is_explained_before_it_is_recorded(play: Play) -> None
     assert told(day(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
 
 
-def test_a_stalled_daemon_is_explained(play: Play, caplog: pytest.LogCaptureFixture) -> None:
-    world = play(job(schedule='"*/10 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
+def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(job(schedule='"*/10 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=5)
-    world.clock.forward(timedelta(minutes=42, seconds=30))
+    world.clock.advance(timedelta(minutes=42, seconds=30))
     world.run(hours=12)
     found = day(world, "measure")
     assert told(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
@@ -173,16 +171,16 @@ def test_a_stalled_daemon_is_explained(play: Play, caplog: pytest.LogCaptureFixt
     assert "stalled" in caplog.text
 
 
-def test_a_slightly_late_tick_is_not_a_stall(play: Play) -> None:
-    world = play(job(schedule='"*/10 * * * *"'), start="2026-03-02 00:00")
+def test_a_slightly_late_tick_is_not_a_stall(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"*/10 * * * *"'), start="2026-03-02 00:00")
     world.run(minutes=5)
-    world.clock.forward(timedelta(minutes=5, seconds=19))
+    world.clock.advance(timedelta(minutes=5, seconds=19))
     world.run(hours=1)
     assert [event["what"] for event in day(world, "measure")["events"]] == ["daemon_started"]
 
 
-def test_a_system_clock_change_is_explained(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
+def test_a_system_clock_change_is_explained(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=30)
     world.clock.now += timedelta(hours=4)
     world.run(hours=13, minutes=29)
@@ -191,8 +189,8 @@ def test_a_system_clock_change_is_explained(play: Play) -> None:
     assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 4:00:00 forward, or the machine slept"]
 
 
-def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
+def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
     world.run(hours=6)
     world.clock.now -= timedelta(hours=3)
     world.run(hours=20, minutes=29)
@@ -201,8 +199,8 @@ def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(play: Play) 
     assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 3:00:00 back"]
 
 
-def test_a_clock_set_back_during_downtime_is_recorded(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
+def test_a_clock_set_back_during_downtime_is_recorded(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
     world.run(hours=6)
     world.kill()
     world.clock.now -= timedelta(hours=3)
@@ -211,17 +209,17 @@ def test_a_clock_set_back_during_downtime_is_recorded(play: Play) -> None:
     assert "the system clock jumped 3:00:00 back" in [event["says"] for event in day(world, "measure")["events"]]
 
 
-def test_an_unchanged_precheck_is_explained(play: Play) -> None:
-    world = play(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
+def test_an_unchanged_precheck_is_explained(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
     world.run(hours=24)
     assert told(day(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
 
 
-def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(play: Play) -> None:
+def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(make_world: MakeWorld) -> None:
     config = agent(interval="1h", skip_on="holidays", active_hours='"08:00-22:00"') + job(
         schedule='"0 * * * *"', skip_on="holidays"
     )
-    world = play(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
+    world = make_world(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
     world.run(hours=36)
     assert told(day(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
     assert explanation.explain_now(asked(world))["now"]["reason"] == "calendar"
@@ -231,24 +229,24 @@ def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(
     assert told(day(world))[1] == "08:00-21:00 14 ok heartbeat_ok"
 
 
-def test_a_missing_checklist_is_explained(play: Play) -> None:
-    world = play(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
+def test_a_missing_checklist_is_explained(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == ["00:00-23:00 24 checklist_missing"]
 
 
-def test_slots_missed_because_of_a_long_run_are_explained(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"', timeout="4h"), start="2026-03-02 00:30")
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(hours=2, minutes=30) if asked.at.hour == 5 else timedelta())
+def test_slots_missed_because_of_a_long_run_are_explained(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', timeout="4h"), start="2026-03-02 00:30")
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(hours=2, minutes=30) if call.at.hour == 5 else timedelta())
     world.run(hours=5, minutes=45)
     assert told(day(world, "measure"))[1:4] == ["01:00-04:00 4 ok", "05:00-05:00 1 running", "06:00-06:00 1 already_running"]
     world.run(hours=17, minutes=44)
     assert told(day(world, "measure"))[1:] == ["01:00-05:00 5 ok", "06:00-07:00 2 already_running", "08:00-23:00 16 ok"]
 
 
-def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(play: Play) -> None:
+def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(make_world: MakeWorld) -> None:
     config = agent(interval="1h") + job(every="1d")
-    world = play(config, start="2026-03-02 00:00")
+    world = make_world(config, start="2026-03-02 00:00")
     world.run(hours=5, minutes=30)
     world.reload(config.replace("interval: 1h", "interval: 1h, enabled: false"))
     world.run(hours=4)
@@ -266,25 +264,25 @@ def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(play: Play) ->
 # --- every slot of a day ----------------------------------------------------------------------------------------------
 
 
-def test_after_a_changed_interval_each_hour_is_explained_with_its_own_slots(play: Play) -> None:
-    world = play(agent(interval="1h"), start="2026-03-02 00:00")
+def test_after_a_changed_interval_each_hour_is_explained_with_its_own_slots(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=10)
     world.reload(agent(interval="10m"))
     world.run(hours=1)
-    world.off(hours=10, minutes=5)
+    world.downtime(hours=10, minutes=5)
     world.run(hours=6, minutes=44)
     found = day(world)
     assert told(found) == ["00:00-07:10 13 ok heartbeat_ok", "07:20-17:00 59 daemon_down", "17:10-23:50 41 ok heartbeat_ok"]
 
 
-def test_a_day_of_minutely_slots_with_many_changes_takes_about_a_dozen_lines(play: Play) -> None:
-    world = play(
+def test_a_day_of_minutely_slots_with_many_changes_takes_about_a_dozen_lines(make_world: MakeWorld) -> None:
+    world = make_world(
         job(schedule='"* * * * *"') + "history: {runs: 5000}\n",
         start="2026-03-01 23:59:30",
-        scripts={"measure": lambda asked: asked.at.minute % 2},
+        scripts={"measure": lambda call: call.at.minute % 2},
     )
     world.run(hours=5)
-    world.off(hours=2)
+    world.downtime(hours=2)
     world.run(hours=4)
     world.pause(None)
     world.run(hours=3)
@@ -314,15 +312,15 @@ ZONES = [
 
 
 @pytest.mark.parametrize(("zone", "on", "halves"), ZONES)
-def test_every_slot_of_a_day_is_explained_exactly_once(play: Play, zone: str, on: str, halves: int) -> None:
+def test_every_slot_of_a_day_is_explained_exactly_once(make_world: MakeWorld, zone: str, on: str, halves: int) -> None:
     """The slots of two days up to a clock change are as many as the half hours, match the records, and have one cause each."""
     begins = local_days.whole_day(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
     config = f"timezone: {zone}\n" + agent(active_hours='"08:00-23:00"') + job(schedule='"*/30 * * * *"')
-    world = play(config, start=f"{begins:%Y-%m-%d %H:%M}")
-    world.scripts["ops"] = lambda asked: "ALERT: same" if asked.at.hour % 3 else QUIET
+    world = make_world(config, start=f"{begins:%Y-%m-%d %H:%M}")
+    world.scripts["ops"] = lambda call: "ALERT: same" if call.at.hour % 3 else QUIET
     for hours in (9, 5, 3):
         world.run(hours=hours, minutes=7)
-        world.off(hours=3, minutes=11)
+        world.downtime(hours=3, minutes=11)
         world.run(hours=2)
         world.pause(None)
         world.run(hours=4, minutes=31)
@@ -346,15 +344,15 @@ def test_every_slot_of_a_day_is_explained_exactly_once(play: Play, zone: str, on
 def _by_rows(world: World, name: str) -> Counter[str]:
     """The slots by cause according to the run records. All missed slots here are due to downtime."""
     counted: Counter[str] = Counter()
-    for row in world.rows(name):
+    for row in world.records(name):
         cause = row["reason"] if row["outcome"] == "skipped" else row["outcome"]
         counted["daemon_down" if cause == "missed" else cause] += row["slots"]
     return counted
 
 
-def test_slots_that_a_backing_off_agent_will_skip_are_explained_in_advance(play: Play) -> None:
+def test_slots_that_a_backing_off_agent_will_skip_are_explained_in_advance(make_world: MakeWorld) -> None:
     backing_off = agent(interval="1h", retries="0", backoff_on_failure="true")
-    world = play(backing_off, start="2026-03-02 00:00", scripts={"ops": lambda asked: 1})
+    world = make_world(backing_off, start="2026-03-02 00:00", scripts={"ops": lambda call: 1})
     world.run(hours=3, minutes=30)
     expected = ["00:00-00:00 1 failed exit", "01:00-01:00 1 superseded", "02:00-02:00 1 failed exit", "03:00-05:00 3 superseded"]
     assert told(day(world))[:4] == expected
@@ -395,11 +393,11 @@ def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
     world.resume(None)
     world.pause(None)  # records the slots that have passed
     accounted: Counter[str] = Counter()
-    for passed in range((world.clock.now - at("2026-03-02 00:00")).days + 1):
+    for passed in range((world.clock.now - utc("2026-03-02 00:00")).days + 1):
         for each in day(world, on=str(date(2026, 3, 2) + timedelta(days=passed)))["totals"]:
             accounted[MISSED.get(each["cause"], each["cause"])] += each["count"]
     by_rows: Counter[str] = Counter()
-    for row in world.rows("ops"):
+    for row in world.records("ops"):
         by_rows[row["reason"] if row["outcome"] == "skipped" else row["outcome"]] += row["slots"]
     # The rest of the last day is paused and not recorded yet.
     accounted["paused"] -= sum(fate.at > world.clock.now for fate in asked(world).slot_results(world.clock.now, _midnight(world)))
@@ -415,7 +413,7 @@ def _step(world: World, what: str, number: int) -> None:
     if what == "run":
         world.run(minutes=number)
     elif what == "off":
-        world.off(minutes=number)
+        world.downtime(minutes=number)
     elif what == "jump":
         world.clock.now += timedelta(minutes=number)
         world.run(minutes=1)
@@ -427,15 +425,15 @@ def _step(world: World, what: str, number: int) -> None:
         world.resume(None)
 
 
-def test_slots_whose_records_were_deleted_are_reported_as_such(play: Play) -> None:
-    world = play(agent(interval="1h") + "history: {runs: 10, keep: 30d}\n", start="2026-03-02 00:00")
+def test_slots_whose_records_were_deleted_are_reported_as_such(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h") + "history: {runs: 10, keep: 30d}\n", start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == ["00:00-13:00 14 not_kept", "14:00-23:00 10 ok heartbeat_ok"]
 
 
-def test_old_settings_and_clock_changes_are_kept_as_long_as_the_history(play: Play) -> None:
+def test_old_settings_and_clock_changes_are_kept_as_long_as_the_history(make_world: MakeWorld) -> None:
     short = "history: {keep: 1d}\n"
-    world = play(agent(interval="1h") + short, start="2026-03-02 00:00")
+    world = make_world(agent(interval="1h") + short, start="2026-03-02 00:00")
     world.run(hours=1)
     world.reload(agent(interval="2h") + short)
     world.clock.now += timedelta(hours=1)
@@ -446,15 +444,15 @@ def test_old_settings_and_clock_changes_are_kept_as_long_as_the_history(play: Pl
     assert tuple(world.store.connection.execute(counts).fetchone()) == (0, 0)
 
 
-def test_the_remaining_slots_of_today_are_counted(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"00:00-20:00"'), start="2026-03-02 00:00")
+def test_the_remaining_slots_of_today_are_counted(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"00:00-20:00"'), start="2026-03-02 00:00")
     world.run(hours=10, minutes=30)
     assert told(day(world)) == ["00:00-10:00 11 ok heartbeat_ok", "11:00-19:00 9 to_come", "20:00-23:00 4 active_hours"]
     assert told(day(world, on="2026-03-05")) == ["00:00-19:00 20 to_come", "20:00-23:00 4 active_hours"]
 
 
-def test_woken_runs_are_listed_beside_the_slots(play: Play) -> None:
-    world = play(agent(interval="6h"), start="2026-03-02 00:00")
+def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="6h"), start="2026-03-02 00:00")
     world.run(hours=2)
     world.wake("ops", "look")
     world.run(hours=21)
@@ -467,9 +465,9 @@ def test_woken_runs_are_listed_beside_the_slots(play: Play) -> None:
     [(1, "24h", "1 slot", "1 run without a slot: 1 ran, quiet"), (2, "12h", "2 slots", "2 runs without a slot: 2 ran, quiet")],
 )
 def test_counts_are_in_the_singular_or_plural(
-    wakes: int, interval: str, slots: str, beside: str, play: Play, capsys: pytest.CaptureFixture[str]
+    wakes: int, interval: str, slots: str, beside: str, make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = play(agent(interval=interval), start="2026-03-02 00:00")
+    world = make_world(agent(interval=interval), start="2026-03-02 00:00")
     for _ in range(wakes):
         world.run(hours=2)
         world.wake("ops", "look")
@@ -482,14 +480,14 @@ def test_counts_are_in_the_singular_or_plural(
 # --- one point in time, and now ---------------------------------------------------------------------------------------
 
 
-def test_a_point_in_time_is_explained_by_the_slot_before_it(play: Play) -> None:
-    world = play(agent(active_hours='"08:00-22:00"'), start="2026-03-02 06:00")
+def test_a_point_in_time_is_explained_by_the_slot_before_it(make_world: MakeWorld) -> None:
+    world = make_world(agent(active_hours='"08:00-22:00"'), start="2026-03-02 06:00")
     world.run(hours=4)
-    world.off(hours=2)
+    world.downtime(hours=2)
     world.run(minutes=1)
 
     def at_instant(text: str) -> tuple[Any, ...]:
-        found = explanation.explain_time(asked(world), at(text))
+        found = explanation.explain_time(asked(world), utc(text))
         return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -499,8 +497,8 @@ def test_a_point_in_time_is_explained_by_the_slot_before_it(play: Play) -> None:
     assert at_instant("2026-03-02 05:00")[:2] == (None, "not_declared")
 
 
-def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(play: Play) -> None:
-    world = play(agent(checklist="HEARTBEAT.md", active_hours='"08:00-22:00"'), start="2026-03-02 08:00")
+def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md", active_hours='"08:00-22:00"'), start="2026-03-02 08:00")
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(minutes=10)
     file.unlink()
@@ -515,12 +513,12 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(play: Play
 
 
 def hold(world: World, holder: str, minutes: int) -> None:
-    world.ask(HoldLane("ops", holder, world.clock.now + timedelta(minutes=minutes)))
+    world.request(HoldLane("ops", holder, world.clock.now + timedelta(minutes=minutes)))
 
 
-def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(play: Play) -> None:
+def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: MakeWorld) -> None:
     yaml = "timezone: Europe/Berlin\n" + agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n'
-    world = play(yaml, start="2026-03-02 08:00")
+    world = make_world(yaml, start="2026-03-02 08:00")
     world.run(minutes=5)
     hold(world, "chat", minutes=30)
     told = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
@@ -531,8 +529,8 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(play: Play) -> N
     assert explanation.explain_now(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
 
 
-def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(play: Play) -> None:
-    world = play(agent(), start="2026-03-02 08:00")
+def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld) -> None:
+    world = make_world(agent(), start="2026-03-02 08:00")
     world.run(minutes=29)
     hold(world, "chat", minutes=30)
     world.run(minutes=5)
@@ -540,16 +538,16 @@ def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(play: Play) -> None:
     assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
 
 
-def test_a_hold_in_force_is_described_in_the_present_tense(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(), start=f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
+def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(), start=f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
     world.run(minutes=1)
     hold(world, "chat", minutes=30)
     lines = " ".join(" ".join(printed(capsys, world, "ops")).split())
     assert "now it would not run: busy: the agent's lane is locked: chat holds it over HTTP until 2" in lines
 
 
-def test_a_job_with_a_prompt_has_the_checks_of_its_agent(play: Play) -> None:
-    world = play(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
+def test_a_job_with_a_prompt_has_the_checks_of_its_agent(make_world: MakeWorld) -> None:
+    world = make_world(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
     world.run(minutes=5)
     with speaking(world):
         now = explanation.explain_now(asked(world, "digest"))["now"]
@@ -559,8 +557,8 @@ def test_a_job_with_a_prompt_has_the_checks_of_its_agent(play: Play) -> None:
     ]  # fmt: skip
 
 
-def test_explain_changes_nothing_in_the_database(play: Play) -> None:
-    world = play(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
+def test_explain_changes_nothing_in_the_database(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
     before = list(world.store.connection.iterdump())
     explanation.explain_now(asked(world))
@@ -569,9 +567,9 @@ def test_explain_changes_nothing_in_the_database(play: Play) -> None:
     assert list(world.store.connection.iterdump()) == before
 
 
-def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside_the_hours(play: Play) -> None:
+def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside_the_hours(make_world: MakeWorld) -> None:
     calendars = "calendars: {off: {dates: 2026-03-04}}\n"
-    world = play(calendars + agent(interval="4h", active_hours='"12:00-13:00"', skip_on="off"), start="2026-03-01 14:00")
+    world = make_world(calendars + agent(interval="4h", active_hours='"12:00-13:00"', skip_on="off"), start="2026-03-01 14:00")
     world.run(days=5)
     assert told(day(world)) == [
         "02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok", "14:00-22:00 3 active_hours"
@@ -579,7 +577,7 @@ def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside
     # A slot that would have moved to the opening of the day off has moved to the next opening.
     assert told(day(world, on="2026-03-04")) == ["02:00-22:00 6 calendar"]
     assert told(day(world, on="2026-03-05"))[:2] == ["02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok"]
-    assert sum(row["slots"] for row in world.rows()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
+    assert sum(row["slots"] for row in world.records()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -591,10 +589,10 @@ def printed(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -
 
 
 def test_explain_prints_a_table_in_the_entrys_time_zone_within_80_columns(
-    play: Play, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    world = play("timezone: Europe/Berlin\n" + agent(active_hours='"08:00-22:00"'), start="2026-10-24 22:00")
+    world = make_world("timezone: Europe/Berlin\n" + agent(active_hours='"08:00-22:00"'), start="2026-10-24 22:00")
     world.run(hours=25)
     lines = printed(capsys, world, "ops", "--on", "2026-10-25")
     assert lines[0] == "agent/ops: active, every 30m (Europe/Berlin)"
@@ -609,8 +607,8 @@ def test_explain_prints_a_table_in_the_entrys_time_zone_within_80_columns(
     assert max(map(len, [*lines, *printed(capsys, world, "ops"), *printed(capsys, world, "ops", "--at", "2026-10-25")])) <= 80
 
 
-def test_explain_now_prints_lines_and_a_table_of_checks(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(active_hours='"08:00-22:00"', show_alerts="false"), start="2026-03-02 08:00")
+def test_explain_now_prints_lines_and_a_table_of_checks(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(active_hours='"08:00-22:00"', show_alerts="false"), start="2026-03-02 08:00")
     world.run(minutes=40)
     lines = [" ".join(line.split()) for line in printed(capsys, world, "ops")]
     assert lines[0] == "agent/ops: active, every 30m (UTC)"
@@ -620,8 +618,8 @@ def test_explain_now_prints_lines_and_a_table_of_checks(play: Play, capsys: pyte
     assert "prompt_too_large not known before a run" in lines
 
 
-def test_explain_works_without_a_config(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(agent(active_hours='{start: "08:00", end: "22:00", timezone: Asia/Tokyo}'), start="2026-03-01 15:00")
+def test_explain_works_without_a_config(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(agent(active_hours='{start: "08:00", end: "22:00", timezone: Asia/Tokyo}'), start="2026-03-01 15:00")
     world.run(hours=24)
     whole = printed(capsys, world, "ops", "--on", DAY, "--format", "json")
     world.config.write_text("agents: [", "utf-8")

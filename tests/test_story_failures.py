@@ -5,19 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 from test_story_slots import agent, job
-from world import Takes, World, at
+from world import Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.model.events import RunClosed
 from scheduler.store import entries
-
-Play = Callable[..., World]
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
@@ -25,170 +22,170 @@ HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_priv
 
 def times(world: World) -> list[float]:
     """The seconds between consecutive agent calls."""
-    return [(later.at - earlier.at).total_seconds() for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
+    return [(later.at - earlier.at).total_seconds() for earlier, later in zip(world.calls, world.calls[1:], strict=False)]
 
 
-def test_a_failing_run_is_retried_within_its_slot_with_growing_delays(play: Play) -> None:
-    world = play(agent(retries="3"))
-    world.scripts["ops"] = lambda asked: 1
+def test_a_failing_run_is_retried_within_its_slot_with_growing_delays(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="3"))
+    world.scripts["ops"] = lambda call: 1
     world.run(minutes=5)
-    assert world.story() == ["03-02 08:00 interval failed exit"]
-    assert world.rows()[0]["attempt"] == 4
+    assert world.history() == ["03-02 08:00 interval failed exit"]
+    assert world.records()[0]["attempt"] == 4
     for wait, nominal in zip(times(world), (1, 2, 4), strict=True):
         assert nominal * 0.75 <= wait <= nominal * 1.25
 
 
-def test_a_run_that_succeeds_at_the_second_attempt_is_one_record(play: Play) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "HEARTBEAT_OK"
+def test_a_run_that_succeeds_at_the_second_attempt_is_one_record(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "HEARTBEAT_OK"
     world.run(minutes=5)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert world.rows()[0]["attempt"] == 2
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.records()[0]["attempt"] == 2
 
 
-def test_a_crash_between_attempts_neither_loses_nor_adds_an_attempt(play: Play) -> None:
-    world = play(agent(retries="2"))
-    world.scripts["ops"] = lambda asked: 1
+def test_a_crash_between_attempts_neither_loses_nor_adds_an_attempt(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1
     world.engine.tick(world.clock.read())
     world.settle()
-    world.off(seconds=0)
+    world.downtime(seconds=0)
     world.run(minutes=5)
-    assert len(world.asked) == 3
+    assert len(world.calls) == 3
 
 
-def test_a_job_is_not_retried_unless_configured(play: Play) -> None:
-    world = play(job(every="1h"))
-    world.scripts["measure"] = lambda asked: 1
+def test_a_job_is_not_retried_unless_configured(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h"))
+    world.scripts["measure"] = lambda call: 1
     world.run(minutes=70)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
-def test_a_retry_never_runs_outside_active_hours(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"08:00-22:00"', timeout="30m"), start="2026-03-02 21:00")
-    world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=59, seconds=59, milliseconds=900))
+def test_a_retry_never_runs_outside_active_hours(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"', timeout="30m"), start="2026-03-02 21:00")
+    world.scripts["ops"] = lambda call: Delayed(1, timedelta(minutes=59, seconds=59, milliseconds=900))
     world.reload(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"))
     world.run(hours=2)
-    row = world.rows()[0]
+    row = world.records()[0]
     assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "no_time_left", 1)
     assert "exit code 1" in row["error"]
 
 
-def test_a_run_that_fails_just_before_closing_ends_without_waiting_for_a_retry(play: Play) -> None:
+def test_a_run_that_fails_just_before_closing_ends_without_waiting_for_a_retry(make_world: MakeWorld) -> None:
     """The retry would start about a second later, outside active hours. So the run ends at once."""
-    world = play(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"), start="2026-03-02 21:00")
-    world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=59, seconds=59, milliseconds=900))
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"), start="2026-03-02 21:00")
+    world.scripts["ops"] = lambda call: Delayed(1, timedelta(minutes=59, seconds=59, milliseconds=900))
     world.run(minutes=59, seconds=59, milliseconds=900)
-    (row,) = world.rows()
+    (row,) = world.records()
     assert (row["state"], row["outcome"], row["reason"]) == ("closed", "failed", "no_time_left")
     assert row["finished_at"] < "2026-03-02T22:00:00"
 
 
-def test_a_retry_never_runs_after_the_next_slot(play: Play) -> None:
-    world = play(agent(interval="10s", timeout="30s"))
-    world.scripts["ops"] = lambda asked: Takes(1, timedelta(seconds=9, milliseconds=500))
+def test_a_retry_never_runs_after_the_next_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="10s", timeout="30s"))
+    world.scripts["ops"] = lambda call: Delayed(1, timedelta(seconds=9, milliseconds=500))
     world.run(seconds=10)
-    assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
+    assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
 
 
-def test_a_hung_run_is_ended_at_its_timeout_and_reported(play: Play) -> None:
-    world = play(job(every="1h", timeout="10m", deliver="log"))
-    world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
+def test_a_hung_run_is_ended_at_its_timeout_and_reported(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", timeout="10m", deliver="log"))
+    world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
     world.run(hours=1, minutes=11)
-    assert world.story() == ["03-02 09:00 every timeout timeout"]
-    assert "did not end within its timeout" in world.said[0][2]
+    assert world.history() == ["03-02 09:00 every timeout timeout"]
+    assert "did not end within its timeout" in world.delivered[0][2]
 
 
-def test_each_of_several_hung_runs_is_ended_at_its_own_timeout(play: Play) -> None:
-    world = play(agent(timeout="5m", retries="0") + job(every="30m", timeout="10m"))
-    world.scripts["ops"] = world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
+def test_each_of_several_hung_runs_is_ended_at_its_own_timeout(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="5m", retries="0") + job(every="30m", timeout="10m"))
+    world.scripts["ops"] = world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
     world.run(minutes=32)
-    assert [row["name"] for row in world.rows() if row["state"] == "running"] == ["ops", "measure"]
+    assert [row["name"] for row in world.records() if row["state"] == "running"] == ["ops", "measure"]
     world.run(minutes=4)
-    assert [row["name"] for row in world.rows() if row["state"] == "running"] == ["measure"]
+    assert [row["name"] for row in world.records() if row["state"] == "running"] == ["measure"]
     world.run(minutes=5)
-    assert not [row for row in world.rows() if row["state"] == "running"]
+    assert not [row for row in world.records() if row["state"] == "running"]
 
 
-def test_an_exception_in_a_runner_fails_the_run_and_not_the_daemon(play: Play) -> None:
-    world = play(agent() + job(every="10m"))
-    world.scripts["ops"] = lambda asked: SystemError("out of cheese")
+def test_an_exception_in_a_runner_fails_the_run_and_not_the_daemon(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="10m"))
+    world.scripts["ops"] = lambda call: SystemError("out of cheese")
     world.run(minutes=31)
-    assert world.story("ops") == ["03-02 08:00 interval failed bad_answer", "03-02 08:30 interval failed bad_answer"]
-    assert "out of cheese" in world.rows("ops")[0]["error"]
-    assert len(world.rows("measure")) == 3
+    assert world.history("ops") == ["03-02 08:00 interval failed bad_answer", "03-02 08:30 interval failed bad_answer"]
+    assert "out of cheese" in world.records("ops")[0]["error"]
+    assert len(world.records("measure")) == 3
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN])
 def test_a_run_that_could_not_start_for_lack_of_open_files_is_retried(
-    play: Play, caplog: pytest.LogCaptureFixture, number: int
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    world = play(agent())
+    world = make_world(agent())
     answers = [OSError(number, os.strerror(number)), "HEARTBEAT_OK"]
-    world.scripts["ops"] = lambda asked: answers.pop(0)
+    world.scripts["ops"] = lambda call: answers.pop(0)
     world.run(minutes=1)
-    assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok"]
     assert "runner_broken" not in caplog.text
 
 
-def test_due_runs_wait_while_the_system_lacks_resources(play: Play) -> None:
+def test_due_runs_wait_while_the_system_lacks_resources(make_world: MakeWorld) -> None:
     room = 8
     config = "cron:\n  one: {every: 10m, command: measure}\n  two: {every: 10m, command: measure}\n"
-    world = play(config, places=lambda wanted: min(wanted, room))
+    world = make_world(config, places=lambda wanted: min(wanted, room))
     world.run(minutes=5)
     room = 0
     world.run(minutes=7)
-    before = [len(world.rows(name)) for name in ("one", "two")]
+    before = [len(world.records(name)) for name in ("one", "two")]
     turns: list[bool] = []
     world.engine.store.connection.set_trace_callback(lambda sql: turns.append(sql == "begin immediate"))
     world.run(minutes=1)
     assert 50 <= sum(turns) <= 70  # one check per second
     world.engine.store.connection.set_trace_callback(None)
-    assert [len(world.rows(name)) for name in ("one", "two")] == before
+    assert [len(world.records(name)) for name in ("one", "two")] == before
     room = 1
     world.run(seconds=5)
-    assert [len(world.rows(name)) for name in ("one", "two")] == [count + 1 for count in before]
+    assert [len(world.records(name)) for name in ("one", "two")] == [count + 1 for count in before]
     world.run(minutes=30)
-    assert {row["outcome"] for row in world.rows()} == {"ok"}
+    assert {row["outcome"] for row in world.records()} == {"ok"}
 
 
-def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=2)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.asked), world.rows()[0]["attempt"]) == (2, 2)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert (len(world.calls), world.records()[0]["attempt"]) == (2, 2)
 
 
 def took(world: World, name: str = "ops") -> list[float]:
     """The durations of the runs by their records. The events must have the same durations."""
-    rows = [row for row in world.rows(name) if row["started_at"] and row["finished_at"]]
+    rows = [row for row in world.records(name) if row["started_at"] and row["finished_at"]]
     by_rows = [(datetime.fromisoformat(row["finished_at"]) - datetime.fromisoformat(row["started_at"])) for row in rows]
     closed = [each for each in world.events if isinstance(each, RunClosed) and each.name == name and each.started_at is not None]
     assert [each.finished_at - each.started_at for each in closed if each.started_at] == by_rows
     return [span.total_seconds() for span in by_rows]
 
 
-def test_the_duration_of_a_run_repeated_after_a_crash_excludes_the_downtime(play: Play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_the_duration_of_a_run_repeated_after_a_crash_excludes_the_downtime(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
-    world.off(minutes=14)
+    world.downtime(minutes=14)
     world.run(minutes=2)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert took(world) == [60]
 
 
-def test_the_duration_of_a_run_repeated_after_a_stop_excludes_the_downtime(play: Play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_the_duration_of_a_run_repeated_after_a_stop_excludes_the_downtime(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
     stop_in_the_middle(world)
-    world.clock.forward(timedelta(minutes=14))
+    world.clock.advance(timedelta(minutes=14))
     world.boot()
     world.run(minutes=2)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert took(world) == [60]
 
 
@@ -200,108 +197,110 @@ def stop_in_the_middle(world: World) -> None:
 
 
 @pytest.mark.parametrize("crashes", [True, False])
-def test_an_interrupted_run_that_is_too_late_to_repeat_ended_when_it_was_interrupted(play: Play, *, crashes: bool) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=10))
+def test_an_interrupted_run_that_is_too_late_to_repeat_ended_when_it_was_interrupted(
+    make_world: MakeWorld, *, crashes: bool
+) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=10))
     world.run(seconds=30)
     world.kill() if crashes else stop_in_the_middle(world)
-    world.clock.forward(timedelta(minutes=40))
+    world.clock.advance(timedelta(minutes=40))
     world.boot()
     world.run(minutes=2)
-    assert world.story()[0].startswith("03-02 08:00 interval abandoned")
+    assert world.history()[0].startswith("03-02 08:00 interval abandoned")
     assert 20 <= took(world)[0] <= 30  # a crash is dated to the last recorded tick before it
 
 
-def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(play: Play) -> None:
-    world = play(job(every="10m"))
-    world.scripts["measure"] = lambda asked: Takes("done", timedelta(minutes=5))
+def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(make_world: MakeWorld) -> None:
+    world = make_world(job(every="10m"))
+    world.scripts["measure"] = lambda call: Delayed("done", timedelta(minutes=5))
     world.run(minutes=10, seconds=30)
-    world.off(hours=2)
+    world.downtime(hours=2)
     world.run(minutes=1)
-    assert world.story("measure")[0] == "03-02 08:10 every abandoned exit"
+    assert world.history("measure")[0] == "03-02 08:10 every abandoned exit"
     assert 20 <= took(world, "measure")[0] <= 30
 
 
-def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(play: Play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
     world.kill()
     with sqlite3.connect(world.state) as db:
         db.execute("alter table run drop column cut_at")
         db.execute("delete from _sqlite_migrations where name = 'm007_cut_runs'")
     db.close()
-    world.clock.forward(timedelta(minutes=14))
+    world.clock.advance(timedelta(minutes=14))
     world.boot()
     world.run(minutes=2)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert took(world) == [60]
 
 
-def test_a_run_that_crashes_the_daemon_every_time_is_given_up(play: Play) -> None:
-    world = play(agent(interval="1h"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_a_run_that_crashes_the_daemon_every_time_is_given_up(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     for _ in range(6):
         world.run(seconds=10)
-        world.off(seconds=5)
+        world.downtime(seconds=5)
     world.run(minutes=2)
-    assert world.story()[0] == "03-02 08:00 interval abandoned crash_count"
-    assert len(world.asked) == 4
+    assert world.history()[0] == "03-02 08:00 interval abandoned crash_count"
+    assert len(world.calls) == 4
     world.run(hours=1)
-    assert world.story()[-1] == "03-02 09:00 interval ok heartbeat_ok"
+    assert world.history()[-1] == "03-02 09:00 interval ok heartbeat_ok"
 
 
-def test_an_interrupted_run_is_not_repeated_after_its_next_slot(play: Play) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_an_interrupted_run_is_not_repeated_after_its_next_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
-    world.off(minutes=40)
+    world.downtime(minutes=40)
     world.run(minutes=5)
-    assert world.story() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval skipped missed"]
+    assert world.history() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval skipped missed"]
 
 
-def test_a_slot_during_downtime_runs_within_its_grace(play: Play) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_a_slot_during_downtime_runs_within_its_grace(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
-    world.off(minutes=33)
+    world.downtime(minutes=33)
     world.run(minutes=5)
-    assert world.story() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval ok heartbeat_ok"]
 
 
-def test_a_job_interrupted_by_a_crash_is_reported_and_not_repeated(play: Play) -> None:
-    world = play(job(every="1h", deliver="log") + agent(interval="1d").replace("agents", "agents"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+def test_a_job_interrupted_by_a_crash_is_reported_and_not_repeated(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", deliver="log") + agent(interval="1d").replace("agents", "agents"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
     world.run(minutes=61)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=5)
-    assert world.story("measure") == ["03-02 09:00 every abandoned exit"]
-    assert "was cut short" in world.said[0][2]
+    assert world.history("measure") == ["03-02 09:00 every abandoned exit"]
+    assert "was cut short" in world.delivered[0][2]
 
 
-def test_a_job_whose_process_outlived_the_daemon_is_reported(play: Play) -> None:
-    world = play(job(every="1h"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+def test_a_job_whose_process_outlived_the_daemon_is_reported(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
     world.run(minutes=61)
-    run_id = world.rows()[0]["id"]
+    run_id = world.records()[0]["id"]
     world.kill()
-    world.boot(survivors={f"life1/{run_id}": True})
+    world.boot(survivors={f"boot1/{run_id}": True})
     world.run(minutes=1)
-    assert world.story() == ["03-02 09:00 every abandoned child_may_still_run"]
+    assert world.history() == ["03-02 09:00 every abandoned child_may_still_run"]
 
 
-def test_a_job_declared_safe_to_repeat_is_repeated_after_a_crash(play: Play) -> None:
-    world = play(job(every="1h", rerun_after_crash="true"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+def test_a_job_declared_safe_to_repeat_is_repeated_after_a_crash(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", rerun_after_crash="true"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
     world.run(minutes=61)
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=6)
-    assert world.story() == ["03-02 09:00 every ok"]
+    assert world.history() == ["03-02 09:00 every ok"]
 
 
-def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(play: Play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
     world.engine.stopping = True
     world.engine.end_all_runs(world.clock.read())
@@ -309,159 +308,159 @@ def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(play: Play) 
     world.stop()
     world.boot()
     world.run(minutes=2)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert world.rows()[0]["attempt"] == 1
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.records()[0]["attempt"] == 1
 
 
-def test_a_result_of_a_lost_claim_changes_nothing(play: Play) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: Takes(ALARM, timedelta(seconds=10))
+def test_a_result_of_a_lost_claim_changes_nothing(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: Delayed(ALARM, timedelta(seconds=10))
     world.run(seconds=5)
     with world.store.transaction() as db:
         db.execute("update run set fence = fence + 1")
     world.run(minutes=1)
     assert [event for event in world.events if type(event).__name__ == "StaleResultDropped"]
-    assert world.said == []
+    assert world.delivered == []
 
 
-def test_the_database_refuses_a_second_open_run_of_one_agent(play: Play) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=10))
+def test_the_database_refuses_a_second_open_run_of_one_agent(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=10))
     world.run(seconds=5)
     with pytest.raises(sqlite3.IntegrityError), world.store.transaction() as db:
         db.execute("insert into run (kind, name, slot, trigger, state) values ('heartbeat', 'ops', 5, 'manual', 'running')")
 
 
-def test_runs_wait_while_the_database_is_locked_and_nothing_is_lost(play: Play) -> None:
-    world = play(agent(interval="1m"))
+def test_runs_wait_while_the_database_is_locked_and_nothing_is_lost(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1m"))
     world.run(seconds=90)
     other = sqlite3.connect(world.state, isolation_level=None)
     other.execute("begin immediate")
     world.store.connection.execute("pragma busy_timeout = 1")
     for _ in range(20):
-        world.clock.forward(timedelta(seconds=1))
+        world.clock.advance(timedelta(seconds=1))
         world.engine.tick(world.clock.read())
     assert world.engine.health.problem is not None
     other.execute("rollback")
     other.close()
     world.run(minutes=1)
     assert world.engine.health.problem is None
-    assert [line[:11] for line in world.story()] == [f"03-02 08:0{minute}" for minute in range(3)]
+    assert [line[:11] for line in world.history()] == [f"03-02 08:0{minute}" for minute in range(3)]
 
 
-def test_the_database_is_not_locked_during_an_agent_call(play: Play) -> None:
-    world = play(agent())
+def test_the_database_is_not_locked_during_an_agent_call(make_world: MakeWorld) -> None:
+    world = make_world(agent())
 
-    def look(asked: object) -> str:
+    def look(call: object) -> str:
         assert not world.store.connection.in_transaction
         return "HEARTBEAT_OK"
 
     world.scripts["ops"] = look
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_an_alert_repeated_by_every_run_is_sent_once(play: Play) -> None:
-    world = play(agent())
-    world.scripts["ops"] = lambda asked: ALARM
+def test_an_alert_repeated_by_every_run_is_sent_once(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: ALARM
     world.run(hours=23)
-    assert [text for _, _, text in world.said] == [ALARM]
+    assert [text for _, _, text in world.delivered] == [ALARM]
     world.run(hours=3)
-    assert [text for _, _, text in world.said] == [ALARM, ALARM]  # the duplicate window of a day is over
+    assert [text for _, _, text in world.delivered] == [ALARM, ALARM]  # the duplicate window of a day is over
 
 
-def test_a_message_is_kept_until_its_channel_accepts_it_without_another_agent_call(play: Play) -> None:
-    world = play(agent(interval="1d", deliver="hook") + HOOK)
-    world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda _: DeliveryResult("retry" if world.clock.now < at("2026-03-02 08:45") else "delivered", "down")
+def test_a_message_is_kept_until_its_channel_accepts_it_without_another_agent_call(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("retry" if world.clock.now < utc("2026-03-02 08:45") else "delivered", "down")
     world.run(hours=3)
-    assert [text for _, _, text in world.said] == [ALARM]
-    assert len(world.asked) == 1
-    assert world.rows()[0]["delivery"] == {"state": "delivered", "targets": [{"channel": "hook", "state": "delivered"}]}
+    assert [text for _, _, text in world.delivered] == [ALARM]
+    assert len(world.calls) == 1
+    assert world.records()[0]["delivery"] == {"state": "delivered", "targets": [{"channel": "hook", "state": "delivered"}]}
 
 
-def test_an_undeliverable_message_is_dead_after_a_day_and_its_text_can_be_sent_again(play: Play) -> None:
-    world = play(agent(interval="12h", deliver="hook") + HOOK)
-    world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda _: DeliveryResult("retry", "down")
+def test_an_undeliverable_message_is_dead_after_a_day_and_its_text_can_be_sent_again(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="12h", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("retry", "down")
     world.run(hours=49)
-    states = [row["delivery"]["state"] for row in world.rows()]
+    states = [row["delivery"]["state"] for row in world.records()]
     assert states == ["dropped", "none", "dropped", "none", "pending"]
-    assert world.rows()[0]["delivery"]["targets"] == [
+    assert world.records()[0]["delivery"]["targets"] == [
         {"channel": "hook", "state": "dropped", "error": "down; said again by run 3"}
     ]
 
 
-def test_after_a_crash_following_the_answer_the_message_is_sent_without_another_agent_call(play: Play) -> None:
-    world = play(agent(interval="1d", deliver="hook") + HOOK)
-    world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda _: DeliveryResult("retry", "down")
+def test_after_a_crash_following_the_answer_the_message_is_sent_without_another_agent_call(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("retry", "down")
     world.run(seconds=10)
-    world.off(minutes=3)
-    world.sends = lambda _: DeliveryResult("delivered")
+    world.downtime(minutes=3)
+    world.send = lambda _: DeliveryResult("delivered")
     world.run(minutes=10)
-    assert (len(world.asked), [text for _, _, text in world.said]) == (1, [ALARM])
+    assert (len(world.calls), [text for _, _, text in world.delivered]) == (1, [ALARM])
 
 
-def test_a_message_interrupted_by_a_crash_is_sent_again_with_the_same_key(play: Play) -> None:
-    world = play(agent(interval="1d", deliver="hook") + HOOK)
+def test_a_message_interrupted_by_a_crash_is_sent_again_with_the_same_key(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", deliver="hook") + HOOK)
     keys: list[str] = []
-    world.scripts["ops"] = lambda asked: ALARM
+    world.scripts["ops"] = lambda call: ALARM
 
     def send(delivery: object) -> DeliveryResult:
         keys.append(delivery.message.key)  # type: ignore[attr-defined]
         return DeliveryResult("delivered")
 
-    world.sends = send
+    world.send = send
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())  # recorded and being sent
     assert world.store.connection.execute("select state from outbox").fetchone()[0] == "sending"
-    world.off(seconds=5)
+    world.downtime(seconds=5)
     world.run(minutes=10)
     assert len(keys) == 2
     assert len(set(keys)) == 1
 
 
-def test_a_channel_with_uncertain_hold_does_not_send_a_message_twice(play: Play) -> None:
-    world = play(
+def test_a_channel_with_uncertain_hold_does_not_send_a_message_twice(make_world: MakeWorld) -> None:
+    world = make_world(
         agent(interval="1d", deliver="hook") + HOOK.replace("allow_private: true", "allow_private: true, uncertain: hold")
     )
-    world.scripts["ops"] = lambda asked: ALARM
+    world.scripts["ops"] = lambda call: ALARM
     sent: list[object] = []
 
     def send(delivery: object) -> DeliveryResult:
         sent.append(delivery)
         return DeliveryResult("uncertain", "no answer")
 
-    world.sends = send
+    world.send = send
     world.run(hours=5)
     assert len(sent) == 1
-    assert world.rows()[0]["delivery"]["state"] == "held"
+    assert world.records()[0]["delivery"]["state"] == "held"
 
 
-def test_an_alert_with_show_alerts_off_is_recorded_and_not_sent(play: Play) -> None:
-    world = play(agent(show_alerts="false", show_ok="true"))
-    world.scripts["ops"] = lambda asked: ALARM
+def test_an_alert_with_show_alerts_off_is_recorded_and_not_sent(make_world: MakeWorld) -> None:
+    world = make_world(agent(show_alerts="false", show_ok="true"))
+    world.scripts["ops"] = lambda call: ALARM
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval alert not_shown"]
-    assert world.rows()[0]["text"] == ALARM
-    assert world.said == []
+    assert world.history() == ["03-02 08:00 interval alert not_shown"]
+    assert world.records()[0]["text"] == ALARM
+    assert world.delivered == []
 
 
-def test_too_much_output_is_a_failure_with_its_reason(play: Play) -> None:
-    world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: ProcessResult(
+def test_too_much_output_is_a_failure_with_its_reason(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: ProcessResult(
         0, b"x" * 65536, b"", truncated=True, timed_out=False, problem=None, ended_by=None
     )
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval failed bad_answer"]
+    assert world.history() == ["03-02 08:00 interval failed bad_answer"]
 
 
-def test_an_entry_whose_planning_fails_does_not_stop_other_entries(play: Play) -> None:
-    world = play(agent() + job(every="10m"))
+def test_an_entry_whose_planning_fails_does_not_stop_other_entries(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="10m"))
     with world.store.transaction() as db:
         db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
         db.execute("update entry set due_at = 0 where name = 'measure'")
     world.run(minutes=31)
-    assert len(world.rows("ops")) == 2
-    assert entries.find_entry(world.store.connection, "cron", "measure").due_at == at("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]
+    assert len(world.records("ops")) == 2
+    assert entries.find_entry(world.store.connection, "cron", "measure").due_at == utc("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -12,14 +12,12 @@ import pytest
 from servers.messages import refuses, says
 from test_story_models import KEY, config, model
 from test_story_slots import OPS, agent, job
-from world import QUIET, Takes, World, at
+from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.events import LaneBusy
 from scheduler.system import lanes
-
-Play = Callable[..., World]
 
 OPS_KEY = ("heartbeat", "ops")
 OTHER = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, stagger: 0s, deliver: log}}\n"
@@ -39,109 +37,109 @@ def speaking(world: World, name: str = "ops") -> Iterator[int]:
 
 
 def hold(world: World, holder: str = "chat", **time: float) -> int | None:
-    return world.ask(HoldLane("ops", holder, world.clock.now + timedelta(**time)))
+    return world.request(HoldLane("ops", holder, world.clock.now + timedelta(**time)))
 
 
 def times(world: World) -> list[str]:
-    return [f"{asked.at:%H:%M:%S}" for asked in world.asked]
+    return [f"{call.at:%H:%M:%S}" for call in world.calls]
 
 
 # --- the lock file ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after(play: Play) -> None:
-    world = play(OPS)
+def test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     with speaking(world):
         world.run(seconds=80)
         assert times(world) == ["08:00:00"]
-        assert world.story()[-1] == "03-02 08:30 interval waiting busy"
+        assert world.history()[-1] == "03-02 08:30 interval waiting busy"
     world.run(minutes=1)
     assert times(world) == ["08:00:00", "08:30:30"]
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval ok heartbeat_ok"]
 
 
-def test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run(play: Play) -> None:
-    world = play(OPS)
+def test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     with speaking(world):
         world.run(minutes=31, seconds=50)
     world.run(minutes=5)
     assert times(world) == ["08:00:00", "09:01:00"]
-    assert world.story()[1:] == ["03-02 08:30 interval skipped busy", "03-02 09:00 interval ok heartbeat_ok"]
+    assert world.history()[1:] == ["03-02 08:30 interval skipped busy", "03-02 09:00 interval ok heartbeat_ok"]
 
 
-def test_a_lane_locked_for_hours_leaves_one_busy_record_per_slot(play: Play) -> None:
-    world = play(OPS)
+def test_a_lane_locked_for_hours_leaves_one_busy_record_per_slot(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(hours=2)
     skipped = [f"03-02 {slot} interval skipped busy" for slot in ("08:00", "08:30", "09:00", "09:30")]
-    assert world.story() == [*skipped, "03-02 10:00 interval waiting busy"]
-    assert world.asked == []
+    assert world.history() == [*skipped, "03-02 10:00 interval waiting busy"]
+    assert world.calls == []
 
 
-def test_waiting_for_a_lane_uses_no_attempt(play: Play) -> None:
-    world = play(agent(retries="2"))
-    world.scripts["ops"] = lambda asked: 1
+def test_waiting_for_a_lane_uses_no_attempt(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1
     with speaking(world):
         world.run(minutes=10)
     world.run(minutes=10)
-    assert len(world.asked) == 3
-    assert world.rows()[0]["attempt"] == 3
+    assert len(world.calls) == 3
+    assert world.records()[0]["attempt"] == 3
 
 
-def test_a_run_that_waited_started_when_its_lane_was_free(play: Play) -> None:
-    world = play(OPS)
+def test_a_run_that_waited_started_when_its_lane_was_free(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=9, seconds=45)
     world.run(minutes=1)
-    assert world.rows()[0]["started_at"] == "2026-03-02T08:10:00Z"
+    assert world.records()[0]["started_at"] == "2026-03-02T08:10:00Z"
 
 
-def test_waiting_for_a_lane_is_logged_once(play: Play) -> None:
-    world = play(OPS)
+def test_waiting_for_a_lane_is_logged_once(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=10)
     assert len([event for event in world.events if isinstance(event, LaneBusy)]) == 1
 
 
-def test_a_locked_lane_does_not_affect_other_agents(play: Play) -> None:
-    world = play(OPS + OTHER.replace("deliver", 'checklist: "- look\\n", deliver'))
+def test_a_locked_lane_does_not_affect_other_agents(make_world: MakeWorld) -> None:
+    world = make_world(OPS + OTHER.replace("deliver", 'checklist: "- look\\n", deliver'))
     with speaking(world, "other"):
         world.run(minutes=1)
-    assert [asked.name for asked in world.asked] == ["ops"]
+    assert [call.name for call in world.calls] == ["ops"]
 
 
-def test_the_end_of_active_hours_ends_the_wait(play: Play) -> None:
-    world = play(agent(active_hours='"08:00-09:00"'))
-    world.until("2026-03-02 08:29")
+def test_the_end_of_active_hours_ends_the_wait(make_world: MakeWorld) -> None:
+    world = make_world(agent(active_hours='"08:00-09:00"'))
+    world.run_until("2026-03-02 08:29")
     with speaking(world):
-        world.until("2026-03-02 10:00")
+        world.run_until("2026-03-02 10:00")
     world.run(minutes=5)
-    assert world.story()[:2] == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval skipped busy"]
-    assert len(world.asked) == 1
+    assert world.history()[:2] == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval skipped busy"]
+    assert len(world.calls) == 1
 
 
 @pytest.mark.parametrize("hours", ["always", '"08:00-08:30"'])
-def test_the_lane_is_checked_once_more_when_the_wait_ends(play: Play, hours: str) -> None:
-    world = play(agent(active_hours=hours, interval="30m" if hours == "always" else "1d"))
+def test_the_lane_is_checked_once_more_when_the_wait_ends(make_world: MakeWorld, hours: str) -> None:
+    world = make_world(agent(active_hours=hours, interval="30m" if hours == "always" else "1d"))
     world.run(minutes=20, seconds=7)
     with speaking(world):
         world.wake("ops", "look")
         world.run(minutes=15)
-    busy = next(row for row in world.rows() if row["reason"] == "busy")
+    busy = next(row for row in world.records() if row["reason"] == "busy")
     assert (busy["trigger"], busy["finished_at"]) == ("api", "2026-03-02T08:30:00Z")
 
 
-def test_a_job_has_no_lane(play: Play) -> None:
-    world = play(job(every="10m"))
+def test_a_job_has_no_lane(make_world: MakeWorld) -> None:
+    world = make_world(job(every="10m"))
     with speaking(world, "measure"):
         world.run(minutes=11)
-    assert world.story() == ["03-02 08:10 every ok"]
+    assert world.history() == ["03-02 08:10 every ok"]
 
 
-def test_the_lock_file_is_kept_and_readable_only_by_its_owner(play: Play) -> None:
-    world = play(OPS)
+def test_the_lock_file_is_kept_and_readable_only_by_its_owner(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     old = os.umask(0)
     try:
         world.run(minutes=1)
@@ -151,11 +149,11 @@ def test_the_lock_file_is_kept_and_readable_only_by_its_owner(play: Play) -> Non
     assert [oct(path.stat().st_mode & 0o777) for path in (file.parent, file)] == ["0o700", "0o600"]
 
 
-def test_a_run_locks_its_lane_during_the_agent_call(play: Play) -> None:
-    world = play(OPS)
+def test_a_run_locks_its_lane_during_the_agent_call(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     free: list[bool] = []
 
-    def look(asked: object) -> str:
+    def look(call: object) -> str:
         with lanes.lanes_beside(world.state).lock_if_free("ops") as fd:
             free.append(fd is not None)
         return QUIET
@@ -170,81 +168,81 @@ def test_a_run_locks_its_lane_during_the_agent_call(play: Play) -> None:
 # --- retries, wakes, crashes, pauses, reloads -------------------------------------------------------------------------
 
 
-def test_a_retry_waits_for_a_locked_lane_and_keeps_the_error_of_the_first_attempt(play: Play) -> None:
-    world = play(agent(retries="2"))
-    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
+def test_a_retry_waits_for_a_locked_lane_and_keeps_the_error_of_the_first_attempt(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else QUIET
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())
     with speaking(world):
         world.run(minutes=5)
-        assert world.story() == ["03-02 08:00 interval waiting busy"]
+        assert world.history() == ["03-02 08:00 interval waiting busy"]
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_retry_that_never_gets_its_lane_ends_failed_and_not_skipped(play: Play) -> None:
-    world = play(agent(retries="2"))
-    world.scripts["ops"] = lambda asked: 1
+def test_a_retry_that_never_gets_its_lane_ends_failed_and_not_skipped(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())
     with speaking(world):
         world.run(minutes=31)
-    assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
-    assert "exit" in world.rows()[0]["error"]
+    assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
+    assert "exit" in world.records()[0]["error"]
 
 
-def test_a_woken_run_waits_for_its_lane_and_later_wakes_join_it(play: Play) -> None:
-    world = play(agent(interval="1d"))
+def test_a_woken_run_waits_for_its_lane_and_later_wakes_join_it(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d"))
     world.run(minutes=1)
     with speaking(world):
         world.wake("ops", "the first thing")
         world.run(minutes=5)
         world.wake("ops", "the second thing", sender="another")
         world.run(minutes=5)
-        assert len(world.asked) == 1
+        assert len(world.calls) == 1
     world.run(minutes=5)
-    assert len(world.asked) == 2
-    assert "the first thing" in world.asked[1].stdin
-    assert "the second thing" in world.asked[1].stdin
+    assert len(world.calls) == 2
+    assert "the first thing" in world.calls[1].stdin
+    assert "the second thing" in world.calls[1].stdin
 
 
-def test_a_wake_that_waits_for_the_lane_is_delivered_by_the_next_slot(play: Play) -> None:
-    world = play(OPS)
+def test_a_wake_that_waits_for_the_lane_is_delivered_by_the_next_slot(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=20)
     with speaking(world):
         world.wake("ops", "look at the disk")
         world.run(minutes=11)
     world.run(minutes=1)
-    assert world.story()[1:] == ["03-02 08:20 api skipped busy", "03-02 08:30 interval ok heartbeat_ok"]
-    assert "look at the disk" in world.asked[1].stdin
+    assert world.history()[1:] == ["03-02 08:20 api skipped busy", "03-02 08:30 interval ok heartbeat_ok"]
+    assert "look at the disk" in world.calls[1].stdin
 
 
-def test_a_run_interrupted_by_a_crash_is_not_repeated_while_its_lane_is_locked(play: Play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
+def test_a_run_interrupted_by_a_crash_is_not_repeated_while_its_lane_is_locked(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
     with speaking(world):  # an undetected orphan that has inherited the lane
-        world.off(seconds=5)
+        world.downtime(seconds=5)
         world.run(minutes=10)
-        assert len(world.asked) == 1
+        assert len(world.calls) == 1
     world.run(minutes=5)
-    assert len(world.asked) == 2
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert len(world.calls) == 2
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_run_interrupted_by_a_crash_that_never_gets_its_lane_is_abandoned_and_not_skipped(play: Play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
+def test_a_run_interrupted_by_a_crash_that_never_gets_its_lane_is_abandoned_and_not_skipped(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
     with speaking(world):
-        world.off(seconds=5)
+        world.downtime(seconds=5)
         world.run(minutes=30)
-    assert world.story()[0] == "03-02 08:00 interval abandoned no_time_left"
+    assert world.history()[0] == "03-02 08:00 interval abandoned no_time_left"
 
 
-def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(play: Play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
+def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
     world.engine.stopping = True
     world.engine.end_all_runs(world.clock.read())
@@ -253,56 +251,56 @@ def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(play:
     with speaking(world):
         world.boot()
         world.run(minutes=30)
-    assert world.story()[0] == "03-02 08:00 interval abandoned no_time_left"
+    assert world.history()[0] == "03-02 08:00 interval abandoned no_time_left"
 
 
-def test_a_run_keeps_waiting_for_its_lane_over_a_restart(play: Play) -> None:
-    world = play(OPS)
+def test_a_run_keeps_waiting_for_its_lane_over_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=5)
         world.stop()
-        world.clock.forward(timedelta(minutes=1))
+        world.clock.advance(timedelta(minutes=1))
         world.boot()
         world.run(minutes=5)
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert world.rows()[0]["attempt"] == 1
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.records()[0]["attempt"] == 1
 
 
-def test_a_slot_that_waited_for_its_lane_during_a_crash_ends_busy(play: Play) -> None:
-    world = play(OPS)
+def test_a_slot_that_waited_for_its_lane_during_a_crash_ends_busy(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=5)
-        world.off(minutes=40)
+        world.downtime(minutes=40)
     world.run(seconds=1)
-    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped missed"]
+    assert world.history() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped missed"]
 
 
-def test_a_pause_ends_the_wait(play: Play) -> None:
-    world = play(OPS)
+def test_a_pause_ends_the_wait(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=5)
         world.pause(OPS_KEY)
         world.run(minutes=1)
     world.run(hours=2)
     world.resume(OPS_KEY)
-    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped paused x4"]
-    assert world.asked == []
+    assert world.history() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped paused x4"]
+    assert world.calls == []
 
 
-def test_a_slot_waiting_for_its_lane_just_before_a_pause_ends_busy(play: Play) -> None:
-    world = play(OPS)
+def test_a_slot_waiting_for_its_lane_just_before_a_pause_ends_busy(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=29, seconds=50)
-        world.clock.forward(timedelta(seconds=11))
+        world.clock.advance(timedelta(seconds=11))
         world.pause(OPS_KEY)
         world.run(seconds=1)
-    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped busy"]
+    assert world.history() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped busy"]
 
 
 @pytest.mark.parametrize("gone", ["disabled", "removed", "removed while down"])
-def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(play: Play, gone: str) -> None:
-    world = play(OPS + OTHER)
+def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(make_world: MakeWorld, gone: str) -> None:
+    world = make_world(OPS + OTHER)
     new = agent(enabled="false") + OTHER if gone == "disabled" else "agents:\n" + OTHER
     with speaking(world):
         world.run(minutes=5)
@@ -314,11 +312,11 @@ def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(play: Pl
             world.reload(new)
         world.run(hours=1)
     world.run(hours=1)
-    assert world.story("ops") == ["03-02 08:00 interval skipped busy"]
+    assert world.history("ops") == ["03-02 08:00 interval skipped busy"]
 
 
-def test_removing_an_agent_while_it_checks_its_lane_leaves_a_busy_record(play: Play) -> None:
-    world = play(OPS + OTHER)
+def test_removing_an_agent_while_it_checks_its_lane_leaves_a_busy_record(make_world: MakeWorld) -> None:
+    world = make_world(OPS + OTHER)
     with speaking(world):
         world.engine.tick(world.clock.read())
         assert world.runs.results()
@@ -326,76 +324,76 @@ def test_removing_an_agent_while_it_checks_its_lane_leaves_a_busy_record(play: P
         world.reload("agents:\n" + OTHER)
         del world.runs.results
         world.run(hours=1)
-    assert world.story("ops") == ["03-02 08:00 interval skipped busy"]
+    assert world.history("ops") == ["03-02 08:00 interval skipped busy"]
 
 
-def test_changing_the_interval_while_a_run_waits_for_its_lane_loses_no_slot(play: Play) -> None:
-    world = play(OPS)
+def test_changing_the_interval_while_a_run_waits_for_its_lane_loses_no_slot(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=5)
         world.reload(agent(interval="10m"))
         world.run(minutes=20)
     world.run(minutes=1)
-    assert sum(row["slots"] for row in world.rows()) == 3
-    assert world.story()[-1] == "03-02 08:20 interval ok heartbeat_ok"
+    assert sum(row["slots"] for row in world.records()) == 3
+    assert world.history()[-1] == "03-02 08:20 interval ok heartbeat_ok"
 
 
-def test_a_skip_outside_active_hours_with_a_locked_lane_names_the_hours(play: Play) -> None:
-    world = play(agent(active_hours='"10:00-11:00"'))
+def test_a_skip_outside_active_hours_with_a_locked_lane_names_the_hours(make_world: MakeWorld) -> None:
+    world = make_world(agent(active_hours='"10:00-11:00"'))
     with speaking(world):
         world.run(minutes=5)
         world.wake("ops", "now")
         world.run(minutes=5)
-    assert world.story()[-1] == "03-02 08:05 api skipped active_hours"
+    assert world.history()[-1] == "03-02 08:05 api skipped active_hours"
 
 
-def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_lane(play: Play) -> None:
-    world = play(OPS)
+def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_lane(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with speaking(world):
         world.run(minutes=5)
         world.clock.now -= timedelta(days=2)
         world.run(seconds=10)
     world.run(minutes=2)
-    assert len(world.asked) >= 1
+    assert len(world.calls) >= 1
 
 
-def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(play: Play) -> None:
-    world = play(agent(interval="5m"))
+def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="5m"))
     for minutes in range(1, 24):
         with speaking(world):
             world.run(minutes=minutes)
         world.run(minutes=minutes % 7)
     world.run(minutes=5)
-    closed = [row for row in world.rows() if row["state"] == "closed"]
-    passed = int((world.clock.now - at("2026-03-02 08:00")) / timedelta(minutes=5)) + 1
+    closed = [row for row in world.records() if row["state"] == "closed"]
+    passed = int((world.clock.now - utc("2026-03-02 08:00")) / timedelta(minutes=5)) + 1
     assert sum(row["slots"] for row in closed) == passed
     assert {(row["outcome"], row["reason"]) for row in closed} == {("ok", None), ("skipped", "busy")}
 
 
-def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(play: Play) -> None:
+def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(make_world: MakeWorld) -> None:
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url), environ={"KEY": KEY})
+        world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=29)
         with speaking(world):
             world.run(minutes=10)
         world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval failed auth", "03-02 08:30 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval failed auth", "03-02 08:30 interval ok heartbeat_ok"]
 
 
 # --- holds over HTTP --------------------------------------------------------------------------------------------------
 
 
-def test_a_gateway_holds_a_lane_for_a_limited_time(play: Play) -> None:
-    world = play(OPS)
+def test_a_gateway_holds_a_lane_for_a_limited_time(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     hold(world, minutes=5)
     world.run(minutes=10)
     assert times(world) == ["08:00:00", "08:34:00"]
-    assert world.story()[-1] == "03-02 08:30 interval ok heartbeat_ok"
+    assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
 
 
-def test_a_renewed_hold_lasts_longer(play: Play) -> None:
-    world = play(OPS)
+def test_a_renewed_hold_lasts_longer(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     for _ in range(5):
         hold(world, minutes=2)
@@ -404,85 +402,85 @@ def test_a_renewed_hold_lasts_longer(play: Play) -> None:
     assert times(world) == ["08:00:00", "08:35:00"]
 
 
-def test_a_released_hold_lets_the_waiting_run_start_at_once(play: Play) -> None:
-    world = play(OPS)
+def test_a_released_hold_lets_the_waiting_run_start_at_once(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     hold(world, hours=24)
     world.run(minutes=5, seconds=13)
-    world.ask(ReleaseLane("ops", "chat"))
+    world.request(ReleaseLane("ops", "chat"))
     world.run(seconds=1)
     assert times(world) == ["08:00:00", "08:34:13"]
 
 
-def test_a_lane_is_free_when_its_last_hold_is_released(play: Play) -> None:
-    world = play(OPS)
+def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     for holder in ("chat", "mail"):
         hold(world, holder, hours=1)
     world.run(minutes=2)
-    world.ask(ReleaseLane("ops", "chat"))
+    world.request(ReleaseLane("ops", "chat"))
     world.run(minutes=2)
     assert times(world) == ["08:00:00"]
-    world.ask(ReleaseLane("ops", "mail"))
+    world.request(ReleaseLane("ops", "mail"))
     world.run(seconds=1)
-    assert len(world.asked) == 2
+    assert len(world.calls) == 2
 
 
-def test_releasing_a_hold_that_does_not_exist_is_no_error(play: Play) -> None:
-    world = play(OPS)
+def test_releasing_a_hold_that_does_not_exist_is_no_error(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=1)
-    world.ask(ReleaseLane("ops", "chat"))
+    world.request(ReleaseLane("ops", "chat"))
     assert times(world) == ["08:00:00"]
 
 
-def test_a_hold_survives_a_restart(play: Play) -> None:
-    world = play(OPS)
+def test_a_hold_survives_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=29)
     hold(world, minutes=10)
-    world.off(seconds=30)
+    world.downtime(seconds=30)
     world.run(minutes=5)
     assert times(world) == ["08:00:00"]
     world.run(minutes=10)
     assert times(world) == ["08:00:00", "08:39:00"]
 
 
-def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(play: Play) -> None:
-    world = play(OPS)
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
-    world.until("2026-03-02 08:30:30")
-    running = world.rows()[-1]
+def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
+    world.run_until("2026-03-02 08:30:30")
+    running = world.records()[-1]
     assert running["state"] == "running"
     assert hold(world, minutes=1) == running["id"]
     world.run(minutes=5)
-    assert world.story()[-1] == "03-02 08:30 interval ok heartbeat_ok"
+    assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
     assert hold(world, minutes=1) is None
 
 
-def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(play: Play) -> None:
-    world = play(agent(interval="12h"))
+def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="12h"))
     world.run(minutes=1)
     hold(world, hours=1)
     world.clock.now -= timedelta(days=30)
     world.run(hours=25)
-    assert len(world.asked) >= 2
+    assert len(world.calls) >= 2
 
 
-def test_expired_holds_are_deleted(play: Play) -> None:
-    world = play(OPS)
+def test_expired_holds_are_deleted(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=1)
     hold(world, minutes=1)
     world.run(minutes=3)
     assert world.store.connection.execute("select count(*) from hold").fetchone()[0] == 0
 
 
-def test_a_hold_on_an_unknown_agent_is_refused(play: Play) -> None:
-    world = play(OPS)
+def test_a_hold_on_an_unknown_agent_is_refused(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     with pytest.raises(Refused, match="no agent 'nobody'"):
-        world.ask(HoldLane("nobody", "chat", at("2026-03-02 09:00")))
+        world.request(HoldLane("nobody", "chat", utc("2026-03-02 09:00")))
 
 
-def test_a_lane_has_at_most_a_hundred_holders(play: Play) -> None:
-    world = play(OPS)
+def test_a_lane_has_at_most_a_hundred_holders(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     for number in range(100):
         hold(world, f"chat{number}", minutes=5)
     with pytest.raises(Refused, match="100 others"):

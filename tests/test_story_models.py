@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -11,12 +11,10 @@ import pytest
 from servers import gateway
 from servers.messages import message, refuses, says, text, tool
 from servers.scripted import Act, Server, hang_up, page, reply
-from world import Takes, World
+from world import Delayed, MakeWorld
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import ReportResult
-
-Play = Callable[..., World]
 
 KEY = "sk-ant-canary-0123456789"
 
@@ -46,20 +44,20 @@ def asked(server: Server) -> list[dict[str, object]]:
     return [request.json for request in server.requests]
 
 
-def test_the_answer_of_a_model_is_classified_recorded_and_sent(play: Play) -> None:
+def test_the_answer_of_a_model_is_classified_recorded_and_sent(make_world: MakeWorld) -> None:
     with model(says("ALERT: the queue is stuck")) as server:
-        world = play(config(server.url), environ={"KEY": KEY})
+        world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
-    row = world.rows()[0]
+    row = world.records()[0]
     assert (row["outcome"], row["model_requested"], row["model_used"]) == ("alert", "claude-sonnet-5", "claude-haiku-5-5")
     assert row["tokens"] == {"input": 120, "output": 30, "cache_read": 7, "cache_write": 2}
     assert row["cost_usd"] == pytest.approx((120 * 3 + 30 * 15 + 7 * 3 + 2 * 3.75) / 1e6)
-    assert [said for _, _, said in world.said] == ["ALERT: the queue is stuck"]
+    assert [said for _, _, said in world.delivered] == ["ALERT: the queue is stuck"]
 
 
-def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported(play: Play) -> None:
+def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported(make_world: MakeWorld) -> None:
     with model(says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, model="claude-haiku-5-5"), environ={"KEY": KEY})
+        world = make_world(config(server.url, model="claude-haiku-5-5"), environ={"KEY": KEY})
         world.run(minutes=1)
         assert asked(server)[0]["model"] == "claude-haiku-5-5"
         world.reload(config(server.url))
@@ -70,94 +68,96 @@ def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_mode
 
 
 @pytest.mark.parametrize("light", ["true", "false"])
-def test_light_context_leaves_out_the_context_files_and_the_record_lists_the_parts(play: Play, light: str) -> None:
+def test_light_context_leaves_out_the_context_files_and_the_record_lists_the_parts(make_world: MakeWorld, light: str) -> None:
     with model(says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, light_context=light), environ={"KEY": KEY})
+        world = make_world(config(server.url, light_context=light), environ={"KEY": KEY})
         world.write("ops/SOUL.md", "You are gentle.")
         world.run(minutes=1)
         prompt = json.dumps(asked(server)[0])
-    parts = [part["name"] for part in world.rows()[0]["prompt_parts"]]
+    parts = [part["name"] for part in world.records()[0]["prompt_parts"]]
     assert ("You are gentle." in prompt) is (light == "false")
     assert ("context:SOUL.md" in parts) is (light == "false")
 
 
-def test_retry_after_delays_the_next_attempt(play: Play) -> None:
+def test_retry_after_delays_the_next_attempt(make_world: MakeWorld) -> None:
     with model(refuses(429, "rate_limit_error", "slow down", retry_after="120"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url), environ={"KEY": KEY})
+        world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
-        assert world.rows()[0]["not_before"] == "2026-03-02T08:02:00Z"
+        assert world.records()[0]["not_before"] == "2026-03-02T08:02:00Z"
         world.run(minutes=2)
         assert len(server.requests) == 2
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_retry_after_of_a_year_fails_the_run_and_the_provider_is_probed_after_a_quarter_of_an_hour(play: Play) -> None:
+def test_a_retry_after_of_a_year_fails_the_run_and_the_provider_is_probed_after_a_quarter_of_an_hour(
+    make_world: MakeWorld,
+) -> None:
     with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=21)
         assert len(server.requests) == 2
-    assert world.story() == [
+    assert world.history() == [
         "03-02 08:00 interval failed rate_limited",
         "03-02 08:10 interval skipped breaker_open",
         "03-02 08:20 interval ok heartbeat_ok",
     ]
 
 
-def test_setting_the_clock_back_does_not_keep_a_breaker_open(play: Play) -> None:
+def test_setting_the_clock_back_does_not_keep_a_breaker_open(make_world: MakeWorld) -> None:
     with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.clock.now -= timedelta(days=365)
         world.run(minutes=45)
         assert len(server.requests) >= 2
 
 
-def test_an_agent_does_not_recover_before_its_provider_answers(play: Play) -> None:
+def test_an_agent_does_not_recover_before_its_provider_answers(make_world: MakeWorld) -> None:
     beat = '{interval: 10m, stagger: 5m, checklist: "- look\\n", precheck: look, deliver: log}'
     yaml = config("{url}", interval="12h") + f"  web: {{runner: {{kind: anthropic}}, heartbeat: {beat}}}\n"
     with model(refuses(401, "authentication_error", "no")) as server:
-        world = play(yaml.replace("{url}", server.url), environ={"KEY": KEY}, prechecks={"web": lambda asked: "NO_WORK"})
+        world = make_world(yaml.replace("{url}", server.url), environ={"KEY": KEY}, prechecks={"web": lambda call: "NO_WORK"})
         world.run(minutes=65)
-    whys = [row["reason"] for row in world.rows("web")]
+    whys = [row["reason"] for row in world.records("web")]
     assert {"breaker_open", "precheck"} == set(whys)
-    assert [text.splitlines()[0][:34] for _, _, text in world.said] == ["Provider anthropic refuses the key"]
+    assert [text.splitlines()[0][:34] for _, _, text in world.delivered] == ["Provider anthropic refuses the key"]
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])
-def test_a_refused_key_opens_the_breaker_until_a_probe_succeeds(play: Play, status: int, reason: str) -> None:
+def test_a_refused_key_opens_the_breaker_until_a_probe_succeeds(make_world: MakeWorld, status: int, reason: str) -> None:
     refusal = refuses(status, "authentication_error", "no")
     with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=65)
         assert len(server.requests) == 3
-    assert [line.split(" ", 3)[3] for line in world.story()] == [
+    assert [line.split(" ", 3)[3] for line in world.history()] == [
         f"failed {reason}", "skipped breaker_open", "skipped breaker_open",
         f"failed {reason}", "skipped breaker_open", "skipped breaker_open",
         "ok heartbeat_ok",
     ]  # fmt: skip
 
 
-def test_a_reload_lets_the_next_run_probe_at_once(play: Play) -> None:
+def test_a_reload_lets_the_next_run_probe_at_once(make_world: MakeWorld) -> None:
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.reload(config(server.url, interval="10m"))
         world.run(minutes=6)
         assert len(server.requests) == 2
-    assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok"
+    assert world.history()[-1] == "03-02 08:10 interval ok heartbeat_ok"
 
 
-def test_an_agent_without_an_interval_runs_its_wakes_once_its_provider_answers(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_its_wakes_once_its_provider_answers(make_world: MakeWorld) -> None:
     refusal = refuses(401, "authentication_error", "invalid x-api-key")
     with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, interval="none"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="none"), environ={"KEY": KEY})
         world.wake("ops", "one")
         world.run(minutes=5)
         world.wake("ops", "two", sender="other")
         world.run(hours=3)
         assert "one" in str(asked(server)[-1])
         assert "two" in str(asked(server)[-1])
-    assert world.story() == [
+    assert world.history() == [
         "03-02 08:00 api failed auth",
         "03-02 08:05 api skipped breaker_open",
         "03-02 08:30 api failed auth",
@@ -176,64 +176,66 @@ REFUSAL = refuses(401, "authentication_error", "invalid x-api-key")
 
 
 @pytest.mark.parametrize("took", [0, 20])
-def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_succeeds(play: Play, took: int) -> None:
+def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_succeeds(
+    make_world: MakeWorld, took: int
+) -> None:
     with model(REFUSAL, says("HEARTBEAT_OK")) as server:
-        world = play(pair(server.url, interval="none"), environ={"KEY": KEY}, takes={"ops": timedelta(seconds=took)})
+        world = make_world(pair(server.url, interval="none"), environ={"KEY": KEY}, durations={"ops": timedelta(seconds=took)})
         world.wake("ops", "one")
         world.run(minutes=5)
         world.wake("web", "two")
         world.run(minutes=26)
-    assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api ok heartbeat_ok"]
-    assert world.story("web") == ["03-02 08:05 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
+    assert world.history("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api ok heartbeat_ok"]
+    assert world.history("web") == ["03-02 08:05 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
 
 
-def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_probe(play: Play) -> None:
+def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_probe(make_world: MakeWorld) -> None:
     with model(REFUSAL, says("HEARTBEAT_OK")) as server:
         yaml = pair(server.url, interval="none").replace(
             "interval: none", "interval: none, precheck: {command: look, on_error: skip}", 1
         )
-        world = play(yaml, environ={"KEY": KEY}, prechecks={"ops": lambda asked: 0 if asked.at.minute == 0 else 1})
+        world = make_world(yaml, environ={"KEY": KEY}, prechecks={"ops": lambda call: 0 if call.at.minute == 0 else 1})
         world.wake("ops", "one")
         world.run(minutes=5)
         world.wake("web", "two")
         world.run(minutes=26)
-    assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api skipped precheck_failed"]
-    assert world.story("web")[1:] == ["03-02 08:30 api ok heartbeat_ok"]
+    assert world.history("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api skipped precheck_failed"]
+    assert world.history("web")[1:] == ["03-02 08:30 api ok heartbeat_ok"]
 
 
 @pytest.mark.parametrize("took", [0, 20])
-def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(play: Play, took: int) -> None:
+def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world: MakeWorld, took: int) -> None:
     with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
         yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
-        world.takes["ops"] = timedelta(seconds=took)
+        world.durations["ops"] = timedelta(seconds=took)
         world.run(minutes=31)
-    rows = world.rows("web")
+    rows = world.records("web")
     assert [row["outcome"] for row in rows] == ["failed", "ok"]
     assert (rows[1]["slot"], rows[1]["attempt"]) == ("2026-03-02T08:30:00Z", 1)
     assert rows[1]["finished_at"] == f"2026-03-02T08:30:{took:02}Z"
 
 
-def test_a_run_that_waits_for_a_failing_probe_is_skipped(play: Play) -> None:
+def test_a_run_that_waits_for_a_failing_probe_is_skipped(make_world: MakeWorld) -> None:
     with model(REFUSAL) as server:
         yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
-        world.takes["ops"] = timedelta(seconds=20)
+        world.durations["ops"] = timedelta(seconds=20)
         world.run(minutes=31)
         assert len(server.requests) == 3
-    assert world.story("web")[1:] == ["03-02 08:30 interval skipped breaker_open"]
+    assert world.history("web")[1:] == ["03-02 08:30 interval skipped breaker_open"]
 
 
-def test_a_run_that_waits_for_a_probe_longer_than_its_slot_is_skipped(play: Play) -> None:
+def test_a_run_that_waits_for_a_probe_longer_than_its_slot_is_skipped(make_world: MakeWorld) -> None:
     with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
         yaml = pair(server.url, interval="5m").replace("interval: none", "interval: 30m, timeout: 20m")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
-        world.takes["ops"] = timedelta(minutes=12)
+        world.durations["ops"] = timedelta(minutes=12)
         world.run(minutes=50)
-    assert [line[6:] for line in world.story("web")][6:] == [
+    assert [line[6:] for line in world.history("web")][6:] == [
         "08:30 interval skipped breaker_open",
         "08:35 interval skipped breaker_open",
         "08:40 interval ok heartbeat_ok",
@@ -242,56 +244,56 @@ def test_a_run_that_waits_for_a_probe_longer_than_its_slot_is_skipped(play: Play
     ]
 
 
-def test_a_wake_that_waits_for_a_provider_runs_after_a_reload(play: Play) -> None:
+def test_a_wake_that_waits_for_a_provider_runs_after_a_reload(make_world: MakeWorld) -> None:
     with model(REFUSAL, says("HEARTBEAT_OK")) as server:
-        world = play(pair(server.url, interval="none"), environ={"KEY": KEY})
+        world = make_world(pair(server.url, interval="none"), environ={"KEY": KEY})
         world.wake("ops", "one")
         world.run(minutes=5)
         world.reload(pair(server.url, interval="none"))
         world.run(minutes=5)
-    assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:05 api ok heartbeat_ok"]
+    assert world.history("ops") == ["03-02 08:00 api failed auth", "03-02 08:05 api ok heartbeat_ok"]
 
 
-def test_a_reload_does_not_start_a_wake_that_waits_for_its_retry(play: Play) -> None:
+def test_a_reload_does_not_start_a_wake_that_waits_for_its_retry(make_world: MakeWorld) -> None:
     broken = reply({"content": "?"})
     with model(broken, broken, says("HEARTBEAT_OK")) as server:
         yaml = config(server.url, interval="none", retries="0")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.wake("ops", "one")
         world.run(minutes=3)
         world.reload(yaml)
         world.run(minutes=5)
-    assert [line.split()[1] for line in world.story("ops")] == ["08:00", "08:01", "08:06"]
+    assert [line.split()[1] for line in world.history("ops")] == ["08:00", "08:01", "08:06"]
 
 
 @pytest.mark.parametrize("status", [401, 402])
-def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(play: Play, status: int) -> None:
+def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(make_world: MakeWorld, status: int) -> None:
     with model(*[refuses(status, "authentication_error", "invalid x-api-key")] * 30) as server:
-        world = play(config(server.url, interval="10m", on_failure="{after: 1}"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="10m", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
-    assert {row["reason"] for row in world.rows()} == {{401: "auth", 402: "payment"}[status], "breaker_open"}
-    assert len(world.said) == 1
+    assert {row["reason"] for row in world.records()} == {{401: "auth", 402: "payment"}[status], "breaker_open"}
+    assert len(world.delivered) == 1
 
 
-def test_a_long_retry_after_and_its_open_breaker_are_one_incident(play: Play) -> None:
+def test_a_long_retry_after_and_its_open_breaker_are_one_incident(make_world: MakeWorld) -> None:
     rest = refuses(429, "rate_limit_error", "come back", retry_after="31536000")
     with model(*[rest] * 30) as server:
-        world = play(config(server.url, interval="5m", on_failure="{after: 1}"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="5m", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
-    assert {row["reason"] for row in world.rows()} == {"rate_limited", "breaker_open"}
-    assert len(world.said) == 1
+    assert {row["reason"] for row in world.records()} == {"rate_limited", "breaker_open"}
+    assert len(world.delivered) == 1
 
 
-def test_a_run_without_time_for_a_retry_belongs_to_the_incident_of_its_last_attempt(play: Play) -> None:
+def test_a_run_without_time_for_a_retry_belongs_to_the_incident_of_its_last_attempt(make_world: MakeWorld) -> None:
     busy, slow = refuses(529, "overloaded_error", "Overloaded"), refuses(529, "overloaded_error", "Overloaded", retry_after="900")
     with model(busy, busy, slow, busy, busy, slow) as server:
-        world = play(config(server.url, interval="10m", retries="1", on_failure="{after: 1}"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="10m", retries="1", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(minutes=45)
-    assert [row["reason"] for row in world.rows()][:4] == ["overloaded", "no_time_left", "overloaded", "no_time_left"]
-    assert len(world.said) == 1
+    assert [row["reason"] for row in world.records()][:4] == ["overloaded", "no_time_left", "overloaded", "no_time_left"]
+    assert len(world.delivered) == 1
 
 
-def test_a_refusal_by_one_provider_does_not_affect_others(play: Play) -> None:
+def test_a_refusal_by_one_provider_does_not_affect_others(make_world: MakeWorld) -> None:
     with model(refuses(401, "authentication_error", "no")) as bad, model(says("HEARTBEAT_OK")) as good:
         text = config(bad.url).replace(
             "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{good.url}"}}, '
@@ -302,21 +304,21 @@ def test_a_refusal_by_one_provider_does_not_affect_others(play: Play) -> None:
     model: claude-haiku-5-5
     heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
 """
-        world = play(text, environ={"KEY": KEY})
+        world = make_world(text, environ={"KEY": KEY})
         world.run(hours=1, minutes=1)
-    assert [row["outcome"] for row in world.rows("other")] == ["ok", "ok", "ok"]
+    assert [row["outcome"] for row in world.records("other")] == ["ok", "ok", "ok"]
 
 
-def test_a_run_without_a_model_call_does_not_use_up_the_probe(play: Play) -> None:
+def test_a_run_without_a_model_call_does_not_use_up_the_probe(make_world: MakeWorld) -> None:
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, interval="40m", checklist="HEARTBEAT.md"), environ={"KEY": KEY})
+        world = make_world(config(server.url, interval="40m", checklist="HEARTBEAT.md"), environ={"KEY": KEY})
         world.write("ops/HEARTBEAT.md", "- look")
         world.run(minutes=5)
         world.write("ops/HEARTBEAT.md", "")
         world.run(minutes=40)
         world.write("ops/HEARTBEAT.md", "- look")
         world.run(minutes=40)
-    assert [line.split(" ", 3)[3] for line in world.story()] == ["failed auth", "skipped checklist_empty", "ok heartbeat_ok"]
+    assert [line.split(" ", 3)[3] for line in world.history()] == ["failed auth", "skipped checklist_empty", "ok heartbeat_ok"]
 
 
 @pytest.mark.parametrize(
@@ -331,51 +333,53 @@ def test_a_run_without_a_model_call_does_not_use_up_the_probe(play: Play) -> Non
         (hang_up(), "connect"),
     ],
 )  # fmt: skip
-def test_an_invalid_answer_of_a_provider_is_a_failed_run_with_an_error_class(play: Play, act: Act, reason: str) -> None:
+def test_an_invalid_answer_of_a_provider_is_a_failed_run_with_an_error_class(
+    make_world: MakeWorld, act: Act, reason: str
+) -> None:
     with model(act) as server:
-        world = play(config(server.url, retries="0"), environ={"KEY": KEY})
+        world = make_world(config(server.url, retries="0"), environ={"KEY": KEY})
         world.run(minutes=1)
-    assert world.story() == [f"03-02 08:00 interval failed {reason}"]
+    assert world.history() == [f"03-02 08:00 interval failed {reason}"]
     failed = [event for event in world.events if type(event).__name__ == "ProviderFailed"]
     assert [(event.provider, event.error_class) for event in failed] == [("anthropic", reason)]
-    assert KEY not in json.dumps(world.rows())
+    assert KEY not in json.dumps(world.records())
 
 
-def test_without_a_key_nothing_is_called(play: Play) -> None:
+def test_without_a_key_nothing_is_called(make_world: MakeWorld) -> None:
     with model(says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url).replace('api_key: "${KEY}", ', ""))
+        world = make_world(config(server.url).replace('api_key: "${KEY}", ', ""))
         world.run(hours=2)
         assert server.connections == 0
-    assert world.story()[0] == "03-02 08:00 interval failed auth"
-    assert "api_key" in world.rows()[0]["error"]
+    assert world.history()[0] == "03-02 08:00 interval failed auth"
+    assert "api_key" in world.records()[0]["error"]
 
 
-def test_a_call_of_an_unknown_tool_has_no_effect_and_is_counted(play: Play) -> None:
+def test_a_call_of_an_unknown_tool_has_no_effect_and_is_counted(make_world: MakeWorld) -> None:
     answer = message(text("HEARTBEAT_OK"), tool("bash", {"command": "touch pwned"}))
     with model(reply(answer)) as server:
-        world = play(config(server.url), environ={"KEY": KEY})
+        world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert [event.error_class for event in world.events if type(event).__name__ == "ProviderFailed"] == ["tool_use"]
 
 
-def test_failed_attempts_are_charged(play: Play) -> None:
+def test_failed_attempts_are_charged(make_world: MakeWorld) -> None:
     tokens = {"input": 70, "output": 3}
     with Server(
         [reply({"error": "busy", "tokens": tokens}), gateway.says("HEARTBEAT_OK", tokens=tokens, cost_usd=0.01)]
     ) as server:
-        world = play(GATEWAY.format(url=server.url))
+        world = make_world(GATEWAY.format(url=server.url))
         world.run(hours=3)
         assert len(server.requests) == 2
-    assert world.rows()[0]["tokens"]["input"] == 140
+    assert world.records()[0]["tokens"]["input"] == 140
 
 
-def test_a_model_without_a_price_is_counted_and_has_no_known_cost(play: Play) -> None:
+def test_a_model_without_a_price_is_counted_and_has_no_known_cost(make_world: MakeWorld) -> None:
     with model(says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, model="claude-opus-9"), environ={"KEY": KEY})
+        world = make_world(config(server.url, model="claude-opus-9"), environ={"KEY": KEY})
         world.run(minutes=1)
-    assert world.rows()[0]["cost_usd"] is None
-    assert world.rows()[0]["tokens"]["output"] == 30
+    assert world.records()[0]["cost_usd"] is None
+    assert world.records()[0]["tokens"]["output"] == 30
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -387,60 +391,60 @@ def decides(action: str, tasks: str = "") -> Act:
     return reply(message(tool("decide", {"action": action, "tasks": tasks}), stop_reason="tool_use"))
 
 
-def test_a_decision_to_skip_is_suppressed_and_makes_no_agent_call(play: Play) -> None:
+def test_a_decision_to_skip_is_suppressed_and_makes_no_agent_call(make_world: MakeWorld) -> None:
     with model(decides("skip")) as server:
-        world = play(config(server.url, **DECIDE), environ={"KEY": KEY})
+        world = make_world(config(server.url, **DECIDE), environ={"KEY": KEY})
         world.write("ops/SOUL.md", "You are gentle.")
         world.run(minutes=1)
         assert [call["model"] for call in asked(server)] == ["claude-haiku-5-5"]
         assert "You are gentle." not in json.dumps(asked(server))
-    assert world.story() == ["03-02 08:00 interval ok decided_skip"]
-    assert world.rows()[0]["cost_usd"] == pytest.approx((120 * 1 + 30 * 5 + 7 * 1 + 2 * 1.25) / 1e6)
+    assert world.history() == ["03-02 08:00 interval ok decided_skip"]
+    assert world.records()[0]["cost_usd"] == pytest.approx((120 * 1 + 30 * 5 + 7 * 1 + 2 * 1.25) / 1e6)
 
 
-def test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner(play: Play) -> None:
+def test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner(make_world: MakeWorld) -> None:
     with model(decides("run", "restart the mail queue"), says("Done, it runs again.")) as server:
-        world = play(config(server.url, **DECIDE), environ={"KEY": KEY})
+        world = make_world(config(server.url, **DECIDE), environ={"KEY": KEY})
         world.run(minutes=1)
         assert [call["model"] for call in asked(server)] == ["claude-haiku-5-5", "claude-sonnet-5"]
         assert "restart the mail queue" in json.dumps(asked(server)[1])
-    assert world.rows()[0]["tokens"]["input"] == 240
-    assert [said for _, _, said in world.said] == ["Done, it runs again."]
+    assert world.records()[0]["tokens"]["input"] == 240
+    assert [said for _, _, said in world.delivered] == ["Done, it runs again."]
 
 
-def test_a_decision_has_the_time_that_the_precheck_left(play: Play) -> None:
+def test_a_decision_has_the_time_that_the_precheck_left(make_world: MakeWorld) -> None:
     keys = {"precheck": "{command: ./new-mail.sh, timeout: 4m}", "timeout": "5m", **DECIDE}
     with model(decides("skip")) as server:
-        took = Takes("3 letters", timedelta(minutes=3))
-        world = play(config(server.url, **keys), environ={"KEY": KEY}, prechecks={"ops": lambda _: took})
+        took = Delayed("3 letters", timedelta(minutes=3))
+        world = make_world(config(server.url, **keys), environ={"KEY": KEY}, prechecks={"ops": lambda _: took})
         world.run(minutes=1)
         assert [request.headers["x-stainless-timeout"] for request in server.requests] == ["120.0"]
 
 
 @pytest.mark.parametrize("unpriced", ["claude-haiku-5-5", "claude-sonnet-5"])
-def test_a_partly_unknown_cost_is_unknown_whichever_part_came_first(play: Play, unpriced: str) -> None:
+def test_a_partly_unknown_cost_is_unknown_whichever_part_came_first(make_world: MakeWorld, unpriced: str) -> None:
     with model(decides("run", "restart the mail queue"), says("Done.")) as server:
-        world = play(config(server.url, **DECIDE).replace(f"{unpriced}: {{input", "another: {input"), environ={"KEY": KEY})
+        world = make_world(config(server.url, **DECIDE).replace(f"{unpriced}: {{input", "another: {input"), environ={"KEY": KEY})
         world.run(minutes=1)
-    assert world.rows()[0]["tokens"]["input"] == 240
-    assert world.rows()[0]["cost_usd"] is None
+    assert world.records()[0]["tokens"]["input"] == 240
+    assert world.records()[0]["cost_usd"] is None
 
 
 @pytest.mark.parametrize("act", [says("run everything"), decides("everything"), decides("run", " "), page()])
-def test_a_missing_decision_fails_the_run(play: Play, act: Act) -> None:
+def test_a_missing_decision_fails_the_run(make_world: MakeWorld, act: Act) -> None:
     with model(act) as server:
-        world = play(config(server.url, retries="0", **DECIDE), environ={"KEY": KEY})
+        world = make_world(config(server.url, retries="0", **DECIDE), environ={"KEY": KEY})
         world.run(minutes=1)
         assert len(server.requests) == 1
-    assert world.story() == ["03-02 08:00 interval failed bad_answer"]
+    assert world.history() == ["03-02 08:00 interval failed bad_answer"]
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(play: Play) -> None:
+def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(make_world: MakeWorld) -> None:
     with model(says("ALERT: disk"), says("HEARTBEAT_OK"), says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, isolated_session="false", session_keep="4"), environ={"KEY": KEY})
+        world = make_world(config(server.url, isolated_session="false", session_keep="4"), environ={"KEY": KEY})
         world.run(minutes=61)
         said = [[part["role"] for part in call["messages"]] for call in asked(server)]  # type: ignore[attr-defined]
         assert said == [["user"], ["user", "assistant", "user"], ["user", "assistant", "user"]]
@@ -458,27 +462,27 @@ agents:
 """
 
 
-def test_an_async_result_is_classified_and_sent_once(play: Play) -> None:
+def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(GATEWAY.format(url=server.url))
+        world = make_world(GATEWAY.format(url=server.url))
         world.run(hours=3)
         run_id = server.requests[0].json["run"]
-    assert run_id == world.rows()[0]["id"]
-    assert world.rows()[0]["outcome"] == "async"
-    world.ask(ReportResult(run_id, "ALERT: found it", None))
+    assert run_id == world.records()[0]["id"]
+    assert world.records()[0]["outcome"] == "async"
+    world.request(ReportResult(run_id, "ALERT: found it", None))
     world.run(minutes=1)
-    later = world.rows()[1]
-    assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.rows()[0]["slot"], "alert")
-    assert [said for _, _, said in world.said] == ["ALERT: found it"]
+    later = world.records()[1]
+    assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.records()[0]["slot"], "alert")
+    assert [said for _, _, said in world.delivered] == ["ALERT: found it"]
     with pytest.raises(Refused, match="its result already"):
-        world.ask(ReportResult(run_id, "again", None))
+        world.request(ReportResult(run_id, "again", None))
 
 
-def test_a_result_after_a_day_is_refused(play: Play) -> None:
+def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
     with Server([gateway.later()]) as server:
-        world = play(GATEWAY.format(url=server.url))
+        world = make_world(GATEWAY.format(url=server.url))
         world.run(hours=3)
         run_id = server.requests[0].json["run"]
     world.run(hours=25)
     with pytest.raises(Refused, match="given up"):
-        world.ask(ReportResult(run_id, "ALERT: found it", None))
+        world.request(ReportResult(run_id, "ALERT: found it", None))

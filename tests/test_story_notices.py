@@ -15,7 +15,7 @@ from servers.scripted import Server, page, reset
 from servers.telegram import Telegram, refusal
 from test_metrics import Page
 from test_story_slots import agent, job
-from world import World, at, by_hand
+from world import MakeWorld, World, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
@@ -25,8 +25,6 @@ from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import ResendMessage
 from scheduler.insight.status_data import read_status
 from scheduler.telemetry.event_log import EventLog
-
-Play = Callable[..., World]
 
 HOOKS = """\
 channels:
@@ -45,7 +43,7 @@ def ended(code: int, errors: str = "", output: str = "") -> ProcessResult:
 
 def told(world: World, name: str = "ops") -> list[str]:
     """The time and first line of each message about an entry."""
-    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, who, text in world.said if who == name]
+    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, who, text in world.delivered if who == name]
 
 
 def notices(world: World) -> list[tuple[str, str, str]]:
@@ -56,15 +54,15 @@ def notices(world: World) -> list[tuple[str, str, str]]:
 
 def until(world: World, text: str, error: Callable[[int], str] | None) -> None:
     """Let time pass while each run fails with the error for its number; None: runs succeed."""
-    world.scripts["ops"] = lambda asked: ended(1, error(len(world.asked))) if error else "HEARTBEAT_OK"
-    world.until(text)
+    world.scripts["ops"] = lambda call: ended(1, error(len(world.calls))) if error else "HEARTBEAT_OK"
+    world.run_until(text)
 
 
-def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
     until(world, "2026-03-03 12:00", None)
-    assert sum(row["outcome"] == "failed" for row in world.rows()) == 48
+    assert sum(row["outcome"] == "failed" for row in world.records()) == 48
     assert told(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 14:30 Agent ops still has the same fault; it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
@@ -74,21 +72,21 @@ def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(
     ]
 
 
-def test_a_notification_has_the_error_and_the_command_for_details(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_a_notification_has_the_error_and_the_command_for_details(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 08:31", lambda count: "no space left on device")
-    assert world.said[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
+    assert world.delivered[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
 
 
-def test_a_single_failure_of_a_heartbeat_is_not_reported(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_a_single_failure_of_a_heartbeat_is_not_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 08:29", lambda count: "no")
     until(world, "2026-03-02 12:00", None)
-    assert (told(world), len(world.rows())) == ([], 9)
+    assert (told(world), len(world.records())) == ([], 9)
 
 
-def test_a_different_error_is_reported_at_once_and_only_once(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
     assert told(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
@@ -96,14 +94,14 @@ def test_a_different_error_is_reported_at_once_and_only_once(play: Play) -> None
     ]
 
 
-def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
     assert len(told(world)) == 4 + 1
 
 
-def test_a_recovery_resets_the_failure_count(play: Play) -> None:
-    world = play(agent(retries="0", on_failure="{after: 3}"))
+def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="{after: 3}"))
     until(world, "2026-03-02 08:59", lambda count: "no")
     until(world, "2026-03-02 09:29", None)
     until(world, "2026-03-02 10:29", lambda count: "no")
@@ -112,18 +110,18 @@ def test_a_recovery_resets_the_failure_count(play: Play) -> None:
     assert told(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
 
 
-def test_an_incident_survives_a_restart(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_an_incident_survives_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 08:45", lambda count: "no")
-    world.off(minutes=5)
+    world.downtime(minutes=5)
     until(world, "2026-03-02 09:15", lambda count: "no")
-    world.off(minutes=5)
+    world.downtime(minutes=5)
     until(world, "2026-03-02 10:00", None)
     assert [line[12:31] for line in told(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
 
 
-def test_disabling_an_agent_ends_its_incident(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_disabling_an_agent_ends_its_incident(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 08:45", lambda count: "no")
     world.reload(agent(retries="0", enabled="false"))
     assert read_status(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
@@ -132,30 +130,30 @@ def test_disabling_an_agent_ends_its_incident(play: Play) -> None:
     assert [line[12:40] for line in told(world)] == ["Agent ops failed 2 times in "] * 2
 
 
-def test_on_failure_none_sends_no_notifications(play: Play) -> None:
-    world = play(agent(retries="0", on_failure="none"))
+def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="none"))
     until(world, "2026-03-02 20:00", lambda count: "no")
     until(world, "2026-03-02 21:00", None)
     assert (told(world), notices(world)) == ([], [])
 
 
-def test_a_successful_run_needs_no_incident_query(play: Play) -> None:
-    world = play(agent())
-    asked: list[str] = []
-    world.store.connection.set_trace_callback(asked.append)
+def test_a_successful_run_needs_no_incident_query(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
     world.run(hours=3)
-    assert len(world.rows()) == 7
-    assert [statement for statement in asked if "incident" in statement] == []
+    assert len(world.records()) == 7
+    assert [statement for statement in statements if "incident" in statement] == []
 
 
-def test_a_failed_job_is_reported_once_with_its_output(play: Play) -> None:
-    world = play(HOOKS + job(every="30m", deliver="hook"))
-    world.scripts["measure"] = lambda asked: (
-        ended(2, "tape 1 torn", "wrote 17 files\n") if at("2026-03-02 09:45") > asked.at else "well"
+def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + job(every="30m", deliver="hook"))
+    world.scripts["measure"] = lambda call: (
+        ended(2, "tape 1 torn", "wrote 17 files\n") if utc("2026-03-02 09:45") > call.at else "well"
     )
-    world.until("2026-03-02 10:05")
+    world.run_until("2026-03-02 10:05")
     failure = "exit: exit code 2: tape 1 torn"
-    assert [(f"{when:%H:%M}", text) for when, _, text in world.said] == [
+    assert [(f"{when:%H:%M}", text) for when, _, text in world.delivered] == [
         (
             "08:30",
             f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nIt printed: wrote 17 files\nMore: heartbeatd show 1",
@@ -165,11 +163,11 @@ def test_a_failed_job_is_reported_once_with_its_output(play: Play) -> None:
     ]
 
 
-def test_a_job_without_notifications_still_delivers_its_output(play: Play) -> None:
-    world = play(job(every="30m", deliver="log", on_failure="none"))
-    world.scripts["measure"] = lambda asked: ended(2, "torn")
+def test_a_job_without_notifications_still_delivers_its_output(make_world: MakeWorld) -> None:
+    world = make_world(job(every="30m", deliver="log", on_failure="none"))
+    world.scripts["measure"] = lambda call: ended(2, "torn")
     world.run(minutes=65)
-    assert [text for *_, text in world.said] == ["measure ended failed: exit code 2: torn"] * 2
+    assert [text for *_, text in world.delivered] == ["measure ended failed: exit code 2: torn"] * 2
 
 
 @pytest.mark.parametrize(
@@ -182,62 +180,64 @@ def test_a_job_without_notifications_still_delivers_its_output(play: Play) -> No
         ("", {}, ["log"]),
     ],
 )
-def test_a_failed_job_is_reported_on_some_channel(play: Play, channels: str, keys: dict[str, str], told_on: list[str]) -> None:
-    world = play(channels + job(every="30m", **keys))
-    world.scripts["measure"] = lambda asked: 1
+def test_a_failed_job_is_reported_on_some_channel(
+    make_world: MakeWorld, channels: str, keys: dict[str, str], told_on: list[str]
+) -> None:
+    world = make_world(channels + job(every="30m", **keys))
+    world.scripts["measure"] = lambda call: 1
     world.run(minutes=31)
     assert notices(world) == [("failing", channel, "delivered") for channel in told_on]
 
 
-def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes(play: Play) -> None:
-    world = play(agent(precheck="{command: look, on_error: skip}"))
+def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck="{command: look, on_error: skip}"))
     broken = ended(3, "look: not found")
-    world.prechecks["ops"] = lambda asked: broken if asked.at < at("2026-03-02 09:15") else ended(0, output="NO_WORK")
+    world.prechecks["ops"] = lambda call: broken if call.at < utc("2026-03-02 09:15") else ended(0, output="NO_WORK")
     world.run(hours=2)
-    assert [line[12:] for line in world.story()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
+    assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
     assert told(world) == [
         "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 09:30 Agent ops works again. Before that it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
-    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
+    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
 
 
-def test_a_failure_incident_does_not_end_because_a_check_passes_again(play: Play) -> None:
-    world = play(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
+def test_a_failure_incident_does_not_end_because_a_check_passes_again(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
     file = world.write("ops/HEARTBEAT.md", "- look\n")
-    world.prechecks["ops"] = lambda asked: "NO_WORK" if asked.at >= at("2026-03-02 10:15") else "mail"
+    world.prechecks["ops"] = lambda call: "NO_WORK" if call.at >= utc("2026-03-02 10:15") else "mail"
     until(world, "2026-03-02 08:59", lambda count: "no")
     file.rename(file.with_suffix(".old"))
     file.mkdir()
-    world.until("2026-03-02 09:59")
+    world.run_until("2026-03-02 09:59")
     file.rmdir()
     file.with_suffix(".old").rename(file)
     until(world, "2026-03-02 10:59", lambda count: "no")
-    assert [line[12:] for line in world.story()] == [
+    assert [line[12:] for line in world.history()] == [
         *["interval failed exit"] * 2, *["interval skipped checklist_unreadable"] * 2,
         "interval failed exit", "interval skipped precheck",
     ]  # fmt: skip
     assert [line for line in told(world) if "works again" in line] == []
 
 
-def test_an_unreadable_checklist_is_reported(play: Play) -> None:
-    world = play(agent(checklist="HEARTBEAT.md"))
+def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
     world.run(minutes=31)
     assert told(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
-    assert "checklist_unreadable: its checklist is not a file that may be read" in world.said[0][2]
+    assert "checklist_unreadable: its checklist is not a file that may be read" in world.delivered[0][2]
 
 
-def test_normal_skips_neither_report_nor_end_an_incident(play: Play) -> None:
-    world = play(agent(retries="0", active_hours='"08:00-09:00"'))
+def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", active_hours='"08:00-09:00"'))
     until(world, "2026-03-03 07:00", lambda count: "no")
     assert len(told(world)) == 1
     until(world, "2026-03-03 08:05", None)
     assert len(told(world)) == 2
 
 
-def test_status_shows_the_incident_its_count_and_when_it_was_reported(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
     assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
@@ -263,7 +263,7 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(play: Play
 
 def alarm(world: World) -> None:
     """Let each run of the agent end with a different alert."""
-    world.scripts["ops"] = lambda asked: f"ALERT: number {len(world.asked)}"
+    world.scripts["ops"] = lambda call: f"ALERT: number {len(world.calls)}"
 
 
 def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
@@ -278,49 +278,49 @@ def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) 
     return send
 
 
-def test_the_notification_of_a_lost_message_names_its_job(play: Play) -> None:
-    world = play(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda asked: 1})
+def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda call: 1})
     heard: list[Any] = []
-    world.sends = answering({"hook": REFUSED}, heard)
+    world.send = answering({"hook": REFUSED}, heard)
     world.run(hours=1, minutes=5)
     assert heard[0] == ("other", "A message of cron job sick was not delivered to the channel hook, and is given up.")
 
 
-def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook"))
+def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
     alarm(world)
     answers, heard = {"hook": REFUSED}, []
-    world.sends = answering(answers, heard)
-    world.until("2026-03-02 09:45")
+    world.send = answering(answers, heard)
+    world.run_until("2026-03-02 09:45")
     lost = ("other", "A message of agent ops was not delivered to the channel hook, and is given up.")
     assert heard == [lost]
     del answers["hook"]
-    world.until("2026-03-02 10:15")
+    world.run_until("2026-03-02 10:15")
     answers["hook"] = REFUSED
-    world.until("2026-03-02 11:15")
+    world.run_until("2026-03-02 11:15")
     assert heard == [lost, ("hook", "ALERT: number 5"), lost]
 
 
-def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook"))
+def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
     alarm(world)
     answers, heard = {"hook": REFUSED}, []
-    world.sends = answering(answers, heard)
+    world.send = answering(answers, heard)
     world.run(minutes=5)
     del answers["hook"]
     world.run(minutes=30)
     answers["hook"] = REFUSED
-    world.ask(ResendMessage(1))
+    world.request(ResendMessage(1))
     world.run(minutes=30)
-    assert [(row["id"], len(row["notices"])) for row in world.rows()] == [(1, 1), (2, 0), (3, 1)]
+    assert [(row["id"], len(row["notices"])) for row in world.records()] == [(1, 1), (2, 0), (3, 1)]
 
 
-def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook"))
+def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
     alarm(world)
-    world.sends = answering({"hook": REFUSED}, [])
+    world.send = answering({"hook": REFUSED}, [])
     world.run(minutes=5)
-    row = world.rows()[0]
+    row = world.records()[0]
     assert (row["delivery"]["state"], row["text"]) == ("dead", "ALERT: number 1")
     assert row["notices"][0] | {"text": ""} == {
         "notice": "undelivered hook",
@@ -332,39 +332,39 @@ def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text
     assert "number 1" not in row["notices"][0]["text"]
 
 
-def test_a_dead_letter_is_logged_if_every_channel_is_dead(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook"))
+def test_a_dead_letter_is_logged_if_every_channel_is_dead(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
     alarm(world)
-    world.sends = answering({"hook": REFUSED, "other": REFUSED}, [])
+    world.send = answering({"hook": REFUSED, "other": REFUSED}, [])
     world.run(minutes=5)
     assert notices(world) == [("undelivered hook", "other", "dead"), ("undelivered other", "log", "delivered")]
 
 
-def test_failures_are_not_reported_on_a_dead_channel(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook", retries="0"))
+def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook", retries="0"))
     heard: list[tuple[str, str]] = []
-    world.sends = answering({"hook": REFUSED}, heard)
-    world.scripts["ops"] = lambda asked: "ALERT: now" if len(world.asked) == 1 else 1
-    world.until("2026-03-02 09:05")
+    world.send = answering({"hook": REFUSED}, heard)
+    world.scripts["ops"] = lambda call: "ALERT: now" if len(world.calls) == 1 else 1
+    world.run_until("2026-03-02 09:05")
     assert heard[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
 
 
-def test_a_dead_channel_is_reported_once_over_a_restart(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook"))
+def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
     alarm(world)
-    world.sends = answering({"hook": REFUSED}, [])
-    world.until("2026-03-02 08:45")
-    world.off(minutes=1)
-    world.until("2026-03-02 09:45")
+    world.send = answering({"hook": REFUSED}, [])
+    world.run_until("2026-03-02 08:45")
+    world.downtime(minutes=1)
+    world.run_until("2026-03-02 09:45")
     assert notices(world) == [("undelivered hook", "other", "delivered")]
 
 
-def test_a_message_to_a_removed_channel_is_reported_on_another_channel(play: Play) -> None:
-    world = play(HOOKS + agent(deliver="hook"))
+def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
     alarm(world)
-    world.sends = lambda _: DeliveryResult("retry", "down")
+    world.send = lambda _: DeliveryResult("retry", "down")
     world.run(minutes=3)
-    world.sends = lambda _: TAKEN
+    world.send = lambda _: TAKEN
     world.reload(HOOKS.replace("  hook:", "  hook2:") + agent(deliver="other"))
     world.run(minutes=10)
     assert [notice[0] for notice in notices(world)] == ["undelivered hook"]
@@ -386,16 +386,18 @@ def guild() -> Iterator[Discord]:
         yield server
 
 
-def real(play: Play, phone: Telegram, guild: Discord, **keys: str) -> World:
+def real(make_world: MakeWorld, phone: Telegram, guild: Discord, **keys: str) -> World:
     """A world with local servers for Telegram and Discord behind the real transports."""
     channels = f"channels:\n  phone: {TELEGRAM.format(url=phone.url)}\n  guild: {DISCORD.format(url=guild.url)}\n"
     environ = {"TG": telegram.URL, "DC": discord.URL}
-    return play(channels + agent(interval="1d", **keys), environ=environ, sends=by_hand)
+    return make_world(channels + agent(interval="1d", **keys), environ=environ, send=send_by_transport)
 
 
-def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(play: Play, phone: Telegram, guild: Discord) -> None:
-    world = real(play, phone, guild, deliver="[phone, guild]")
-    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(
+    make_world: MakeWorld, phone: Telegram, guild: Discord
+) -> None:
+    world = real(make_world, phone, guild, deliver="[phone, guild]")
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = guild.script = [page(502)] * 50
     world.run(minutes=45)
     assert len(phone.requests + guild.requests) < 12
@@ -403,63 +405,63 @@ def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(play: 
     phone.script.clear()
     world.run(hours=3)
     assert (phone.texts, guild.texts) == (["ALERT: the disk is full"], ["ALERT: the disk is full"])
-    assert (len(world.asked), notices(world)) == (1, [])
+    assert (len(world.calls), notices(world)) == (1, [])
 
 
 def test_a_permanently_refused_message_is_dead_reported_on_another_channel_and_still_readable(
-    play: Play, phone: Telegram, guild: Discord
+    make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
-    world = real(play, phone, guild, deliver="phone")
-    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    world = real(make_world, phone, guild, deliver="phone")
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = [refusal(400, "Bad Request: chat not found", status=200)] * 3
     world.run(hours=1)
-    row = world.rows()[0]
+    row = world.records()[0]
     assert (row["delivery"]["state"], row["text"], len(phone.requests)) == ("dead", "ALERT: the disk is full", 1)
     assert len(guild.texts) == 1
     assert "chat not found" in guild.texts[0]
 
 
 def test_a_day_long_channel_outage_is_reported_once_on_another_channel_without_more_agent_calls(
-    play: Play, phone: Telegram, guild: Discord
+    make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
-    world = real(play, phone, guild, deliver="phone")
-    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    world = real(make_world, phone, guild, deliver="phone")
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = [page(502)] * 50
     world.run(hours=22)
-    assert (guild.texts, world.rows()[0]["delivery"]["state"]) == ([], "pending")
+    assert (guild.texts, world.records()[0]["delivery"]["state"]) == ([], "pending")
     world.run(hours=1, minutes=59)
-    assert (len(guild.texts), world.rows()[0]["delivery"]["state"]) == (1, "dead")
-    assert len(world.asked) == 1
+    assert (len(guild.texts), world.records()[0]["delivery"]["state"]) == (1, "dead")
+    assert len(world.calls) == 1
 
 
-def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(play: Play) -> None:
+def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(make_world: MakeWorld) -> None:
     channels = "channels: {guild: 'discord://42/abc'}\n"
-    world = play(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
-    world.sends = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
-    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "x" * 5000
+    world = make_world(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
+    world.send = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "x" * 5000
     world.run(minutes=31)
-    assert [len(text) for *_, text in world.said] == [2000, 2000, 1000]
+    assert [len(text) for *_, text in world.delivered] == [2000, 2000, 1000]
 
 
 @pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])
-def test_a_notification_is_retried_like_any_message(play: Play, phone: Telegram, guild: Discord, trouble: Any) -> None:
-    world = real(play, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
-    world.scripts["ops"] = lambda asked: 1
+def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone: Telegram, guild: Discord, trouble: Any) -> None:
+    world = real(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: 1
     phone.script = [trouble]
     world.run(hours=2)
     assert [text.splitlines()[0] for text in phone.texts] == ["Agent ops failed at 2026-03-02 08:00 UTC."]
 
 
-def test_an_answer_of_100_kb_is_a_failure_that_is_reported(play: Play, phone: Telegram, guild: Discord) -> None:
-    world = real(play, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
-    world.scripts["ops"] = lambda asked: "ALERT " * 17_000
+def test_an_answer_of_100_kb_is_a_failure_that_is_reported(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
+    world = real(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: "ALERT " * 17_000
     world.run(minutes=5)
     assert [text.splitlines()[1] for text in phone.texts] == ["bad_answer: the answer is larger than 65536 bytes"]
 
 
-def test_an_error_of_100_kb_is_shortened_in_the_notification(play: Play, phone: Telegram, guild: Discord) -> None:
-    world = real(play, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
-    world.scripts["ops"] = lambda asked: ended(1, "ä" * 100_000)
+def test_an_error_of_100_kb_is_shortened_in_the_notification(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
+    world = real(make_world, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: ended(1, "ä" * 100_000)
     world.run(minutes=5)
     assert [len(text) < 800 for text in guild.texts] == [True]
 
@@ -535,27 +537,27 @@ def test_a_channel_used_only_for_notifications_needs_its_secret(tmp_path: Path) 
 def checks(*outputs: object) -> Callable[[object], object]:
     """A precheck with these results in turn that repeats the last one."""
     left = list(outputs)
-    return lambda asked: left.pop(0) if len(left) > 1 else left[0]
+    return lambda call: left.pop(0) if len(left) > 1 else left[0]
 
 
-def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(play: Play) -> None:
+def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_world: MakeWorld) -> None:
     broken = ended(3, "look: not found")
-    world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(broken, broken, broken, "2 mails")})
+    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": checks(broken, broken, broken, "2 mails")})
     metrics = Page(world)
     world.run(minutes=95)
-    assert [line[12:] for line in world.story()] == ["interval ok heartbeat_ok"] * 4
+    assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
     assert told(world) == [
         "03-02 08:30 Agent ops was asked although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 09:30 Agent ops works again. Before that its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
-    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
-    assert [row["precheck"]["error"] for row in world.rows()] == ["exit code 3: look: not found"] * 3 + [None]
+    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
+    assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
     assert world.store.connection.execute("select failures, troubles from entry").fetchone()[:] == (0, 0)
 
 
-def test_a_failed_precheck_is_logged_with_its_reason(play: Play, caplog: pytest.LogCaptureFixture) -> None:
-    world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(ended(3, "look: not found"))})
+def test_a_failed_precheck_is_logged_with_its_reason(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": checks(ended(3, "look: not found"))})
     world.run(minutes=1)
     journal = EventLog()
     for happened in world.events:
@@ -564,9 +566,9 @@ def test_a_failed_precheck_is_logged_with_its_reason(play: Play, caplog: pytest.
     assert (line.levelname, vars(line)["fields"]["precheck_problem"]) == ("WARNING", "exit code 3: look: not found")
 
 
-def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_incident(play: Play) -> None:
-    world = play(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks("1", "1", ended(3))})
-    world.scripts["ops"] = lambda asked: ended(1, "boom") if len(world.asked) < 3 else "HEARTBEAT_OK"
+def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_incident(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks("1", "1", ended(3))})
+    world.scripts["ops"] = lambda call: ended(1, "boom") if len(world.calls) < 3 else "HEARTBEAT_OK"
     world.run(minutes=95)
     assert told(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
@@ -575,18 +577,18 @@ def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_inciden
     ]
 
 
-def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(play: Play) -> None:
-    world = play(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks(ended(3))})
+def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks(ended(3))})
     metrics = Page(world)
-    world.scripts["ops"] = lambda asked: ended(1, "boom")
+    world.scripts["ops"] = lambda call: ended(1, "boom")
     world.run(minutes=31)
     assert told(world) == ["03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m)."]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
 
 
-def test_a_precheck_that_fails_before_an_async_answer_counts_when_it_arrives(play: Play) -> None:
+def test_a_precheck_that_fails_before_an_async_answer_counts_when_it_arrives(make_world: MakeWorld) -> None:
     with Server([gateway.later()] * 4) as server:
-        world = play(
+        world = make_world(
             f"""
 agents:
   ops:
@@ -598,7 +600,7 @@ agents:
         metrics = Page(world)
         for _ in range(2):
             world.run(minutes=10)
-            world.ask(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+            world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
             world.run(minutes=20)
     assert [line.split("although")[1] for line in told(world)] == [
         " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from test_story_explain import asked
-from world import Takes, World, at
+from world import Delayed, MakeWorld, utc
 
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
@@ -18,8 +17,6 @@ from scheduler.insight import explanation, forecast, status_data
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.telemetry import gauges
-
-Play = Callable[..., World]
 
 PASSED = "this has passed without having been seen; write a time to come, or remove the job"
 
@@ -34,12 +31,12 @@ WITHOUT = "cron:\n  other: {every: 1d, command: nothing, enabled: false}\n"
 AT_SIX = job(at='"2026-03-02T18:00"')  # 17:00 in UTC
 
 
-def test_a_one_time_job_runs_once_at_its_local_time(play: Play) -> None:
-    world = play(AT_SIX)
+def test_a_one_time_job_runs_once_at_its_local_time(make_world: MakeWorld) -> None:
+    world = make_world(AT_SIX)
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at ok"]
+    assert world.history() == ["03-02 17:00 at ok"]
     world.run(days=400)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
     (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
     assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("done", None, None)
     assert entry["done_at"] == "2026-03-02T17:00:00Z"
@@ -58,51 +55,53 @@ def test_a_one_time_job_runs_once_at_its_local_time(play: Play) -> None:
         ("2026-10-25T02:30", "2026-10-25 00:30"),  # occurs twice: the first occurrence
     ],
 )
-def test_a_time_without_an_offset_is_local_time(play: Play, written: str, started: str) -> None:
-    world = play(job(at=f'"{written}"'))
+def test_a_time_without_an_offset_is_local_time(make_world: MakeWorld, written: str, started: str) -> None:
+    world = make_world(job(at=f'"{written}"'))
     world.run(days=300)
-    assert [asked.at for asked in world.asked] == [at(started)]
+    assert [call.at for call in world.calls] == [utc(started)]
 
 
 @pytest.mark.parametrize("answer", [0, 1])
-def test_a_finished_one_time_job_does_not_run_again_after_a_restart_reload_or_readding(play: Play, answer: int) -> None:
-    world = play(AT_SIX)
-    world.scripts["party"] = lambda asked: answer or "done"
+def test_a_finished_one_time_job_does_not_run_again_after_a_restart_reload_or_readding(
+    make_world: MakeWorld, answer: int
+) -> None:
+    world = make_world(AT_SIX)
+    world.scripts["party"] = lambda call: answer or "done"
     world.run(days=1)
-    world.off(hours=1)
+    world.downtime(hours=1)
     world.reload(AT_SIX)
     world.reload(WITHOUT)
     world.run(hours=1)
     world.reload(AT_SIX)
     world.run(days=1)
-    assert len(world.asked) == 1
-    assert len(world.story()) == 1
+    assert len(world.calls) == 1
+    assert len(world.history()) == 1
 
 
-def test_a_changed_time_runs_again_and_the_old_time_stays_done(play: Play) -> None:
-    world = play(AT_SIX)
+def test_a_changed_time_runs_again_and_the_old_time_stays_done(make_world: MakeWorld) -> None:
+    world = make_world(AT_SIX)
     world.run(days=1)
     world.reload(job(at='"2026-03-04T18:00"'))
     world.run(days=2)
     world.reload(AT_SIX)
     world.run(days=2)
-    assert world.story() == ["03-02 17:00 at ok", "03-04 17:00 at ok"]
+    assert world.history() == ["03-02 17:00 at ok", "03-04 17:00 at ok"]
 
 
-def test_changing_other_keys_does_not_run_the_job_again(play: Play) -> None:
-    world = play(AT_SIX)
+def test_changing_other_keys_does_not_run_the_job_again(make_world: MakeWorld) -> None:
+    world = make_world(AT_SIX)
     world.run(days=1)
     world.reload(job(at='"2026-03-02 18:00:00"', retries="3", stagger="5m"))
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at ok"]
+    assert world.history() == ["03-02 17:00 at ok"]
 
 
-def test_setting_the_clock_back_does_not_run_the_job_again(play: Play) -> None:
-    world = play(AT_SIX)
-    world.until("2026-03-02 17:10")
+def test_setting_the_clock_back_does_not_run_the_job_again(make_world: MakeWorld) -> None:
+    world = make_world(AT_SIX)
+    world.run_until("2026-03-02 17:10")
     world.clock.now -= timedelta(hours=1)
     world.run(hours=3)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,77 +112,77 @@ def test_setting_the_clock_back_does_not_run_the_job_again(play: Play) -> None:
         ({"misfire": "{policy: skip}"}, "03-02 17:00 at skipped missed"),
     ],
 )
-def test_a_time_during_downtime_runs_within_its_grace(play: Play, more: dict[str, str], story: str) -> None:
-    world = play(job(at='"2026-03-02T18:00"', **more), start="2026-03-02 16:30")
-    world.off(hours=1)
+def test_a_time_during_downtime_runs_within_its_grace(make_world: MakeWorld, more: dict[str, str], story: str) -> None:
+    world = make_world(job(at='"2026-03-02T18:00"', **more), start="2026-03-02 16:30")
+    world.downtime(hours=1)
     world.run(minutes=1)
-    assert world.story() == [story]
+    assert world.history() == [story]
 
 
-def test_a_time_that_had_passed_before_the_job_was_added_is_recorded_as_missed(play: Play) -> None:
-    world = play(AT_SIX, start="2026-03-02 17:05")
+def test_a_time_that_had_passed_before_the_job_was_added_is_recorded_as_missed(make_world: MakeWorld) -> None:
+    world = make_world(AT_SIX, start="2026-03-02 17:05")
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at skipped missed"]
-    world.off(hours=1)
+    assert world.history() == ["03-02 17:00 at skipped missed"]
+    world.downtime(hours=1)
     world.reload(AT_SIX)
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at skipped missed"]
+    assert world.history() == ["03-02 17:00 at skipped missed"]
 
 
-def test_a_reload_rejects_a_new_job_whose_time_has_passed(play: Play) -> None:
-    world = play(WITHOUT, start="2026-03-02 17:05")
+def test_a_reload_rejects_a_new_job_whose_time_has_passed(make_world: MakeWorld) -> None:
+    world = make_world(WITHOUT, start="2026-03-02 17:05")
     with pytest.raises(ConfigError) as caught:
         world.reload(AT_SIX)
     assert str(caught.value) == f"{world.config}:3:56: cron.party.at: {PASSED}"
 
 
-def test_the_time_of_a_disabled_job_may_have_passed(play: Play) -> None:
-    world = play(WITHOUT, start="2026-03-02 17:05")
+def test_the_time_of_a_disabled_job_may_have_passed(make_world: MakeWorld) -> None:
+    world = make_world(WITHOUT, start="2026-03-02 17:05")
     world.reload(job(at='"2026-03-02T18:00"', enabled="false"))
     world.run(days=1)
-    assert world.story() == []
+    assert world.history() == []
 
 
-def test_run_once_does_not_run_a_one_time_job_before_its_time(play: Play) -> None:
-    world = play(WITHOUT)
+def test_run_once_does_not_run_a_one_time_job_before_its_time(make_world: MakeWorld) -> None:
+    world = make_world(WITHOUT)
     world.kill()
     world.config.write_text(AT_SIX, "utf-8")
     world.boot(at_once=True)
     world.run(minutes=1)
-    assert world.story() == []
+    assert world.history() == []
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at ok"]
+    assert world.history() == ["03-02 17:00 at ok"]
 
 
-def test_a_pause_over_the_time_of_a_job_is_recorded(play: Play) -> None:
-    world = play(AT_SIX)
-    world.pause(None, at("2026-03-02 18:30"))
+def test_a_pause_over_the_time_of_a_job_is_recorded(make_world: MakeWorld) -> None:
+    world = make_world(AT_SIX)
+    world.pause(None, utc("2026-03-02 18:30"))
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at skipped paused"]
+    assert world.history() == ["03-02 17:00 at skipped paused"]
 
 
-def test_a_one_time_job_is_retried_and_wakes_its_agent_like_any_job(play: Play) -> None:
+def test_a_one_time_job_is_retried_and_wakes_its_agent_like_any_job(make_world: MakeWorld) -> None:
     agents = (
         'agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: none, checklist: "- a\\n", deliver: log}}}\n'
     )
-    world = play(agents + job(at='"2026-03-02T18:00"', retries="1", wake_heartbeat="ops"))
-    world.scripts["party"] = lambda asked: 1 if len(world.asked) < 2 else "the cake is here"
+    world = make_world(agents + job(at='"2026-03-02T18:00"', retries="1", wake_heartbeat="ops"))
+    world.scripts["party"] = lambda call: 1 if len(world.calls) < 2 else "the cake is here"
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at ok", "03-02 17:00 cron ok heartbeat_ok"]
-    assert "the cake is here" in world.asked[-1].stdin
+    assert world.history() == ["03-02 17:00 at ok", "03-02 17:00 cron ok heartbeat_ok"]
+    assert "the cake is here" in world.calls[-1].stdin
 
 
-def test_a_stagger_delays_the_start_and_does_not_change_the_slot(play: Play) -> None:
-    world = play(job(at='"2026-03-02T18:00"', stagger="20m"))
+def test_a_stagger_delays_the_start_and_does_not_change_the_slot(make_world: MakeWorld) -> None:
+    world = make_world(job(at='"2026-03-02T18:00"', stagger="20m"))
     world.run(days=1)
-    assert world.story() == ["03-02 17:00 at ok"]
-    assert at("2026-03-02 17:00") < world.asked[0].at <= at("2026-03-02 17:20")
+    assert world.history() == ["03-02 17:00 at ok"]
+    assert utc("2026-03-02 17:00") < world.calls[0].at <= utc("2026-03-02 17:20")
 
 
 def test_a_past_time_is_an_error_without_a_database_and_not_with_an_unreadable_one(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    today = TimeCheck(at("2026-03-03 00:00"), entries.has_seen_one_time_job)
+    today = TimeCheck(utc("2026-03-03 00:00"), entries.has_seen_one_time_job)
     with pytest.raises(ConfigError):
         load_config(config, {}, time_check=today)
     (tmp_path / "state").mkdir()
@@ -195,13 +194,13 @@ def test_a_start_warns_about_a_new_job_whose_time_has_passed(tmp_path: Path) -> 
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
     (warning,) = load_config(
-        config, {}, time_check=TimeCheck(at("2026-03-03 00:00"), entries.has_seen_one_time_job, strict=False)
+        config, {}, time_check=TimeCheck(utc("2026-03-03 00:00"), entries.has_seen_one_time_job, strict=False)
     ).warnings
     assert (warning.path, warning.message) == ("cron.party.at", PASSED)
 
 
-def test_a_finished_one_time_job_is_shown_as_done_everywhere(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    world = play(AT_SIX)
+def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(AT_SIX)
 
     def says(command: str, *arguments: str) -> str:
         assert main([command, *arguments, "-c", str(world.config), "--state", str(world.state)]) == 0
@@ -225,8 +224,8 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(play: Play, capsys:
 
     world.run(hours=2)
     assert states() == ["active", "active", "active", "active", None]
-    world.scripts["party"] = lambda asked: Takes("done", timedelta(minutes=5))
-    world.until("2026-03-02 17:02")
+    world.scripts["party"] = lambda call: Delayed("done", timedelta(minutes=5))
+    world.run_until("2026-03-02 17:02")
     assert states() == ["active", "active", "active", "done", None]  # no next slot, but it still runs
     world.run(hours=1)
     assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]

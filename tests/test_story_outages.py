@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 
@@ -13,20 +12,18 @@ from servers.scripted import Act, Server, hang_up
 from test_story_breakers import FIVE, FORBIDDEN, KEY, LATER, NO_KEY, OK, by_model, ends, fleet
 from test_story_notices import ended
 from test_story_slots import agent, job
-from world import World
+from world import MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.status_data import read_status
-
-Play = Callable[..., World]
 
 BUSY = refuses(529, "overloaded_error", "Overloaded")
 
 
 def told(world: World) -> list[str]:
     """The time and first line of each notification."""
-    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, _, text in world.said]
+    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, _, text in world.delivered]
 
 
 def kinds(world: World) -> list[str]:
@@ -41,11 +38,11 @@ AGAIN = (
 )
 
 
-def test_one_agent_with_a_forbidden_model_does_not_stop_four_others_of_its_provider(play: Play) -> None:
+def test_one_agent_with_a_forbidden_model_does_not_stop_four_others_of_its_provider(make_world: MakeWorld) -> None:
     """The other agents miss at most one run each, with one notification and one recovery."""
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         yaml = fleet(server.url, *FIVE, model_a="forbidden", **LATER)
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(hours=5, minutes=20)
         server.answer = lambda request: OK
         world.run(hours=18, minutes=40)
@@ -62,11 +59,11 @@ REMEDY = (
 )
 
 
-def test_the_outage_notification_has_status_error_affected_agents_and_advice(play: Play) -> None:
+def test_the_outage_notification_has_status_error_affected_agents_and_advice(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=5)
-    ((_, _, text),) = world.said
+    ((_, _, text),) = world.delivered
     assert text.splitlines() == [
         "Provider anthropic refuses the key, since 2026-03-02 08:00 UTC.",
         "HTTP 401 Unauthorized: invalid x-api-key",
@@ -89,11 +86,13 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(pla
         (hang_up(), "Provider anthropic cannot be connected to"),
     ],
 )
-def test_a_day_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(play: Play, act: Act, begins: str) -> None:
+def test_a_day_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(
+    make_world: MakeWorld, act: Act, begins: str
+) -> None:
     names = [f"a{number:02}" for number in range(15)]
     more = {name: f"stagger: {place}m, on_failure: {{remind: 2d}}" for place, name in enumerate(names)}
     with Models(lambda request: act) as server:
-        world = play(fleet(server.url, *names, **more), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *names, **more), environ={"KEY": KEY})
         world.run(hours=12)
         server.answer = lambda request: OK
         world.run(hours=2)
@@ -103,10 +102,10 @@ def test_a_day_long_outage_of_fifteen_agents_is_one_notification_and_one_recover
     assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now)["entries"])
 
 
-def test_an_agent_with_a_different_error_has_its_own_notification(play: Play) -> None:
+def test_an_agent_with_a_different_error_has_its_own_notification(make_world: MakeWorld) -> None:
     with Models(by_model(own=refuses(400, "invalid_request_error", "what?"), busy=BUSY)) as server:
         yaml = fleet(server.url, "a", "b", "c", model_a="busy", model_b="busy", model_c="own")
-        world = play(yaml, environ={"KEY": KEY})
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=65)
     assert sorted(line[12:] for line in told(world)) == [
         "Agent c failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
@@ -114,19 +113,21 @@ def test_an_agent_with_a_different_error_has_its_own_notification(play: Play) ->
     ]
 
 
-def test_a_short_outage_below_every_agents_threshold_is_not_reported(play: Play) -> None:
+def test_a_short_outage_below_every_agents_threshold_is_not_reported(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY) as server:
-        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=20)
         server.answer = lambda request: OK
         world.run(hours=2)
-    assert (told(world), [row["outcome"] for row in world.rows()].count("failed")) == ([], 5)
+    assert (told(world), [row["outcome"] for row in world.records()].count("failed")) == ([], 5)
     assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
 
 
-def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(play: Play) -> None:
+def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY) as server:
-        world = play(fleet(server.url, "a", "b", a="on_failure: {after: 9}", b="on_failure: {after: 3}"), environ={"KEY": KEY})
+        world = make_world(
+            fleet(server.url, "a", "b", a="on_failure: {after: 9}", b="on_failure: {after: 3}"), environ={"KEY": KEY}
+        )
         world.run(minutes=59)
         assert told(world) == []
         world.run(minutes=2)
@@ -141,36 +142,36 @@ def with_two_channels(yaml: str) -> str:
     return f"{head}channels: {CHANNELS}\n{tail.partition(chr(10))[2]}"
 
 
-def test_each_channel_gets_one_notification_and_one_recovery(play: Play) -> None:
+def test_each_channel_gets_one_notification_and_one_recovery(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         other = "deliver: other, stagger: 10m"
-        world = play(with_two_channels(fleet(server.url, *FIVE, d=other, e=other)), environ={"KEY": KEY})
+        world = make_world(with_two_channels(fleet(server.url, *FIVE, d=other, e=other)), environ={"KEY": KEY})
         world.run(hours=2)
         server.answer = lambda request: OK
         world.run(hours=1)
     assert sorted(kinds(world)) == ["failing hook", "failing other", "recovered hook", "recovered other"]
 
 
-def test_an_agent_without_notifications_causes_no_outage_notification(play: Play) -> None:
+def test_an_agent_without_notifications_causes_no_outage_notification(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a", a="on_failure: none"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="on_failure: none"), environ={"KEY": KEY})
         world.run(hours=2)
     assert told(world) == []
 
 
-def test_a_job_of_the_same_provider_is_listed_as_affected(play: Play) -> None:
+def test_a_job_of_the_same_provider_is_listed_as_affected(make_world: MakeWorld) -> None:
     cron = 'cron: {digest: {every: 1h, prompt: "Write it.", agent: a, deliver: hook}}\n'
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a") + cron, environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a") + cron, environ={"KEY": KEY})
         world.run(hours=3)
     assert len(told(world)) == 1
-    assert "Affected: agent a, cron job digest." in world.said[0][2]
+    assert "Affected: agent a, cron job digest." in world.delivered[0][2]
 
 
-def test_an_outage_has_reminders_and_a_notification_for_a_different_error(play: Play) -> None:
+def test_an_outage_has_reminders_and_a_notification_for_a_different_error(make_world: MakeWorld) -> None:
     script = [NO_KEY] * 14 + [refuses(402, "billing_error", "no credit")] * 3 + [OK]
     with Server(script) as server:
-        world = play(fleet(server.url, "a"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(hours=10)
     assert [line[:29] for line in told(world)] == [
         "03-02 08:00 Provider anthropi",
@@ -180,21 +181,21 @@ def test_an_outage_has_reminders_and_a_notification_for_a_different_error(play: 
     ]
 
 
-def test_a_restart_neither_repeats_nor_forgets_an_outage(play: Play) -> None:
+def test_a_restart_neither_repeats_nor_forgets_an_outage(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=45)
-        world.off(minutes=5)
+        world.downtime(minutes=5)
         world.run(minutes=45)
         server.answer = lambda request: OK
-        world.off(minutes=5)
+        world.downtime(minutes=5)
         world.run(minutes=45)
     assert kinds(world) == ["failing hook", "recovered hook"]
 
 
-def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(play: Play) -> None:
+def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.reload(fleet(server.url, "a"))
         world.run(minutes=30)
@@ -204,9 +205,9 @@ def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(play: P
     assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
 
 
-def test_removing_the_agent_ends_its_outage(play: Play) -> None:
+def test_removing_the_agent_ends_its_outage(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.reload(fleet(server.url, "b"))
         world.run(minutes=30)
@@ -214,9 +215,9 @@ def test_removing_the_agent_ends_its_outage(play: Play) -> None:
     assert len(told(world)) == 1
 
 
-def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recovery(play: Play) -> None:
+def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recovery(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a", "c", c="interval: 1d, stagger: 20m", model_c="slow"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "c", c="interval: 1d, stagger: 20m", model_c="slow"), environ={"KEY": KEY})
         world.run(minutes=29)
         assert ends(world, "c") == Counter(breaker_open=1)
         server.answer = by_model(slow=BUSY)
@@ -225,9 +226,9 @@ def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recov
     assert kinds(world) == ["failing hook", "recovered hook"]
 
 
-def test_status_shows_the_outage_and_whether_it_was_reported(play: Play) -> None:
+def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = play(fleet(server.url, "a", "b"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         world.run(minutes=5)
     seen = read_status(world.store.connection, world.clock.now)
     assert seen["outages"] == [
@@ -239,13 +240,13 @@ def test_status_shows_the_outage_and_whether_it_was_reported(play: Play) -> None
     assert [entry["failing"]["told_at"] for entry in seen["entries"]] == ["2026-03-02T08:00:00Z"] * 2
 
 
-def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(play: Play) -> None:
+def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(make_world: MakeWorld) -> None:
     def send(delivery: Delivery) -> DeliveryResult:
         return DeliveryResult("dead", "gone") if delivery.channel.name == "hook" else DeliveryResult("delivered")
 
     with Models(lambda request: NO_KEY) as server:
         yaml = with_two_channels(fleet(server.url, "a", "b"))
-        world = play(yaml, environ={"KEY": KEY}, sends=send)
+        world = make_world(yaml, environ={"KEY": KEY}, send=send)
         world.run(hours=1)
     assert kinds(world)[:2] == ["failing hook", "undelivered other"]
 
@@ -257,15 +258,15 @@ def by_turns(world: World, name: str, *spans: timedelta, error: str = "no") -> N
     """Let an entry fail and succeed alternately for these spans, starting with a failure."""
     for place, span in enumerate(spans):
         fails = place % 2 == 0
-        world.scripts[name] = lambda asked, fails=fails: ended(1, error) if fails else "HEARTBEAT_OK"
+        world.scripts[name] = lambda call, fails=fails: ended(1, error) if fails else "HEARTBEAT_OK"
         world.run(seconds=max(span.total_seconds() - (not place), 0))  # one second before the slot at the end of the span
 
 
 HOUR = timedelta(hours=1)
 
 
-def test_a_flapping_agent_is_reported_once_until_it_is_stable(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_a_flapping_agent_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     by_turns(world, "ops", *[HOUR] * 5, timedelta(hours=3))
     assert [line[:59] for line in told(world)] == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-0",
@@ -275,8 +276,8 @@ def test_a_flapping_agent_is_reported_once_until_it_is_stable(play: Play) -> Non
     ]
 
 
-def test_an_agent_that_flaps_for_a_day_causes_reminders(play: Play) -> None:
-    world = play(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
+def test_an_agent_that_flaps_for_a_day_causes_reminders(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
     by_turns(world, "ops", *[timedelta(minutes=30)] * 48)
     assert Counter("flaps" in line for line in told(world)) == {False: 2, True: 4}
     assert [line[:11] for line in told(world)] == [
@@ -284,8 +285,8 @@ def test_an_agent_that_flaps_for_a_day_causes_reminders(play: Play) -> None:
     ]  # fmt: skip
 
 
-def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, timedelta(hours=5), timedelta(hours=1))
     assert [line[:11] + line[21:50] for line in told(world)][2:] == [
         "03-02 10:30 flaps: it failed and worked ",
@@ -294,40 +295,40 @@ def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(play: Pl
     ]
 
 
-def test_two_changes_within_a_day_are_not_flapping_and_older_changes_do_not_count(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_two_changes_within_a_day_are_not_flapping_and_older_changes_do_not_count(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     by_turns(world, "ops", HOUR, timedelta(hours=25), HOUR, timedelta(hours=25))
     assert [line for line in told(world) if "flaps" in line] == []
     assert len(told(world)) == 4
 
 
-def test_flapping_survives_a_restart(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_flapping_survives_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, HOUR)
-    world.off(seconds=1)
+    world.downtime(seconds=1)
     by_turns(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
     assert [line[12:27] for line in told(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
     assert read_status(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
 
 
-def test_a_flapping_job_is_reported_once(play: Play) -> None:
-    world = play(job(every="30m", deliver="log"))
+def test_a_flapping_job_is_reported_once(make_world: MakeWorld) -> None:
+    world = make_world(job(every="30m", deliver="log"))
     numbers = count()
-    world.scripts["measure"] = lambda asked: 1 if next(numbers) % 2 == 0 else ""
+    world.scripts["measure"] = lambda call: 1 if next(numbers) % 2 == 0 else ""
     world.run(hours=5)
     assert [("flaps" in line) for line in told(world)] == [False, False, True]
 
 
-def test_an_agent_is_reported_normally_again_after_it_was_stable(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_an_agent_is_reported_normally_again_after_it_was_stable(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, HOUR, timedelta(hours=2), HOUR)
     assert [line[12:36] for line in told(world)][-2:] == ["Agent ops works again, a", "Agent ops failed 2 times"]
 
 
-def test_a_flapping_provider_is_reported_once_until_it_is_stable(play: Play) -> None:
+def test_a_flapping_provider_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
     with Models(lambda request: OK) as server:
         more = {name: f"{stagger}, on_failure: {{after: 1}}" for name, stagger in LATER.items()}
-        world = play(fleet(server.url, *FIVE, **more), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE, **more), environ={"KEY": KEY})
         for number in range(10):
             fails = number % 2 == 0
             server.answer = lambda request, fails=fails: BUSY if fails else OK
@@ -342,8 +343,8 @@ def test_a_flapping_provider_is_reported_once_until_it_is_stable(play: Play) -> 
     ]
 
 
-def test_removing_a_flapping_agent_ends_its_flapping(play: Play) -> None:
-    world = play(agent(retries="0"))
+def test_removing_a_flapping_agent_ends_its_flapping(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, HOUR)
     world.reload(agent(retries="0", enabled="false"))
     world.reload(agent(retries="0"))
@@ -351,9 +352,9 @@ def test_removing_a_flapping_agent_ends_its_flapping(play: Play) -> None:
     assert len(told(world)) == 3
 
 
-def test_an_inconclusive_failure_does_not_end_the_outage(play: Play) -> None:
+def test_an_inconclusive_failure_does_not_end_the_outage(make_world: MakeWorld) -> None:
     with Server([NO_KEY, refuses(400, "invalid_request_error", "what?"), OK]) as server:
-        world = play(fleet(server.url, "a"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(minutes=40)
         assert kinds(world) == ["failing hook", "failing hook"]
         world.run(minutes=25)

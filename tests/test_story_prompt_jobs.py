@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from servers.messages import refuses, says
 from servers.scripted import Server
-from world import Takes, World
+from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
-
-Play = Callable[..., World]
 
 JOB = """
 timezone: Europe/Berlin
@@ -37,29 +34,29 @@ def job(more: str = "") -> str:
     return JOB.format(more=f", {more}" if more else "")
 
 
-def playing(play: Play, more: str = "", **scripts: Any) -> World:
+def playing(make_world: MakeWorld, more: str = "", **scripts: Any) -> World:
     """A world one minute before 10:00 in Berlin, after the agent's daily run."""
-    world = play(job(more), start="2026-03-02 08:59", scripts=dict(scripts))
+    world = make_world(job(more), start="2026-03-02 08:59", scripts=dict(scripts))
     world.run(seconds=1)
     return world
 
 
-def test_a_job_sends_its_prompt_to_its_agent(play: Play) -> None:
-    world = playing(play, digest=lambda asked: "All is quiet.\n")
+def test_a_job_sends_its_prompt_to_its_agent(make_world: MakeWorld) -> None:
+    world = playing(make_world, digest=lambda call: "All is quiet.\n")
     world.write("ops/SOUL.md", "You are brief.")
     world.run(minutes=2)
-    asked = world.asked[-1]
-    assert world.story("digest") == ["03-02 09:00 schedule ok"]
-    assert (asked.env["HEARTBEATD_AGENT"], world.rows("digest")[0]["text"]) == ("ops", "All is quiet.\n")
+    asked = world.calls[-1]
+    assert world.history("digest") == ["03-02 09:00 schedule ok"]
+    assert (asked.env["HEARTBEATD_AGENT"], world.records("digest")[0]["text"]) == ("ops", "All is quiet.\n")
     assert asked.stdin.startswith("Write the digest.\n\nLocal time: Monday 2026-03-02 10:00 (Europe/Berlin, UTC+0100).\n")
     assert "You are brief." in asked.stdin
     assert not [word for word in ("heartbeat", "HEARTBEAT_OK", "Checklist", "- look") if word in asked.stdin]
 
 
-def test_the_runner_gets_the_metadata_of_the_job(play: Play) -> None:
-    world = playing(play)
+def test_the_runner_gets_the_metadata_of_the_job(make_world: MakeWorld) -> None:
+    world = playing(make_world)
     world.run(minutes=2)
-    meta = json.loads(str(world.asked[-1].env["HEARTBEATD_META"]))
+    meta = json.loads(str(world.calls[-1].env["HEARTBEATD_META"]))
     assert meta == {
         "agent": "ops", "job": "digest", "now": "2026-03-02T09:00:00Z", "timezone": "Europe/Berlin",
         "local_time": "2026-03-02T10:00:00+01:00", "queue": None, "pending_approvals": None, "last_activity": None, "run": 2, "trigger": "schedule", "attempt": 1,
@@ -67,88 +64,88 @@ def test_the_runner_gets_the_metadata_of_the_job(play: Play) -> None:
     }  # fmt: skip
 
 
-def test_no_answer_to_a_job_is_suppressed(play: Play) -> None:
-    world = playing(play, "deliver: hook", digest=lambda asked: "HEARTBEAT_OK")
+def test_no_answer_to_a_job_is_suppressed(make_world: MakeWorld) -> None:
+    world = playing(make_world, "deliver: hook", digest=lambda call: "HEARTBEAT_OK")
     world.run(minutes=2)
     world.run(days=1)
-    assert world.story("digest") == ["03-02 09:00 schedule ok", "03-03 09:00 schedule ok"]
-    assert [text for _, name, text in world.said if name == "digest"] == ["HEARTBEAT_OK", "HEARTBEAT_OK"]
+    assert world.history("digest") == ["03-02 09:00 schedule ok", "03-03 09:00 schedule ok"]
+    assert [text for _, name, text in world.delivered if name == "digest"] == ["HEARTBEAT_OK", "HEARTBEAT_OK"]
 
 
-def test_an_answer_is_only_delivered_if_the_job_has_a_channel(play: Play) -> None:
-    world = playing(play, digest=lambda asked: "All is quiet.")
+def test_an_answer_is_only_delivered_if_the_job_has_a_channel(make_world: MakeWorld) -> None:
+    world = playing(make_world, digest=lambda call: "All is quiet.")
     world.run(minutes=2)
-    assert world.said == []
+    assert world.delivered == []
 
 
-def test_a_failing_prompt_is_retried_as_configured_and_then_reported(play: Play) -> None:
+def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world: MakeWorld) -> None:
     world = playing(
-        play, "retries: 1, deliver: hook", digest=lambda asked: ProcessResult(3, b"", b"no luck", False, False, None, None)
+        make_world, "retries: 1, deliver: hook", digest=lambda call: ProcessResult(3, b"", b"no luck", False, False, None, None)
     )
     world.run(minutes=2)
-    (row,) = world.rows("digest")
+    (row,) = world.records("digest")
     assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)
-    assert [text.splitlines()[1] for _, _, text in world.said] == [f"exit: {row['error']}"]
+    assert [text.splitlines()[1] for _, _, text in world.delivered] == [f"exit: {row['error']}"]
     assert "no luck" in row["error"]
 
 
-def test_the_end_of_an_answer_is_in_the_wake_text(play: Play) -> None:
-    world = playing(play, "wake_heartbeat: ops, wake_text: Read this.", digest=lambda asked: "First.\nThe disk is full.")
+def test_the_end_of_an_answer_is_in_the_wake_text(make_world: MakeWorld) -> None:
+    world = playing(make_world, "wake_heartbeat: ops, wake_text: Read this.", digest=lambda call: "First.\nThe disk is full.")
     world.run(minutes=2)
-    assert world.story("ops")[-1] == "03-02 09:00 cron ok heartbeat_ok"
-    told = world.asked[-1].stdin
+    assert world.history("ops")[-1] == "03-02 09:00 cron ok heartbeat_ok"
+    told = world.calls[-1].stdin
     assert "Read this." in told
     assert "| The disk is full." in told
 
 
-def test_a_prompt_waits_for_its_agents_lane(play: Play) -> None:
-    world = playing(play, digest=lambda asked: "done")
+def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:
+    world = playing(make_world, digest=lambda call: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(minutes=3)
-        assert world.story("digest") == ["03-02 09:00 schedule waiting busy"]
+        assert world.history("digest") == ["03-02 09:00 schedule waiting busy"]
     world.run(minutes=1)
-    assert world.story("digest") == ["03-02 09:00 schedule ok"]
-    assert world.rows("digest")[0]["attempt"] == 1
+    assert world.history("digest") == ["03-02 09:00 schedule ok"]
+    assert world.records("digest")[0]["attempt"] == 1
 
 
-def test_a_prompt_starts_at_once_when_a_hold_is_released(play: Play) -> None:
-    world = playing(play, digest=lambda asked: "done")
-    world.ask(HoldLane("ops", "chat", world.clock.now + timedelta(hours=1)))
+def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) -> None:
+    world = playing(make_world, digest=lambda call: "done")
+    world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=1)))
     world.run(seconds=65)
-    world.ask(ReleaseLane("ops", "chat"))
+    world.request(ReleaseLane("ops", "chat"))
     world.settle()
-    assert world.story("digest") == ["03-02 09:00 schedule ok"]
+    assert world.history("digest") == ["03-02 09:00 schedule ok"]
 
 
-def test_a_lane_locked_until_the_next_slot_is_one_busy_record(play: Play) -> None:
-    world = playing(play, digest=lambda asked: "done")
+def test_a_lane_locked_until_the_next_slot_is_one_busy_record(make_world: MakeWorld) -> None:
+    world = playing(make_world, digest=lambda call: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(hours=25)
     world.run(minutes=1)
-    assert world.story("digest") == ["03-02 09:00 schedule skipped busy", "03-03 09:00 schedule ok"]
+    assert world.history("digest") == ["03-02 09:00 schedule skipped busy", "03-03 09:00 schedule ok"]
 
 
-def test_a_prompt_that_is_too_long_is_not_sent(play: Play) -> None:
+def test_a_prompt_that_is_too_long_is_not_sent(make_world: MakeWorld) -> None:
     long = job().replace("interval: 1d", "interval: 1d, max_input_tokens: 10")
-    world = play(long.replace("- look", "-"), start="2026-03-02 08:59")
+    world = make_world(long.replace("- look", "-"), start="2026-03-02 08:59")
     world.run(minutes=2)
-    assert world.story("digest") == ["03-02 09:00 schedule skipped prompt_too_large"]
-    assert world.asked == []
+    assert world.history("digest") == ["03-02 09:00 schedule skipped prompt_too_large"]
+    assert world.calls == []
 
 
-def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(play: Play) -> None:
+def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(make_world: MakeWorld) -> None:
     for more, end in (("", "abandoned"), ("rerun_after_crash: true", "ok")):
-        world = playing(play, more, digest=lambda asked: Takes("done", timedelta(minutes=5)))
+        world = playing(make_world, more, digest=lambda call: Delayed("done", timedelta(minutes=5)))
         world.run(minutes=2)
-        world.off(minutes=1)
+        world.downtime(minutes=1)
         world.scripts.clear()
         world.run(minutes=1)
-        assert world.rows("digest")[-1]["outcome"] == end
+        assert world.records("digest")[-1]["outcome"] == end
         world.kill()
         world.state.unlink()
 
 
-def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(play: Play) -> None:
+def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(make_world: MakeWorld) -> None:
     with Server([_later()]) as agent:
         yaml = job("deliver: hook, wake_heartbeat: web").replace(
             "{kind: command, argv: [agent]}", f'{{kind: http, url: "{agent.url}"}}'
@@ -157,15 +154,15 @@ def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(play: P
             "cron:",
             '  web: {runner: {kind: command, argv: [web]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: log}}\ncron:',
         )
-        world = play(yaml.replace("interval: 1d", "interval: none"), start="2026-03-02 08:59")
+        world = make_world(yaml.replace("interval: 1d", "interval: none"), start="2026-03-02 08:59")
         world.run(minutes=2)
-        (row,) = world.rows("digest")
-        assert (row["outcome"], world.said, world.rows("web")) == ("async", [], [])
-        world.ask(ReportResult(row["id"], "The digest.", None))
+        (row,) = world.records("digest")
+        assert (row["outcome"], world.delivered, world.records("web")) == ("async", [], [])
+        world.request(ReportResult(row["id"], "The digest.", None))
         world.run(minutes=1)
-    assert world.story("digest")[-1] == "03-02 09:00 result ok"
-    assert [text for _, name, text in world.said if name == "digest"] == ["The digest."]
-    assert "| The digest." in world.asked[-1].stdin
+    assert world.history("digest")[-1] == "03-02 09:00 result ok"
+    assert [text for _, name, text in world.delivered if name == "digest"] == ["The digest."]
+    assert "| The digest." in world.calls[-1].stdin
 
 
 def _later() -> Any:
@@ -187,31 +184,35 @@ cron:
 
 
 @pytest.mark.parametrize(("more", "model"), [("", "claude-sonnet-5"), (", model: claude-haiku-5-5", "claude-haiku-5-5")])
-def test_a_prompt_uses_the_agents_model_and_provider_and_its_usage_is_recorded(play: Play, more: str, model: str) -> None:
+def test_a_prompt_uses_the_agents_model_and_provider_and_its_usage_is_recorded(
+    make_world: MakeWorld, more: str, model: str
+) -> None:
     with Server([says("All is quiet.")]) as server:
-        world = play(MODEL.format(url=server.url, more=more), start="2026-03-02 08:59")
+        world = make_world(MODEL.format(url=server.url, more=more), start="2026-03-02 08:59")
         world.run(minutes=2)
     sent = server.requests[0].json
-    (row,) = world.rows("digest")
+    (row,) = world.records("digest")
     assert (sent["model"], sent["max_tokens"]) == (model, 1234)
     assert (row["model_requested"], row["outcome"], row["text"]) == (model, "ok", "All is quiet.")
     assert row["tokens"]["output"] == 30
     assert row["cost_usd"] > 0
 
 
-def test_an_open_breaker_also_skips_prompts(play: Play) -> None:
+def test_an_open_breaker_also_skips_prompts(make_world: MakeWorld) -> None:
     with Server([refuses(401, "authentication_error", "no such key")]) as server:
-        world = play(MODEL.format(url=server.url, more="").replace('"0 9 * * *"', '"*/10 9 * * *"'), start="2026-03-02 08:59")
+        world = make_world(
+            MODEL.format(url=server.url, more="").replace('"0 9 * * *"', '"*/10 9 * * *"'), start="2026-03-02 08:59"
+        )
         world.run(minutes=25)
-    assert world.story("digest") == [
+    assert world.history("digest") == [
         "03-02 09:00 schedule failed auth", "03-02 09:10 schedule skipped breaker_open", "03-02 09:20 schedule skipped breaker_open",
     ]  # fmt: skip
     assert len(server.requests) == 1
 
 
-def test_a_manual_run_of_a_prompt_job_calls_the_agent(play: Play) -> None:
-    world = playing(play, digest=lambda asked: "done")
+def test_a_manual_run_of_a_prompt_job_calls_the_agent(make_world: MakeWorld) -> None:
+    world = playing(make_world, digest=lambda call: "done")
     world.run_job("digest")
     world.run(seconds=10)
-    assert world.story("digest") == ["03-02 08:59 manual ok"]
-    assert Kind.CRON in {row["kind"] for row in world.rows()}
+    assert world.history("digest") == ["03-02 08:59 manual ok"]
+    assert Kind.CRON in {row["kind"] for row in world.records()}

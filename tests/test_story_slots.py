@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from world import Takes, World, at
+from world import Delayed, MakeWorld, World, utc
 
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
-
-Play = Callable[..., World]
 
 OPS = """
 agents:
@@ -36,473 +33,475 @@ def job(**keys: str) -> str:
     return "cron:\n  measure: {" + ", ".join(f"{key}: {value}" for key, value in words.items()) + "}\n"
 
 
-def test_a_new_agent_runs_at_once_and_then_at_its_interval(play: Play) -> None:
-    world = play(OPS)
+def test_a_new_agent_runs_at_once_and_then_at_its_interval(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=65)
-    assert world.story() == [
+    assert world.history() == [
         "03-02 08:00 interval ok heartbeat_ok",
         "03-02 08:30 interval ok heartbeat_ok",
         "03-02 09:00 interval ok heartbeat_ok",
     ]
 
 
-def test_a_stagger_shifts_every_slot_and_stays_the_same_after_a_restart(play: Play) -> None:
-    world = play(agent(stagger="50%"))
+def test_a_stagger_shifts_every_slot_and_stays_the_same_after_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(agent(stagger="50%"))
     world.run(hours=2)
-    first = world.rows()[0]["slot"]
-    world.off(seconds=5)
+    first = world.records()[0]["slot"]
+    world.downtime(seconds=5)
     world.run(hours=2)
-    slots = [row["slot"] for row in world.rows()]
+    slots = [row["slot"] for row in world.records()]
     assert "2026-03-02T08:00:00Z" < first < "2026-03-02T08:15:00Z"
     assert [slot[14:] for slot in slots] == [first[14:], f"{int(first[14:16]) + 30}{first[16:]}"] * 4
 
 
-def test_reloading_every_five_minutes_delays_no_run(play: Play) -> None:
-    world = play(OPS)
+def test_reloading_every_five_minutes_delays_no_run(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     for _ in range(24):
         world.run(minutes=5)
         world.reload(OPS)
-    assert len(world.story()) == 5
+    assert len(world.history()) == 5
 
 
-def test_active_hours_past_midnight_belong_to_the_day_they_start_on(play: Play) -> None:
+def test_active_hours_past_midnight_belong_to_the_day_they_start_on(make_world: MakeWorld) -> None:
     hours = '{start: "22:00", end: "06:00", days: fri, timezone: UTC}'
-    world = play(agent(interval="1h", active_hours=hours), start="2026-03-06 20:00")  # a Friday
+    world = make_world(agent(interval="1h", active_hours=hours), start="2026-03-06 20:00")  # a Friday
     world.run(hours=36)
-    ran = [row["slot"][5:16] for row in world.rows() if row["outcome"] == "ok"]
+    ran = [row["slot"][5:16] for row in world.records() if row["outcome"] == "ok"]
     assert ran == [f"03-06T{hour}:00" for hour in ("22", "23")] + [f"03-07T0{hour}:00" for hour in range(6)]
 
 
-def test_the_slots_of_a_night_outside_active_hours_share_one_record(play: Play) -> None:
-    world = play(agent(active_hours='"08:00-22:00"'))
+def test_the_slots_of_a_night_outside_active_hours_share_one_record(make_world: MakeWorld) -> None:
+    world = make_world(agent(active_hours='"08:00-22:00"'))
     world.run(hours=25)
-    assert [line for line in world.story() if "skipped" in line] == ["03-02 22:00 interval skipped active_hours x20"]
+    assert [line for line in world.history() if "skipped" in line] == ["03-02 22:00 interval skipped active_hours x20"]
 
 
-def test_a_daily_heartbeat_whose_slots_fall_at_night_runs_every_morning(play: Play) -> None:
-    world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+def test_a_daily_heartbeat_whose_slots_fall_at_night_runs_every_morning(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=5)
-    assert [line for line in world.story() if " ok " in line] == [
+    assert [line for line in world.history() if " ok " in line] == [
         f"03-0{day} 08:00 interval ok heartbeat_ok" for day in range(3, 8)
     ]
 
 
-def test_a_half_hourly_heartbeat_runs_50_times_on_the_25_hour_day(play: Play) -> None:
+def test_a_half_hourly_heartbeat_runs_50_times_on_the_25_hour_day(make_world: MakeWorld) -> None:
     # Berlin's clocks go back on 25 October 2026; that local day lasts 25 hours.
-    world = play(agent(timezone="Europe/Berlin"), start="2026-10-24 22:00")
-    world.until("2026-10-25 22:59")
-    assert len(world.story()) == 50
+    world = make_world(agent(timezone="Europe/Berlin"), start="2026-10-24 22:00")
+    world.run_until("2026-10-25 22:59")
+    assert len(world.history()) == 50
 
 
-def test_a_two_second_restart_over_a_daily_slot_does_not_lose_it(play: Play) -> None:
-    world = play(agent(interval="1d"))
-    world.until("2026-03-03 07:59:59")
-    world.off(seconds=2)
+def test_a_two_second_restart_over_a_daily_slot_does_not_lose_it(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d"))
+    world.run_until("2026-03-03 07:59:59")
+    world.downtime(seconds=2)
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-03 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-03 08:00 interval ok heartbeat_ok"]
 
 
-def test_after_downtime_only_the_latest_slot_runs_and_the_others_share_one_record(play: Play) -> None:
-    world = play(job(schedule='"*/1 * * * *"', misfire="{grace: 2m}"), start="2026-03-02 08:00:30")
+def test_after_downtime_only_the_latest_slot_runs_and_the_others_share_one_record(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"*/1 * * * *"', misfire="{grace: 2m}"), start="2026-03-02 08:00:30")
     world.run(minutes=1)
-    world.off(minutes=112)
+    world.downtime(minutes=112)
     world.run(seconds=20)
-    assert world.story() == [
+    assert world.history() == [
         "03-02 08:01 schedule ok",
         "03-02 08:02 schedule skipped missed x111",
         "03-02 09:53 schedule ok",
     ]
 
 
-def test_a_slot_older_than_the_grace_is_recorded_as_missed(play: Play) -> None:
-    world = play(OPS)
+def test_a_slot_older_than_the_grace_is_recorded_as_missed(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=1)
-    world.off(hours=1, minutes=15)
+    world.downtime(hours=1, minutes=15)
     world.run(seconds=1)
-    assert world.story()[1:] == ["03-02 08:30 interval skipped missed x2"]
+    assert world.history()[1:] == ["03-02 08:30 interval skipped missed x2"]
 
 
-def test_after_nine_hours_of_downtime_each_of_twenty_jobs_runs_once(play: Play) -> None:
+def test_after_nine_hours_of_downtime_each_of_twenty_jobs_runs_once(make_world: MakeWorld) -> None:
     jobs = "".join(f'  job{number}: {{schedule: "*/5 * * * *", command: x}}\n' for number in range(20))
-    world = play("cron:\n" + jobs, start="2026-03-02 08:00:01")
+    world = make_world("cron:\n" + jobs, start="2026-03-02 08:00:01")
     world.run(minutes=6)
-    world.off(hours=9)
-    before = len(world.rows())
+    world.downtime(hours=9)
+    before = len(world.records())
     world.run(seconds=1)
-    after = world.rows()[before:]
+    after = world.records()[before:]
     assert Counter(row["outcome"] for row in after) == {"skipped": 20, "ok": 20}
     assert {row["slots"] for row in after if row["outcome"] == "skipped"} == {107}
 
 
-def test_a_job_with_misfire_skip_does_not_run_after_downtime(play: Play) -> None:
-    world = play(job(schedule='"*/5 * * * *"', misfire="{policy: skip}"), start="2026-03-02 08:00:01")
+def test_a_job_with_misfire_skip_does_not_run_after_downtime(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"*/5 * * * *"', misfire="{policy: skip}"), start="2026-03-02 08:00:01")
     world.run(minutes=6)
-    world.off(hours=9)
+    world.downtime(hours=9)
     world.run(seconds=1)
-    assert world.story()[1:] == ["03-02 08:10 schedule skipped missed x108"]
+    assert world.history()[1:] == ["03-02 08:10 schedule skipped missed x108"]
 
 
-def test_a_stagger_delays_a_job_by_a_constant_time_and_does_not_change_its_slot(play: Play) -> None:
+def test_a_stagger_delays_a_job_by_a_constant_time_and_does_not_change_its_slot(make_world: MakeWorld) -> None:
     spread = "".join(f'  job{number}: {{schedule: "0 * * * *", command: x, stagger: 20m}}\n' for number in range(8))
-    world = play("cron:\n" + spread, start="2026-03-02 08:30")
+    world = make_world("cron:\n" + spread, start="2026-03-02 08:30")
     world.run(hours=2)
-    world.off(minutes=5)
+    world.downtime(minutes=5)
     world.run(hours=2)
     delays: dict[str, set[timedelta]] = {}
-    for asked in world.asked:
-        delays.setdefault(asked.name, set()).add(asked.at - asked.at.replace(minute=0, second=0))
+    for call in world.calls:
+        delays.setdefault(call.name, set()).add(call.at - call.at.replace(minute=0, second=0))
     assert {len(found) for found in delays.values()} == {1}
     assert len({min(found) for found in delays.values()}) > 4
     assert all(timedelta() <= min(found) <= timedelta(minutes=20) for found in delays.values())
-    assert {line[6:] for line in world.story("job0")} == {f"{hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)}
+    assert {line[6:] for line in world.history("job0")} == {f"{hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)}
 
 
-def test_a_changed_stagger_moves_the_start_and_not_the_slots(play: Play) -> None:
+def test_a_changed_stagger_moves_the_start_and_not_the_slots(make_world: MakeWorld) -> None:
     hourly = job(schedule='"0 * * * *"')
-    world = play(hourly, start="2026-03-02 08:30")
+    world = make_world(hourly, start="2026-03-02 08:30")
     world.run(hours=1)
     world.reload(hourly.replace("{", "{stagger: 50%, "))
     world.run(hours=1)
-    assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
-    assert world.asked[0].at == at("2026-03-02 09:00") < at("2026-03-02 10:00") < world.asked[1].at
+    assert world.history() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
+    assert world.calls[0].at == utc("2026-03-02 09:00") < utc("2026-03-02 10:00") < world.calls[1].at
 
 
-def test_a_changed_schedule_applies_from_now_on(play: Play) -> None:
-    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 08:30")
-    world.until("2026-03-02 09:10")
+def test_a_changed_schedule_applies_from_now_on(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"'), start="2026-03-02 08:30")
+    world.run_until("2026-03-02 09:10")
     world.reload(job(schedule='"5 * * * *"'))
-    world.until("2026-03-02 10:10")
-    assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:05 schedule ok"]
+    world.run_until("2026-03-02 10:10")
+    assert world.history() == ["03-02 09:00 schedule ok", "03-02 10:05 schedule ok"]
 
 
-def test_a_reboot_job_does_not_run_on_a_reload(play: Play) -> None:
+def test_a_reboot_job_does_not_run_on_a_reload(make_world: MakeWorld) -> None:
     boots = job(schedule='"@reboot"')
-    world = play(boots)
+    world = make_world(boots)
     world.run(minutes=1)
     world.reload(boots.replace("command: measure", "command: other") + '  more: {schedule: "@reboot", command: x}\n')
     world.run(hours=1)
-    assert [asked.name for asked in world.asked] == ["measure"]
-    world.off(minutes=1)
+    assert [call.name for call in world.calls] == ["measure"]
+    world.downtime(minutes=1)
     world.run(minutes=1)
-    assert [asked.name for asked in world.asked] == ["measure", "measure", "more"]
+    assert [call.name for call in world.calls] == ["measure", "measure", "more"]
 
 
 @pytest.mark.parametrize(("tzdata", "minute"), [("0", 30), ("1", 0)])
-def test_planned_slots_are_recomputed_when_the_time_zone_data_has_changed(play: Play, tzdata: str, minute: int) -> None:
-    world = play(job(schedule='"0 3 * * *"'), start="2026-03-02 08:30")
-    by_old_rules = int(at("2026-03-03 03:30").timestamp() * 1000)
+def test_planned_slots_are_recomputed_when_the_time_zone_data_has_changed(
+    make_world: MakeWorld, tzdata: str, minute: int
+) -> None:
+    world = make_world(job(schedule='"0 3 * * *"'), start="2026-03-02 08:30")
+    by_old_rules = int(utc("2026-03-03 03:30").timestamp() * 1000)
     with world.store.transaction() as db:
         db.execute("update entry set slot = ?, due_at = ?", (by_old_rules, by_old_rules))
     world.stop()
     world.boot(tzdata=tzdata)
-    world.until("2026-03-03 06:00")
-    assert [asked.at.minute for asked in world.asked] == [minute]
+    world.run_until("2026-03-03 06:00")
+    assert [call.at.minute for call in world.calls] == [minute]
 
 
-def test_ten_years_of_downtime_need_only_a_few_records(play: Play) -> None:
-    world = play(OPS.replace("deliver: log", 'deliver: log, active_hours: "08:00-22:00"') + job(schedule='"* * * * *"'))
+def test_ten_years_of_downtime_need_only_a_few_records(make_world: MakeWorld) -> None:
+    world = make_world(OPS.replace("deliver: log", 'deliver: log, active_hours: "08:00-22:00"') + job(schedule='"* * * * *"'))
     world.run(minutes=1)
-    world.off(days=3650)
+    world.downtime(days=3650)
     world.run(seconds=1)
-    assert sum(row["slots"] for row in world.rows()) > 5_000_000
-    assert len(world.rows()) < 10
+    assert sum(row["slots"] for row in world.records()) > 5_000_000
+    assert len(world.records()) < 10
 
 
-def test_slots_during_a_run_share_one_record_with_a_count(play: Play) -> None:
-    world = play(job(every="10m", timeout="2h"))
-    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=35))
+def test_slots_during_a_run_share_one_record_with_a_count(make_world: MakeWorld) -> None:
+    world = make_world(job(every="10m", timeout="2h"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=35))
     world.run(minutes=90)
-    assert world.story()[:3] == [
+    assert world.history()[:3] == [
         "03-02 08:10 every ok",
         "03-02 08:20 every skipped already_running x3",
         "03-02 08:50 every ok",
     ]
 
 
-def test_a_slow_agent_does_not_delay_other_agents(play: Play) -> None:
+def test_a_slow_agent_does_not_delay_other_agents(make_world: MakeWorld) -> None:
     names = [f"agent{number}" for number in range(6)]
     beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 10m, stagger: 0s, checklist: "- look\\n", deliver: log}'
-    world = play("agents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in names))
-    world.scripts["agent0"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=4))
+    world = make_world("agents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in names))
+    world.scripts["agent0"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=4))
     world.run(minutes=41)
-    starts = [asked.at for asked in world.asked if asked.name != "agent0"]
-    assert set(starts) == {at("2026-03-02 08:00") + timedelta(minutes=10 * count) for count in range(5)}
+    starts = [call.at for call in world.calls if call.name != "agent0"]
+    assert set(starts) == {utc("2026-03-02 08:00") + timedelta(minutes=10 * count) for count in range(5)}
     assert len(starts) == 25
 
 
-def test_agents_over_the_concurrency_limit_start_late_within_their_grace(play: Play) -> None:
+def test_agents_over_the_concurrency_limit_start_late_within_their_grace(make_world: MakeWorld) -> None:
     beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}'
-    world = play("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in "abc"))
+    world = make_world("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in "abc"))
     for name in "abc":
-        world.scripts[name] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=2))
+        world.scripts[name] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=2))
     world.run(minutes=30)
-    assert [(asked.name, asked.at.minute) for asked in world.asked] == [("a", 0), ("b", 2), ("c", 4)]
+    assert [(call.name, call.at.minute) for call in world.calls] == [("a", 0), ("b", 2), ("c", 4)]
 
 
-def crowd(play: Play, number: int, *, interval: str, limits: str = "concurrency: 1", more: str = "") -> World:
+def crowd(make_world: MakeWorld, number: int, *, interval: str, limits: str = "concurrency: 1", more: str = "") -> World:
     """Agents that compete for few concurrent runs."""
     beat = f'stagger: 10%, checklist: "- look\\n", deliver: log, timeout: 2h, retries: 0, interval: {interval}{more}'
     agents = "".join(f"  a{each}: {{runner: {{kind: command, argv: [a]}}, heartbeat: {{{beat}}}}}\n" for each in range(number))
-    return play(f"limits: {{{limits}}}\nagents:\n{agents}")
+    return make_world(f"limits: {{{limits}}}\nagents:\n{agents}")
 
 
-def test_agents_at_the_concurrency_limit_take_turns(play: Play) -> None:
-    world = crowd(play, 8, interval="5m")
+def test_agents_at_the_concurrency_limit_take_turns(make_world: MakeWorld) -> None:
+    world = crowd(make_world, 8, interval="5m")
     for each in range(8):
-        world.takes[f"a{each}"] = timedelta(minutes=4)
+        world.durations[f"a{each}"] = timedelta(minutes=4)
     world.run(minutes=130)
-    ran = Counter(asked.name for asked in world.asked)
+    ran = Counter(call.name for call in world.calls)
     assert len(ran) == 8
     assert max(ran.values()) - min(ran.values()) <= 1
     assert sum(ran.values()) >= 32  # there is always a run in progress
 
 
-def test_an_agent_with_a_slow_precheck_does_not_starve_the_others(play: Play) -> None:
-    world = crowd(play, 6, interval="5m", more=", precheck: {command: x, on_error: skip, timeout: 4m}")
+def test_an_agent_with_a_slow_precheck_does_not_starve_the_others(make_world: MakeWorld) -> None:
+    world = crowd(make_world, 6, interval="5m", more=", precheck: {command: x, on_error: skip, timeout: 4m}")
     for each in range(6):
         code = 1 if each < 3 else 0
-        world.prechecks[f"a{each}"] = lambda asked, code=code: code or "news"
-        world.takes[f"a{each}"] = timedelta(minutes=4)
+        world.prechecks[f"a{each}"] = lambda call, code=code: code or "news"
+        world.durations[f"a{each}"] = timedelta(minutes=4)
     world.run(minutes=100)
-    looked = Counter(asked.name for asked in world.prechecked)
+    looked = Counter(call.name for call in world.precheck_calls)
     assert len(looked) == 6
     assert max(looked.values()) - min(looked.values()) <= 2
 
 
-def test_the_agent_that_ran_last_starts_last_when_all_are_due(play: Play) -> None:
-    world = crowd(play, 3, interval="1h")
+def test_the_agent_that_ran_last_starts_last_when_all_are_due(make_world: MakeWorld) -> None:
+    world = crowd(make_world, 3, interval="1h")
     world.run(minutes=30)
     world.wake("a1", "look at this")
     world.run(minutes=10)
     world.wake("a0", "and at this")
-    world.until("2026-03-02 08:59:59")
-    before = len(world.asked)
+    world.run_until("2026-03-02 08:59:59")
+    before = len(world.calls)
     for each in range(3):
-        world.takes[f"a{each}"] = timedelta(minutes=8)
-    world.takes["a2"] = timedelta(minutes=30)  # the first agent runs until all others are due
+        world.durations[f"a{each}"] = timedelta(minutes=8)
+    world.durations["a2"] = timedelta(minutes=30)  # the first agent runs until all others are due
     world.wake("a2", "and first at this")
     world.run(hours=1)
-    assert [asked.name for asked in world.asked[before:]] == ["a2", "a1", "a0"]
+    assert [call.name for call in world.calls[before:]] == ["a2", "a1", "a0"]
 
 
-def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(play: Play) -> None:
-    world = crowd(play, 2, interval="1h")
-    world.takes["a0"] = world.takes["a1"] = timedelta(minutes=40)  # the grace is 10 minutes
+def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(make_world: MakeWorld) -> None:
+    world = crowd(make_world, 2, interval="1h")
+    world.durations["a0"] = world.durations["a1"] = timedelta(minutes=40)  # the grace is 10 minutes
     world.run(hours=6)
-    assert [asked.name for asked in world.asked] == ["a0", "a1"] * 4
-    assert {row["reason"] for row in world.rows() if row["outcome"] == "skipped"} == {"already_running"}  # by its own run
+    assert [call.name for call in world.calls] == ["a0", "a1"] * 4
+    assert {row["reason"] for row in world.records() if row["outcome"] == "skipped"} == {"already_running"}  # by its own run
 
 
-def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(play: Play) -> None:
-    world = crowd(play, 2, interval="1h")
+def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(make_world: MakeWorld) -> None:
+    world = crowd(make_world, 2, interval="1h")
     world.run(minutes=10)
     world.kill()
-    world.clock.forward(timedelta(minutes=70))  # both slots are 20 minutes old and more
+    world.clock.advance(timedelta(minutes=70))  # both slots are 20 minutes old and more
     world.boot()
-    world.takes["a0"] = world.takes["a1"] = timedelta(minutes=5)
+    world.durations["a0"] = world.durations["a1"] = timedelta(minutes=5)
     world.run(minutes=20)
-    assert [row["reason"] for row in world.rows() if row["slots"] == 1 and row["outcome"] == "skipped"] == ["missed", "missed"]
+    assert [row["reason"] for row in world.records() if row["slots"] == 1 and row["outcome"] == "skipped"] == ["missed", "missed"]
 
 
-def test_the_slots_of_a_pause_share_one_record_with_a_count(play: Play) -> None:
-    world = play(OPS)
+def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=10)
     world.pause(None)
     world.run(hours=3)
     world.resume(None)
     world.run(minutes=30)
-    assert world.story()[1:] == ["03-02 08:30 interval skipped paused x6", "03-02 11:30 interval ok heartbeat_ok"]
+    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x6", "03-02 11:30 interval ok heartbeat_ok"]
 
 
-def test_a_pause_with_an_end_ends_by_itself(play: Play) -> None:
-    world = play(OPS)
+def test_a_pause_with_an_end_ends_by_itself(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=10)
-    world.pause(("heartbeat", "ops"), at("2026-03-02 09:45"))
+    world.pause(("heartbeat", "ops"), utc("2026-03-02 09:45"))
     world.run(hours=2)
-    assert world.story()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
+    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
 
 
-def test_a_disabled_agent_has_no_slots_and_resumes_its_old_slots_when_enabled(play: Play) -> None:
-    world = play(OPS)
+def test_a_disabled_agent_has_no_slots_and_resumes_its_old_slots_when_enabled(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=10)
     world.reload(agent(enabled="false"))
     world.run(hours=3)
     world.reload(OPS)
     world.run(minutes=30)
-    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
 
 
-def test_an_agent_that_is_removed_and_added_again_keeps_its_history_and_its_slots(play: Play) -> None:
+def test_an_agent_that_is_removed_and_added_again_keeps_its_history_and_its_slots(make_world: MakeWorld) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
-    world = play(OPS + other)
+    world = make_world(OPS + other)
     world.run(minutes=10)
     world.reload("agents:\n" + other)
     world.run(hours=3)
     world.reload(OPS + other)
     world.run(minutes=30)
-    assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
+    assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
 
 
-def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(play: Play) -> None:
+def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(make_world: MakeWorld) -> None:
     two = OPS + OPS.replace("agents:\n", "").replace("ops:", "other:")
-    world = play(two)
+    world = make_world(two)
     world.run(minutes=40)
     world.reload(two.replace("interval: 30m", "interval: 20m", 1))
     world.run(minutes=31)
-    assert world.story("ops")[2:] == ["03-02 08:50 interval ok heartbeat_ok", "03-02 09:10 interval ok heartbeat_ok"]
-    assert world.story("other")[2:] == ["03-02 09:00 interval ok heartbeat_ok"]
+    assert world.history("ops")[2:] == ["03-02 08:50 interval ok heartbeat_ok", "03-02 09:10 interval ok heartbeat_ok"]
+    assert world.history("other")[2:] == ["03-02 09:00 interval ok heartbeat_ok"]
 
 
-def test_slots_missed_under_the_old_config_during_downtime_are_recorded(play: Play) -> None:
-    world = play(OPS)
+def test_slots_missed_under_the_old_config_during_downtime_are_recorded(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=10)
     world.kill()
-    world.clock.forward(timedelta(hours=2))
+    world.clock.advance(timedelta(hours=2))
     world.config.write_text(agent(interval="1d"))
     world.boot()
     world.run(minutes=1)
-    assert world.story()[1:] == ["03-02 08:30 interval skipped missed x4"]
+    assert world.history()[1:] == ["03-02 08:30 interval skipped missed x4"]
 
 
 @pytest.mark.parametrize("hours", [1, 24 * 3650])
-def test_setting_the_clock_ahead_causes_no_burst_of_runs(play: Play, hours: int) -> None:
-    world = play(OPS)
+def test_setting_the_clock_ahead_causes_no_burst_of_runs(make_world: MakeWorld, hours: int) -> None:
+    world = make_world(OPS)
     world.run(minutes=10)
     world.clock.now += timedelta(hours=hours)
     world.run(minutes=10)
-    assert len(world.asked) <= 2
+    assert len(world.calls) <= 2
     assert world.engine.health.jumps == {"forward": 1, "backward": 0}
 
 
 @pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(minutes=47, seconds=13), timedelta(days=3)])
-def test_setting_the_clock_back_repeats_and_delays_no_slot(play: Play, back: timedelta) -> None:
-    world = play(OPS + job(schedule='"0 * * * *"'))
+def test_setting_the_clock_back_repeats_and_delays_no_slot(make_world: MakeWorld, back: timedelta) -> None:
+    world = make_world(OPS + job(schedule='"0 * * * *"'))
     world.run(minutes=70)
     world.clock.now -= back
-    begun = world.clock.steady
+    begun = world.clock.monotonic
     world.run(minutes=31)
-    beats = [asked for asked in world.asked if asked.name == "ops"]
+    beats = [call for call in world.calls if call.name == "ops"]
     assert len(beats) in (4, 5)
-    assert world.clock.steady - begun == 31 * 60
-    slots = [(row["name"], row["slot"]) for row in world.rows()]
+    assert world.clock.monotonic - begun == 31 * 60
+    slots = [(row["name"], row["slot"]) for row in world.records()]
     assert len(slots) == len(set(slots))
-    assert len([asked for asked in world.asked if asked.name == "measure"]) == 2
+    assert len([call for call in world.calls if call.name == "measure"]) == 2
 
 
-def test_setting_the_clock_back_during_downtime_does_not_stop_an_agent(play: Play) -> None:
-    world = play(OPS)
+def test_setting_the_clock_back_during_downtime_does_not_stop_an_agent(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=70)
     world.kill()
     world.clock.now -= timedelta(days=2)
     world.boot()
     world.run(minutes=31)
-    assert len(world.asked) == 4
+    assert len(world.calls) == 4
 
 
 @pytest.mark.parametrize("slept", [False, True], ids=["clock set", "suspended"])
-def test_a_job_with_misfire_skip_does_not_run_after_the_clock_was_set_ahead(play: Play, slept: bool) -> None:
+def test_a_job_with_misfire_skip_does_not_run_after_the_clock_was_set_ahead(make_world: MakeWorld, slept: bool) -> None:
     """The monotonic clock stands still during a suspend, so both cases look the same: only the wall clock moves."""
     keys = {"misfire": "{policy: skip, grace: 1d}"} | ({"every": "1h"} if slept else {"schedule": '"0 * * * *"'})
-    world = play(job(**keys), start="2026-03-02 07:30")
-    world.until("2026-03-02 08:45")
-    ran = len(world.asked)
+    world = make_world(job(**keys), start="2026-03-02 07:30")
+    world.run_until("2026-03-02 08:45")
+    ran = len(world.calls)
     world.clock.now += timedelta(hours=9)
     world.run(minutes=1)
-    assert len(world.asked) == ran
+    assert len(world.calls) == ran
     world.run(hours=1)
-    assert len(world.asked) == ran + 1
+    assert len(world.calls) == ran + 1
 
 
-def test_a_job_with_every_runs_within_one_interval_after_the_clock_was_set_back(play: Play) -> None:
-    world = play(job(every="30m"))
+def test_a_job_with_every_runs_within_one_interval_after_the_clock_was_set_back(make_world: MakeWorld) -> None:
+    world = make_world(job(every="30m"))
     world.run(hours=6, minutes=10)
-    ran = len(world.asked)
+    ran = len(world.calls)
     world.clock.now -= timedelta(hours=5)
     world.run(minutes=31)
-    assert len(world.asked) == ran + 1
+    assert len(world.calls) == ran + 1
 
 
-def test_an_agent_runs_soon_after_the_machine_was_suspended(play: Play) -> None:
-    world = play(OPS)
+def test_an_agent_runs_soon_after_the_machine_was_suspended(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
     world.run(minutes=10)
     world.clock.now += timedelta(hours=8)  # the monotonic clock stands still during a suspend
     world.run(minutes=25)
-    assert world.story()[1:] == [
+    assert world.history()[1:] == [
         "03-02 08:30 interval skipped missed x15",
         "03-02 16:00 interval ok heartbeat_ok",
         "03-02 16:30 interval ok heartbeat_ok",
     ]
 
 
-def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(play: Play) -> None:
+def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_world: MakeWorld) -> None:
     beat = (
         '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     )
-    world = play("agents:\n" + "".join(f"  {name}: {beat}\n" for name in ("ada", "bob", "cyd")))
-    asked: list[str] = []
-    world.store.connection.set_trace_callback(asked.append)
+    world = make_world("agents:\n" + "".join(f"  {name}: {beat}\n" for name in ("ada", "bob", "cyd")))
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
     world.run(minutes=40)
-    turns = " ".join(asked).split("begin immediate")
-    assert len(world.rows()) == 6
+    turns = " ".join(statements).split("begin immediate")
+    assert len(world.records()) == 6
     assert max(turn.count("state in ('running', 'waiting')") for turn in turns) == 1
 
 
-def test_every_slot_is_recorded_exactly_once_whatever_happens(play: Play) -> None:
+def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWorld) -> None:
     """Pauses, downtime, slow runs and wakes within twelve hours: the records account for every slot once."""
-    world = play(agent(interval="10m", active_hours='"09:00-17:00"'))
+    world = make_world(agent(interval="10m", active_hours='"09:00-17:00"'))
     world.run(minutes=75)
     world.pause(None)
     world.run(minutes=42)
     world.resume(None)
-    world.off(minutes=97)
-    world.scripts["ops"] = lambda asked: Takes("ALERT: slow", timedelta(minutes=4))
+    world.downtime(minutes=97)
+    world.scripts["ops"] = lambda call: Delayed("ALERT: slow", timedelta(minutes=4))
     world.run(minutes=47)
     world.wake("ops", "look")
-    world.off(minutes=3)
-    world.until("2026-03-02 20:05")
+    world.downtime(minutes=3)
+    world.run_until("2026-03-02 20:05")
     world.pause(None)
     world.resume(None)
-    counted = sum(row["slots"] for row in world.rows() if row["trigger"] == "interval")
+    counted = sum(row["slots"] for row in world.records() if row["trigger"] == "interval")
     assert counted == 12 * 6 + 1
 
 
 def beats(world: World) -> list[str]:
-    return [f"{asked.at:%m-%d %H:%M}" for asked in world.asked]
+    return [f"{call.at:%m-%d %H:%M}" for call in world.calls]
 
 
-def test_a_weekly_heartbeat_with_daily_active_hours_runs_once_a_week(play: Play) -> None:
-    world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+def test_a_weekly_heartbeat_with_daily_active_hours_runs_once_a_week(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=25)
     assert beats(world) == ["03-03 08:00", "03-10 08:00", "03-17 08:00", "03-24 08:00"]
-    assert world.story() == [f"{when} interval ok heartbeat_ok" for when in beats(world)]
+    assert world.history() == [f"{when} interval ok heartbeat_ok" for when in beats(world)]
 
 
-def test_a_daily_heartbeat_added_at_night_has_one_record_a_day(play: Play) -> None:
-    world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+def test_a_daily_heartbeat_added_at_night_has_one_record_a_day(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=5)
-    assert world.story() == [f"03-{day:02} 08:00 interval ok heartbeat_ok" for day in range(3, 8)]
+    assert world.history() == [f"03-{day:02} 08:00 interval ok heartbeat_ok" for day in range(3, 8)]
 
 
-def test_a_daily_heartbeat_runs_once_in_the_night_of_the_change_from_summer_time(play: Play) -> None:
+def test_a_daily_heartbeat_runs_once_in_the_night_of_the_change_from_summer_time(make_world: MakeWorld) -> None:
     # In Berlin, 02:00 to 03:00 occurs twice on 25 October 2026, so these active hours open twice.
     hours = '{start: "02:15", end: "02:45", timezone: Europe/Berlin}'
-    world = play(agent(interval="1d", active_hours=hours), start="2026-10-23 12:00")
+    world = make_world(agent(interval="1d", active_hours=hours), start="2026-10-23 12:00")
     world.run(days=4)
     assert beats(world) == ["10-24 00:15", "10-25 00:15", "10-26 01:15", "10-27 01:15"]
 
 
-def test_an_hourly_heartbeat_with_three_short_windows_runs_once_per_slot(play: Play) -> None:
+def test_an_hourly_heartbeat_with_three_short_windows_runs_once_per_slot(make_world: MakeWorld) -> None:
     hours = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
-    world = play(agent(interval="1h", active_hours=hours), start="2026-03-02 06:30")
+    world = make_world(agent(interval="1h", active_hours=hours), start="2026-03-02 06:30")
     world.run(days=2)
     assert beats(world) == ["03-02 08:00", "03-03 08:00"]
-    assert sum(row["slots"] for row in world.rows()) == 26  # the slots from 06:30 to 07:30 of the next day
+    assert sum(row["slots"] for row in world.records()) == 26  # the slots from 06:30 to 07:30 of the next day
 
 
-def test_slots_that_move_to_the_same_opening_are_one_run_and_the_others_are_recorded(play: Play) -> None:
-    world = play(agent(interval="4h", active_hours='"12:00-13:00"'), start="2026-03-02 14:00")
+def test_slots_that_move_to_the_same_opening_are_one_run_and_the_others_are_recorded(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="4h", active_hours='"12:00-13:00"'), start="2026-03-02 14:00")
     world.run(days=2)
-    assert world.story() == [
+    assert world.history() == [
         "03-02 14:00 interval skipped active_hours x5",  # the sixth slot, 10:00, moved to the opening
         "03-03 12:00 interval ok heartbeat_ok",
         "03-03 14:00 interval skipped active_hours x5",
@@ -510,27 +509,27 @@ def test_slots_that_move_to_the_same_opening_are_one_run_and_the_others_are_reco
     ]
 
 
-def test_a_weekly_slot_on_a_skipped_day_moves_to_the_next_allowed_day(play: Play) -> None:
+def test_a_weekly_slot_on_a_skipped_day_moves_to_the_next_allowed_day(make_world: MakeWorld) -> None:
     calendar = "calendars: {weekend: {days: sat-sun}}\n"
     keys = agent(interval="7d", active_hours='"08:00-22:00"', skip_on="weekend")
-    world = play(calendar + keys, start="2026-03-07 12:00")  # a Saturday
+    world = make_world(calendar + keys, start="2026-03-07 12:00")  # a Saturday
     world.run(days=15)
-    assert world.story() == ["03-09 08:00 interval ok heartbeat_ok", "03-16 08:00 interval ok heartbeat_ok"]
+    assert world.history() == ["03-09 08:00 interval ok heartbeat_ok", "03-16 08:00 interval ok heartbeat_ok"]
 
 
-def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twice(play: Play) -> None:
+def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twice(make_world: MakeWorld) -> None:
     """In an earlier version every opening was a slot, so the row of this weekly heartbeat has tomorrow as its next slot."""
-    world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 09:00")
+    world = make_world(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 09:00")
     world.run(hours=1)
     world.kill()
-    tomorrow = at("2026-03-03 08:00")
+    tomorrow = utc("2026-03-03 08:00")
     with sqlite3.connect(world.state) as db:
         db.execute("update entry set slot = ?, due_at = ?", (to_millis(tomorrow), to_millis(tomorrow)))
         db.execute("update boot set version = 'of another day'")
     db.close()
-    world.clock.forward(timedelta(hours=1))
+    world.clock.advance(timedelta(hours=1))
     world.boot()
     (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
     assert entry["next_slot"] == "2026-03-09T09:00:00Z"
     world.run(days=14)
-    assert world.story() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]
+    assert world.history() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]

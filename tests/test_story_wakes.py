@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlite_utils import Database
 from test_story_slots import agent
-from world import Takes, World, at
+from world import Delayed, MakeWorld, World, utc
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import CancelRun
@@ -23,8 +22,6 @@ from scheduler.store import run_history
 from scheduler.store.database import APPLICATION_ID
 from scheduler.store.migrations import migrations
 
-Play = Callable[..., World]
-
 LAZY = agent(interval="1d")
 BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
 
@@ -33,137 +30,139 @@ def results(world: World) -> list[str]:
     return [str(event.result) for event in world.events if type(event).__name__ == "WakeMoved"]
 
 
-def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(play: Play) -> None:
-    world = play(agent(interval="7h") + 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n')
-    world.scripts["backup"] = lambda asked: "copied 12 files"
-    world.until("2026-03-03 03:01")
-    woken = world.asked[-1]
-    assert world.story("ops")[-1] == "03-03 03:00 cron ok heartbeat_ok"
+def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(interval="7h") + 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
+    )
+    world.scripts["backup"] = lambda call: "copied 12 files"
+    world.run_until("2026-03-03 03:01")
+    woken = world.calls[-1]
+    assert world.history("ops")[-1] == "03-03 03:00 cron ok heartbeat_ok"
     assert "By cron backup, outcome ok" in woken.stdin
     assert "copied 12 files" in woken.stdin
 
 
-def test_a_job_failure_at_night_is_in_the_prompt_of_the_first_morning_run(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"08:00-22:00"') + BACKUP, start="2026-03-02 12:00")
-    world.scripts["backup"] = lambda asked: 1
-    world.until("2026-03-03 08:01")
-    assert world.story("ops")[-3:] == [
+def test_a_job_failure_at_night_is_in_the_prompt_of_the_first_morning_run(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"') + BACKUP, start="2026-03-02 12:00")
+    world.scripts["backup"] = lambda call: 1
+    world.run_until("2026-03-03 08:01")
+    assert world.history("ops")[-3:] == [
         "03-03 03:00 cron skipped active_hours",
         "03-03 04:00 interval skipped active_hours x4",
         "03-03 08:00 interval ok heartbeat_ok",
     ]
-    assert "By cron backup, outcome failed" in world.asked[-1].stdin
+    assert "By cron backup, outcome failed" in world.calls[-1].stdin
 
 
-def test_a_wake_outside_active_hours_is_recorded_once(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+def test_a_wake_outside_active_hours_is_recorded_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.wake("ops", "look")
     world.run(hours=8)
-    assert [line for line in world.story() if "api" in line] == ["03-02 23:00 api skipped active_hours"]
+    assert [line for line in world.history() if "api" in line] == ["03-02 23:00 api skipped active_hours"]
 
 
 @pytest.mark.parametrize(
     ("wake_on", "code", "woken"), [("failure", 0, 0), ("failure", 1, 1), ("success", 0, 1), ("success", 1, 0)]
 )
-def test_wake_on_selects_the_outcomes_that_wake(play: Play, wake_on: str, code: int, woken: int) -> None:
-    world = play(LAZY + BACKUP.replace("ops}", f"ops, wake_on: {wake_on}}}"))
-    world.scripts["backup"] = lambda asked: code or "done"
-    world.until("2026-03-03 03:01")
-    assert len([line for line in world.story("ops") if "cron" in line]) == woken
+def test_wake_on_selects_the_outcomes_that_wake(make_world: MakeWorld, wake_on: str, code: int, woken: int) -> None:
+    world = make_world(LAZY + BACKUP.replace("ops}", f"ops, wake_on: {wake_on}}}"))
+    world.scripts["backup"] = lambda call: code or "done"
+    world.run_until("2026-03-03 03:01")
+    assert len([line for line in world.history("ops") if "cron" in line]) == woken
 
 
-def test_a_wake_during_a_run_starts_another_run_after_the_gap(play: Play) -> None:
-    world = play(LAZY)
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=20))
+def test_a_wake_during_a_run_starts_another_run_after_the_gap(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=20))
     world.run(seconds=5)
     world.wake("ops", "look")
     world.run(minutes=2)
-    assert [(asked.at.minute, asked.at.second) for asked in world.asked] == [(0, 0), (0, 50)]
+    assert [(call.at.minute, call.at.second) for call in world.calls] == [(0, 0), (0, 50)]
 
 
-def test_a_wake_during_a_woken_run_starts_another_run(play: Play) -> None:
-    world = play(LAZY)
+def test_a_wake_during_a_woken_run_starts_another_run(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
     world.run(seconds=5)
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=20))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=20))
     world.wake("ops", "the disk is full")
     world.run(seconds=10)
-    begun = len(world.asked)
+    begun = len(world.calls)
     assert world.runs.inflight()
     world.wake("ops", "the mail stands still")
     world.run(minutes=2)
-    assert [line.split()[2] for line in world.story("ops")] == ["interval", "api", "api"]
-    assert (begun, len(world.asked)) == (2, 3)
-    assert "the disk is full" in world.asked[1].stdin
-    assert "the mail stands still" in world.asked[2].stdin
+    assert [line.split()[2] for line in world.history("ops")] == ["interval", "api", "api"]
+    assert (begun, len(world.calls)) == (2, 3)
+    assert "the disk is full" in world.calls[1].stdin
+    assert "the mail stands still" in world.calls[2].stdin
 
 
-def test_ten_thousand_wakes_start_one_run(play: Play) -> None:
-    world = play(LAZY)
+def test_ten_thousand_wakes_start_one_run(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
     world.run(minutes=5)
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=10))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=10))
     for number in range(10_000):
         world.inbox.submit(_wake(f"message {number}"))
     world.run(minutes=10)
-    assert world.story()[1:] == ["03-02 08:05 api ok heartbeat_ok"]
-    assert "10000 times, the last one" in world.asked[-1].stdin
-    assert "message 9999" in world.asked[-1].stdin
+    assert world.history()[1:] == ["03-02 08:05 api ok heartbeat_ok"]
+    assert "10000 times, the last one" in world.calls[-1].stdin
+    assert "message 9999" in world.calls[-1].stdin
 
 
 def _wake(text: str, sender: str = "bot") -> WakeAgent:
     return WakeAgent(Wake("ops", source="api", sender=sender, text=text))
 
 
-def test_wakes_of_sixty_senders_overnight_are_all_in_the_first_morning_prompt(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 22:30")
+def test_wakes_of_sixty_senders_overnight_are_all_in_the_first_morning_prompt(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 22:30")
     for number in range(60):
         world.wake("ops", f"message {number}.", sender=f"sender{number}")
         world.run(minutes=9)
-    assert world.asked == []
+    assert world.calls == []
     rows = world.store.connection.execute("select sender, text from wake where state = 'waiting' order by id").fetchall()
     assert [tuple(row) for row in rows] == [(f"sender{number}", f"message {number}.") for number in range(60)]
-    world.until("2026-03-03 08:01")
-    (asked,) = world.asked
-    assert f"{asked.at:%H:%M}" == "08:00"
+    world.run_until("2026-03-03 08:01")
+    (call,) = world.calls
+    assert f"{call.at:%H:%M}" == "08:00"
     for number in range(60):
-        assert f"By api sender{number}:\n" in asked.stdin
-        assert f"\nmessage {number}.\n" in asked.stdin
+        assert f"By api sender{number}:\n" in call.stdin
+        assert f"\nmessage {number}.\n" in call.stdin
     assert results(world).count("deferred") == 120  # each wake twice: when it was refused and when it was delivered
 
 
-def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_are_shortened(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
+def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_are_shortened(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
     texts = [f"begin{number} " + "x" * 3900 + f" end{number}" for number in range(60)]
     for number, text in enumerate(texts):
         world.wake("ops", text, sender=f"sender{number}")
     world.run(hours=2)
-    prompt = world.asked[0].stdin
+    prompt = world.calls[0].stdin
     whole = [number for number, text in enumerate(texts) if text in prompt]
     assert whole == list(range(len(whole)))
     assert 15 <= len(whole) <= 25
     lines = prompt.splitlines()
     for number in range(len(whole), 60):
         assert [line for line in lines if line.startswith(f"By api sender{number}: begin{number} xxx")]
-    assert f"`heartbeatd show {world.rows()[-2]['id']}` shows them in full" in prompt
-    shown = run_history.get_run_with_wakes(world.store.connection, world.rows()[-2]["id"])
+    assert f"`heartbeatd show {world.records()[-2]['id']}` shows them in full" in prompt
+    shown = run_history.get_run_with_wakes(world.store.connection, world.records()[-2]["id"])
     assert shown is not None
     assert [wake["text"] for wake in shown["wakes"]] == texts
 
 
-def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"09:00-22:00"', max_input_tokens="5k"))
+def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"09:00-22:00"', max_input_tokens="5k"))
     for number in range(1000):
         world.inbox.submit(_wake(f"message {number} " + "x" * 2000, sender=f"sender{number}"))
     world.run(hours=2)
-    (asked, *_) = world.asked
-    assert "By api sender0" in asked.stdin
-    assert "more wakes that do not fit here" in asked.stdin
-    assert len(str(asked.env["HEARTBEATD_META"]).encode()) < 131_000
-    assert json.loads(str(asked.env["HEARTBEATD_META"]))["wakes_left_out"] > 800
+    (call, *_) = world.calls
+    assert "By api sender0" in call.stdin
+    assert "more wakes that do not fit here" in call.stdin
+    assert len(str(call.env["HEARTBEATD_META"]).encode()) < 131_000
+    assert json.loads(str(call.env["HEARTBEATD_META"]))["wakes_left_out"] > 800
     assert results(world).count("deferred") == 2000
 
 
-def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(play: Play) -> None:
-    world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
+def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
     kept = 0
     while kept < 2000:
         future = world.inbox.submit(_wake("look", sender=f"sender{kept}"))
@@ -179,19 +178,19 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(play: Play) -> N
     world.wake("ops", "look again", sender="sender7")  # merged with the waiting wake of this sender
     world.wake("ops", "a person", source=Trigger.MANUAL, sender="cli")
     world.run(hours=2)
-    assert "a person" in world.asked[0].stdin
-    assert "By api sender7, 2 times" in world.asked[0].stdin
+    assert "a person" in world.calls[0].stdin
+    assert "By api sender7, 2 times" in world.calls[0].stdin
     world.wake("ops", "look", sender="one more")
 
 
-def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(play: Play, tmp_path: Path) -> None:
+def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(make_world: MakeWorld, tmp_path: Path) -> None:
     first_release(tmp_path / "state" / "heartbeatd.db")
-    world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
+    world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
     world.wake("ops", "new", sender="scripts", token="scripts")  # replaces the old text of the same token
     world.run(hours=2)
-    assert "By api scripts, 4 times, the last one:" in world.asked[0].stdin
-    assert "By webhook heartbeatd group:" in world.asked[0].stdin
-    assert "the disk is full" in world.asked[0].stdin
+    assert "By api scripts, 4 times, the last one:" in world.calls[0].stdin
+    assert "By webhook heartbeatd group:" in world.calls[0].stdin
+    assert "the disk is full" in world.calls[0].stdin
 
 
 def first_release(path: Path) -> None:
@@ -201,7 +200,7 @@ def first_release(path: Path) -> None:
     db.execute(f"pragma application_id = {APPLICATION_ID}")
     later = [each.name for each in migrations.pending(Database(db))][1]
     migrations.apply(Database(db), stop_before=later)
-    now = to_millis(at("2026-03-02 07:00"))
+    now = to_millis(utc("2026-03-02 07:00"))
     for source, sender, text, count in (("api", "scripts", "old", 3), ("webhook", "heartbeatd group", "the disk is full", 1)):
         db.execute(
             "insert into wake (name, kind, source, sender, text, count, created_at, updated_at, state)"
@@ -211,12 +210,12 @@ def first_release(path: Path) -> None:
     db.close()
 
 
-def test_wake_texts_are_kept_as_long_as_their_run_record(play: Play) -> None:
-    world = play("history: {runs: 50}\n" + agent(interval="1h"))
+def test_wake_texts_are_kept_as_long_as_their_run_record(make_world: MakeWorld) -> None:
+    world = make_world("history: {runs: 50}\n" + agent(interval="1h"))
     world.run(minutes=1)
     world.wake("ops", "the disk is full")
     world.run(minutes=1)
-    run = world.rows()[-1]["id"]
+    run = world.records()[-1]["id"]
     world.run(hours=40)  # longer than wake_keep
     shown = run_history.get_run_with_wakes(world.store.connection, run)
     assert shown is not None
@@ -233,27 +232,27 @@ server: {tokens: {
 """
 
 
-def test_one_token_cannot_crowd_out_other_tokens_or_people(play: Play) -> None:
-    world = play(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
+def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld) -> None:
+    world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
     said = [_group(world, "greedy", number) for number in range(1010)]
     assert said == ["kept"] * 1000 + ["too_many_wakes"] * 10
     assert [_group(world, "modest", number) for number in range(11)] == ["kept"] * 10 + ["too_many_wakes"]
     assert _group(world, "greedy", 2000) == "too_many_wakes"
     world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="cli")
     world.run(hours=2)
-    prompt = world.asked[0].stdin
+    prompt = world.calls[0].stdin
     assert prompt.index("a person asks") < prompt.index("group 0 of greedy") < prompt.index("group 1 of greedy")
     for number in range(10):  # in full, between the wakes of the other token
         assert f"\ngroup {number} of modest {'x' * 1000}" in prompt
 
 
-def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(play: Play) -> None:
-    world = play(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
+def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(make_world: MakeWorld) -> None:
+    world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
     _group(world, "greedy", 1)
     _group(world, "modest", 1)
     world.run(hours=2)
-    assert "group 1 of greedy" in world.asked[0].stdin
-    assert "group 1 of modest" in world.asked[0].stdin
+    assert "group 1 of greedy" in world.calls[0].stdin
+    assert "group 1 of modest" in world.calls[0].stdin
 
 
 def _group(world: World, token: str, number: int) -> str:
@@ -264,63 +263,65 @@ def _group(world: World, token: str, number: int) -> str:
     return refused.code if isinstance(refused, Refused) else "kept"
 
 
-def test_a_wake_whose_run_failed_is_retried_after_1_5_and_30_minutes_and_then_in_the_next_slot(play: Play) -> None:
-    world = play(agent(interval="1d", retries="0"))
+def test_a_wake_whose_run_failed_is_retried_after_1_5_and_30_minutes_and_then_in_the_next_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", retries="0"))
     world.run(minutes=1)
-    world.scripts["ops"] = lambda asked: 1
+    world.scripts["ops"] = lambda call: 1
     world.wake("ops", "look at the backup")
     world.run(days=1)
-    assert world.story()[1:] == [
+    assert world.history()[1:] == [
         *(f"03-02 {slot} api failed exit" for slot in ("08:01", "08:02", "08:07", "08:37")),
         "03-03 08:00 interval failed exit",
     ]
-    assert all("look at the backup" in asked.stdin for asked in world.asked[1:])
+    assert all("look at the backup" in call.stdin for call in world.calls[1:])
 
 
 @pytest.mark.parametrize(
     ("interval", "told"),
     [("6m", ["08:01 api", "08:02 api", "08:06 interval"]), ("40m", ["08:01 api", "08:02 api", "08:07 api", "08:37 api"])],
 )
-def test_a_wake_whose_run_failed_waits_for_the_next_slot_if_that_comes_first(play: Play, interval: str, told: list[str]) -> None:
-    world = play("limits: {min_interval: 1m}\n" + agent(interval=interval, retries="0"))
+def test_a_wake_whose_run_failed_waits_for_the_next_slot_if_that_comes_first(
+    make_world: MakeWorld, interval: str, told: list[str]
+) -> None:
+    world = make_world("limits: {min_interval: 1m}\n" + agent(interval=interval, retries="0"))
     world.run(minutes=1)
-    world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 1 + len(told) else 1
+    world.scripts["ops"] = lambda call: "HEARTBEAT_OK" if len(world.calls) == 1 + len(told) else 1
     world.wake("ops", "look")
     world.run(minutes=38)
-    assert [" ".join(line.split()[1:3]) for line in world.story()[1 : 1 + len(told)]] == told
-    assert "look" in world.asked[len(told)].stdin
+    assert [" ".join(line.split()[1:3]) for line in world.history()[1 : 1 + len(told)]] == told
+    assert "look" in world.calls[len(told)].stdin
 
 
-def test_a_wake_is_retried_even_if_its_failed_run_superseded_the_slot(play: Play) -> None:
-    world = play(agent(interval="1d", retries="0"))
+def test_a_wake_is_retried_even_if_its_failed_run_superseded_the_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", retries="0"))
     world.run(minutes=1)
-    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 2 else "HEARTBEAT_OK"
-    world.until("2026-03-03 07:59:50")
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 2 else "HEARTBEAT_OK"
+    world.run_until("2026-03-03 07:59:50")
     world.wake("ops", "look")
     world.run(minutes=3)
-    assert world.story()[1:] == [
+    assert world.history()[1:] == [
         "03-03 07:59 api failed exit",
         "03-03 08:00 interval skipped superseded",
         "03-03 08:00 api ok heartbeat_ok",
     ]
 
 
-def test_a_wake_outside_active_hours_starts_a_run_at_opening_if_there_is_no_slot(play: Play) -> None:
-    world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 14:00")
-    world.until("2026-03-03 03:00")
+def test_a_wake_outside_active_hours_starts_a_run_at_opening_if_there_is_no_slot(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 14:00")
+    world.run_until("2026-03-03 03:00")
     world.wake("ops", "look")
-    world.until("2026-03-03 08:01")
-    assert world.story()[1:] == ["03-03 03:00 api skipped active_hours", "03-03 08:00 api ok heartbeat_ok"]
+    world.run_until("2026-03-03 08:01")
+    assert world.history()[1:] == ["03-03 03:00 api skipped active_hours", "03-03 08:00 api ok heartbeat_ok"]
 
 
-def test_expired_wakes_cause_a_notification_with_their_texts(play: Play) -> None:
-    world = play(agent(interval="1h"))
+def test_expired_wakes_cause_a_notification_with_their_texts(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
     world.wake("ops", "the disk\nis full", sender="disks")
     world.wake("ops", "no mail", sender="mail")
     world.run(hours=25)
-    notices = [text for _, _, text in world.said if "expired" in text]
+    notices = [text for _, _, text in world.delivered if "expired" in text]
     assert [text.splitlines() for text in notices] == [
         [
             "2 wakes of agent ops expired: the agent was not told within 1d (limits.wake_keep).",
@@ -331,30 +332,30 @@ def test_expired_wakes_cause_a_notification_with_their_texts(play: Play) -> None
     ]
 
 
-def test_wakes_that_expire_at_different_times_cause_one_notification_each(play: Play) -> None:
-    world = play(agent(interval="1h"))
+def test_wakes_that_expire_at_different_times_cause_one_notification_each(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
     world.wake("ops", "one", sender="a")
     world.run(hours=2)
     world.wake("ops", "two", sender="b")
     world.run(hours=25)
-    assert [text.splitlines()[1] for _, _, text in world.said if "expired" in text] == [
+    assert [text.splitlines()[1] for _, _, text in world.delivered if "expired" in text] == [
         f"- by api {sender} (waited for: paused): {text}" for sender, text in (("a", "one"), ("b", "two"))
     ]
 
 
-def test_a_wake_that_waits_for_a_slot_that_never_comes_causes_a_notification(play: Play) -> None:
+def test_a_wake_that_waits_for_a_slot_that_never_comes_causes_a_notification(make_world: MakeWorld) -> None:
     job = BACKUP.replace("ops}", "ops, wake_mode: next}").replace('schedule: "0 3 * * *"', 'at: "2026-03-03T03:00"')
-    world = play(agent(interval="none") + job)
+    world = make_world(agent(interval="none") + job)
     world.run(days=3)
-    assert [text.splitlines()[0] for _, name, text in world.said if name == "ops"] == [
+    assert [text.splitlines()[0] for _, name, text in world.delivered if name == "ops"] == [
         "1 wake of agent ops expired: the agent was not told within 1d (limits.wake_keep)."
     ]
 
 
-def test_manual_wakes_neither_count_against_nor_obey_the_rate_limit(play: Play) -> None:
-    world = play("limits: {wake_flood: 1 per 1h, wake_gap: 1s}\n" + agent(interval="1d"))
+def test_manual_wakes_neither_count_against_nor_obey_the_rate_limit(make_world: MakeWorld) -> None:
+    world = make_world("limits: {wake_flood: 1 per 1h, wake_gap: 1s}\n" + agent(interval="1d"))
     world.run(minutes=1)
     for _ in range(3):
         world.wake("ops", "look", source=Trigger.MANUAL, sender="cli")
@@ -365,127 +366,129 @@ def test_manual_wakes_neither_count_against_nor_obey_the_rate_limit(play: Play) 
     world.run(minutes=1)
     world.wake("ops", "by a person", source=Trigger.MANUAL, sender="cli")
     world.run(minutes=1)
-    assert [line.split()[1:3] for line in world.story()[1:]] == [
+    assert [line.split()[1:3] for line in world.history()[1:]] == [
         *([f"08:0{minute}", "manual"] for minute in (1, 2, 3)),
         ["08:04", "api"],
         ["08:06", "manual"],
     ]
-    assert "by a program again" in world.asked[-1].stdin
+    assert "by a program again" in world.calls[-1].stdin
 
 
-def test_skipped_wakes_do_not_count_against_the_rate_limit(play: Play) -> None:
-    world = play("limits: {wake_flood: 2 per 1h, wake_gap: 1s}\n" + agent(interval="1d", precheck="{command: x, on_error: skip}"))
-    world.prechecks["ops"] = lambda asked: 3 if asked.at < at("2026-03-02 08:10") else "mail"
+def test_skipped_wakes_do_not_count_against_the_rate_limit(make_world: MakeWorld) -> None:
+    world = make_world(
+        "limits: {wake_flood: 2 per 1h, wake_gap: 1s}\n" + agent(interval="1d", precheck="{command: x, on_error: skip}")
+    )
+    world.prechecks["ops"] = lambda call: 3 if call.at < utc("2026-03-02 08:10") else "mail"
     world.run(minutes=1)
     for number in range(5):
         world.wake("ops", "look", sender=f"sender{number}")
         world.run(minutes=1)
-    world.until("2026-03-02 08:10")
+    world.run_until("2026-03-02 08:10")
     world.wake("ops", "look")
     world.run(minutes=1)
-    assert world.story()[-1] == "03-02 08:10 api ok heartbeat_ok"
-    assert len([line for line in world.story() if "precheck_failed" in line]) == 6
+    assert world.history()[-1] == "03-02 08:10 api ok heartbeat_ok"
+    assert len([line for line in world.history() if "precheck_failed" in line]) == 6
 
 
-def test_the_rate_limit_also_limits_prechecks_that_fail(play: Play) -> None:
-    world = play(agent(interval="1d", precheck="{command: x, on_error: skip}"))
-    world.prechecks["ops"] = lambda asked: 3
+def test_the_rate_limit_also_limits_prechecks_that_fail(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", precheck="{command: x, on_error: skip}"))
+    world.prechecks["ops"] = lambda call: 3
     world.run(minutes=1)
     for number in range(120):
         world.wake("ops", "look", sender=f"sender{number}")
         world.run(seconds=1)
-    assert len(world.prechecked) <= 1 + 5
+    assert len(world.precheck_calls) <= 1 + 5
 
 
-def test_wakes_over_budget_are_recorded_once_and_not_once_per_sender(play: Play) -> None:
-    world = play(agent(interval="none", budget="{runs_per_day: 1}"))
+def test_wakes_over_budget_are_recorded_once_and_not_once_per_sender(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", budget="{runs_per_day: 1}"))
     world.wake("ops", "one")
     world.run(minutes=5)
     for number in range(100):
         world.wake("ops", f"message {number}", sender=f"sender{number}")
         world.run(seconds=10)
-    assert world.story() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:05 api skipped budget"]
-    world.until("2026-03-03 00:01")
-    assert world.story()[2:] == ["03-03 00:00 api ok heartbeat_ok"]
-    assert "message 99" in world.asked[-1].stdin
+    assert world.history() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:05 api skipped budget"]
+    world.run_until("2026-03-03 00:01")
+    assert world.history()[2:] == ["03-03 00:00 api ok heartbeat_ok"]
+    assert "message 99" in world.calls[-1].stdin
 
 
-def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(play: Play) -> None:
-    world = play("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
+def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(make_world: MakeWorld) -> None:
+    world = make_world("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
     world.run(minutes=1)
     for _ in range(6):
         world.wake("ops", "look")
         world.run(seconds=30)
     world.run(hours=1)
-    assert [line for line in world.story() if "api" in line] == [
+    assert [line for line in world.history() if "api" in line] == [
         f"03-02 08:{minute} api ok heartbeat_ok" for minute in ("01", "01", "02", "11")
     ]
-    assert "By api bot, 3 times" in next(asked for asked in world.asked if asked.at.minute == 11).stdin
+    assert "By api bot, 3 times" in next(call for call in world.calls if call.at.minute == 11).stdin
 
 
-def test_a_wake_that_arrives_with_a_slot_joins_its_run(play: Play) -> None:
-    world = play(agent(interval="1h"))
+def test_a_wake_that_arrives_with_a_slot_joins_its_run(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=59, seconds=59)
-    world.clock.forward(timedelta(seconds=1))
+    world.clock.advance(timedelta(seconds=1))
     world.wake("ops", "look")
     world.run(minutes=1)
-    assert world.story()[1:] == ["03-02 09:00 interval ok heartbeat_ok"]
-    assert "By api bot" in world.asked[-1].stdin
+    assert world.history()[1:] == ["03-02 09:00 interval ok heartbeat_ok"]
+    assert "By api bot" in world.calls[-1].stdin
     assert results(world) == ["joined"]
 
 
-def test_a_slot_right_after_a_woken_run_is_superseded(play: Play) -> None:
-    world = play(agent(interval="1h"))
+def test_a_slot_right_after_a_woken_run_is_superseded(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=59, seconds=50)
     world.wake("ops", "look")
     world.run(minutes=5)
-    assert world.story()[1:] == ["03-02 08:59 api ok heartbeat_ok", "03-02 09:00 interval skipped superseded"]
+    assert world.history()[1:] == ["03-02 08:59 api ok heartbeat_ok", "03-02 09:00 interval skipped superseded"]
 
 
-def test_a_wake_during_a_pause_is_delivered_after_the_pause(play: Play) -> None:
-    world = play(agent(interval="1h"))
+def test_a_wake_during_a_pause_is_delivered_after_the_pause(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
     world.wake("ops", "look")
     world.run(hours=1)
     world.resume(("heartbeat", "ops"))
     world.run(hours=1)
-    assert world.story()[1:] == [
+    assert world.history()[1:] == [
         "03-02 08:01 api skipped paused",
         "03-02 09:00 interval skipped paused",
         "03-02 10:00 interval ok heartbeat_ok",
     ]
-    assert "By api bot" in world.asked[-1].stdin
+    assert "By api bot" in world.calls[-1].stdin
 
 
-def test_a_wake_of_a_disabled_agent_is_refused_and_not_kept(play: Play) -> None:
-    world = play(agent(enabled="false"))
+def test_a_wake_of_a_disabled_agent_is_refused_and_not_kept(make_world: MakeWorld) -> None:
+    world = make_world(agent(enabled="false"))
     with pytest.raises(Refused, match=r"is disabled in config\.yaml"):
         world.wake("ops", "look")
     world.run(hours=1)
     world.reload(agent())
     world.run(hours=1)
-    assert world.story()[0] == "03-02 08:00 api skipped disabled"
-    assert "By api bot" not in world.asked[-1].stdin
+    assert world.history()[0] == "03-02 08:00 api skipped disabled"
+    assert "By api bot" not in world.calls[-1].stdin
 
 
-def test_a_wake_survives_a_failed_run_and_a_crash(play: Play) -> None:
-    world = play(agent(interval="1h", retries="0"))
+def test_a_wake_survives_a_failed_run_and_a_crash(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", retries="0"))
     world.run(minutes=1)
-    world.scripts["ops"] = lambda asked: 1
+    world.scripts["ops"] = lambda call: 1
     world.wake("ops", "look at the backup")
     world.run(seconds=30)
-    world.off(minutes=5)
+    world.downtime(minutes=5)
     world.scripts.clear()
     world.run(minutes=1)
-    assert "look at the backup" in world.asked[-1].stdin
-    assert "By api bot" in world.asked[-1].stdin
+    assert "look at the backup" in world.calls[-1].stdin
+    assert "By api bot" in world.calls[-1].stdin
     world.run(hours=1)
-    assert "By api bot" not in world.asked[-1].stdin
+    assert "By api bot" not in world.calls[-1].stdin
 
 
-def test_an_expired_wake_is_counted(play: Play) -> None:
-    world = play(agent(interval="1h"))
+def test_an_expired_wake_is_counted(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
     world.wake("ops", "look")
@@ -493,31 +496,31 @@ def test_an_expired_wake_is_counted(play: Play) -> None:
     assert results(world)[-1] == "expired"
 
 
-def test_an_agent_cannot_wake_itself_from_within_its_own_run(play: Play) -> None:
-    world = play(LAZY)
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_an_agent_cannot_wake_itself_from_within_its_own_run(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=5)
-    run_id = world.rows()[-1]["id"]
+    run_id = world.records()[-1]["id"]
     with pytest.raises(Refused, match="cannot wake itself"):
-        world.wake("ops", "again", cause=f"life1/{run_id}")
+        world.wake("ops", "again", cause=f"boot1/{run_id}")
     world.run(minutes=10)
-    assert len(world.asked) == 1
+    assert len(world.calls) == 1
     assert results(world) == ["rejected"]
 
 
-def test_a_wake_with_mode_next_starts_no_run_of_its_own(play: Play) -> None:
-    world = play(agent(interval="1h") + BACKUP.replace("0 3", "20 8").replace("ops}", "ops, wake_mode: next}"))
+def test_a_wake_with_mode_next_starts_no_run_of_its_own(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h") + BACKUP.replace("0 3", "20 8").replace("ops}", "ops, wake_mode: next}"))
     world.run(minutes=70)
-    assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 09:00 interval ok heartbeat_ok"]
-    assert "By cron backup" in world.asked[-1].stdin
+    assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 09:00 interval ok heartbeat_ok"]
+    assert "By cron backup" in world.calls[-1].stdin
 
 
-def test_an_agent_without_an_interval_runs_only_when_woken(play: Play) -> None:
-    world = play(agent(interval="none"))
+def test_an_agent_without_an_interval_runs_only_when_woken(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none"))
     world.run(days=2)
     world.wake("ops", "look")
     world.run(hours=1)
-    assert world.story() == ["03-04 08:00 api ok heartbeat_ok"]
+    assert world.history() == ["03-04 08:00 api ok heartbeat_ok"]
 
 
 @pytest.mark.parametrize(
@@ -529,126 +532,126 @@ def test_an_agent_without_an_interval_runs_only_when_woken(play: Play) -> None:
     ],
 )
 def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
-    play: Play, keys: dict[str, str], heard: str
+    make_world: MakeWorld, keys: dict[str, str], heard: str
 ) -> None:
     days = "calendars: {weekend: {days: sat-sun}}\nlimits: {wake_keep: 3d}\n"
-    world = play(days + agent(interval="none", **keys) + BACKUP.replace("0 3 * * *", "0 3 * * 6"), start="2026-03-07 02:00")
+    world = make_world(days + agent(interval="none", **keys) + BACKUP.replace("0 3 * * *", "0 3 * * 6"), start="2026-03-07 02:00")
     world.run(days=3)
-    assert [line for line in world.story("ops") if "skipped" not in line] == [heard]
-    assert len(world.story("ops")) == 2
-    assert "By cron backup" in world.asked[-1].stdin
+    assert [line for line in world.history("ops") if "skipped" not in line] == [heard]
+    assert len(world.history("ops")) == 2
+    assert "By cron backup" in world.calls[-1].stdin
 
 
-def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(play: Play) -> None:
-    world = play(agent(interval="none", active_hours='"08:00-12:00"'))
+def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", active_hours='"08:00-12:00"'))
     world.run(seconds=5)
-    world.ask(HoldLane("ops", "chat", at("2026-03-02 12:30")))
+    world.request(HoldLane("ops", "chat", utc("2026-03-02 12:30")))
     world.wake("ops", "look")
     world.run(days=1, hours=1)
-    assert world.story() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
 
 
-def test_an_agent_without_an_interval_runs_a_deferred_wake_after_its_pause(play: Play) -> None:
-    world = play(agent(interval="none"))
-    for until, resumed in ((at("2026-03-02 09:00"), "09:00"), (None, "14:00")):
+def test_an_agent_without_an_interval_runs_a_deferred_wake_after_its_pause(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none"))
+    for until, resumed in ((utc("2026-03-02 09:00"), "09:00"), (None, "14:00")):
         world.pause(("heartbeat", "ops"), until)
         world.wake("ops", "look")
         world.run(hours=2)
         world.resume(("heartbeat", "ops"))
         world.run(hours=2)
-        assert world.story()[-1] == f"03-02 {resumed} api ok heartbeat_ok"
-    assert len(world.story()) == 4
+        assert world.history()[-1] == f"03-02 {resumed} api ok heartbeat_ok"
+    assert len(world.history()) == 4
 
 
-def test_an_agent_without_an_interval_retries_a_wake_with_growing_delays(play: Play) -> None:
-    world = play(agent(interval="none", retries="0"))
-    world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 6 else 1
+def test_an_agent_without_an_interval_retries_a_wake_with_growing_delays(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda call: "HEARTBEAT_OK" if len(world.calls) == 6 else 1
     world.wake("ops", "look")
     world.run(hours=12)
-    assert world.story() == [
+    assert world.history() == [
         *(f"03-02 {slot} api failed exit" for slot in ("08:00", "08:01", "08:06", "08:36", "10:36")),
         "03-02 12:36 api ok heartbeat_ok",
     ]
-    assert "look" in world.asked[-1].stdin
-    world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 8 else 1
+    assert "look" in world.calls[-1].stdin
+    world.scripts["ops"] = lambda call: "HEARTBEAT_OK" if len(world.calls) == 8 else 1
     world.wake("ops", "look again")
     world.run(hours=1)
-    assert world.story()[-2:] == ["03-02 20:00 api failed exit", "03-02 20:01 api ok heartbeat_ok"]
+    assert world.history()[-2:] == ["03-02 20:00 api failed exit", "03-02 20:01 api ok heartbeat_ok"]
 
 
-def test_retries_of_an_agent_without_an_interval_obey_wake_gap_and_wake_keep(play: Play) -> None:
-    world = play("limits: {wake_gap: 10m, wake_keep: 3h}\n" + agent(interval="none", retries="0"))
-    world.scripts["ops"] = lambda asked: 1
+def test_retries_of_an_agent_without_an_interval_obey_wake_gap_and_wake_keep(make_world: MakeWorld) -> None:
+    world = make_world("limits: {wake_gap: 10m, wake_keep: 3h}\n" + agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda call: 1
     world.wake("ops", "look")
     world.run(days=2)
-    assert [f"{asked.at:%H:%M}" for asked in world.asked] == ["08:00", "08:10", "08:20", "08:50", "10:50"]
+    assert [f"{call.at:%H:%M}" for call in world.calls] == ["08:00", "08:10", "08:20", "08:50", "10:50"]
     assert results(world)[-1] == "expired"
 
 
-def test_an_agent_without_an_interval_runs_a_wake_once_its_precheck_works(play: Play) -> None:
-    world = play(agent(interval="none", precheck="{command: look, on_error: skip}"))
-    world.prechecks["ops"] = lambda asked: 3 if asked.at < at("2026-03-02 08:30") else "mail"
+def test_an_agent_without_an_interval_runs_a_wake_once_its_precheck_works(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", precheck="{command: look, on_error: skip}"))
+    world.prechecks["ops"] = lambda call: 3 if call.at < utc("2026-03-02 08:30") else "mail"
     world.wake("ops", "look")
     world.run(hours=3)
-    assert world.story() == [
+    assert world.history() == [
         *(f"03-02 {slot} api skipped precheck_failed" for slot in ("08:00", "08:01", "08:06")),
         "03-02 08:36 api ok heartbeat_ok",
     ]
 
 
-def test_an_agent_without_an_interval_does_not_retry_during_a_pause(play: Play) -> None:
-    world = play(agent(interval="none", retries="0"))
-    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "HEARTBEAT_OK"
+def test_an_agent_without_an_interval_does_not_retry_during_a_pause(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "HEARTBEAT_OK"
     world.wake("ops", "look")
     world.run(seconds=30)
-    world.pause(("heartbeat", "ops"), at("2026-03-02 10:00"))
+    world.pause(("heartbeat", "ops"), utc("2026-03-02 10:00"))
     world.run(hours=3)
-    assert world.story() == ["03-02 08:00 api failed exit", "03-02 08:01 api skipped paused", "03-02 10:00 api ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 api failed exit", "03-02 08:01 api skipped paused", "03-02 10:00 api ok heartbeat_ok"]
 
 
-def test_a_cancelled_woken_run_is_not_retried(play: Play) -> None:
-    world = play(agent(interval="none"))
-    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+def test_a_cancelled_woken_run_is_not_retried(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.wake("ops", "look")
-    world.ask(CancelRun(1))
+    world.request(CancelRun(1))
     world.run(hours=3)
-    assert world.story() == ["03-02 08:00 api abandoned cancelled"]
+    assert world.history() == ["03-02 08:00 api abandoned cancelled"]
 
 
-def test_an_agent_without_an_interval_runs_when_the_rate_limit_allows_it_again(play: Play) -> None:
-    world = play("limits: {wake_flood: 1 per 10m}\n" + agent(interval="none"))
+def test_an_agent_without_an_interval_runs_when_the_rate_limit_allows_it_again(make_world: MakeWorld) -> None:
+    world = make_world("limits: {wake_flood: 1 per 10m}\n" + agent(interval="none"))
     world.wake("ops", "one")
     world.run(minutes=1)
     world.wake("ops", "two")
     world.run(hours=1)
-    assert world.story() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:10 api ok heartbeat_ok"]
-    assert "two" in world.asked[-1].stdin
+    assert world.history() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:10 api ok heartbeat_ok"]
+    assert "two" in world.calls[-1].stdin
 
 
-def test_run_once_does_not_wait_for_an_agent_outside_its_hours(play: Play) -> None:
-    world = play(agent(interval="none", active_hours='"10:00-22:00"'))
+def test_run_once_does_not_wait_for_an_agent_outside_its_hours(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", active_hours='"10:00-22:00"'))
     world.wake("ops", "look")
     world.run(minutes=5)
     assert world.engine.is_idle(world.clock.now)
 
 
-def test_a_wake_starts_a_run_even_if_the_checklist_is_missing(play: Play) -> None:
-    world = play(agent(checklist="HEARTBEAT.md"))
+def test_a_wake_starts_a_run_even_if_the_checklist_is_missing(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md"))
     world.run(minutes=1)
     world.wake("ops", "look")
     world.run(minutes=1)
-    assert world.story() == ["03-02 08:00 interval skipped checklist_missing", "03-02 08:01 api ok heartbeat_ok"]
+    assert world.history() == ["03-02 08:00 interval skipped checklist_missing", "03-02 08:01 api ok heartbeat_ok"]
 
 
-def test_a_job_can_be_started_manually_unless_it_is_running(play: Play) -> None:
-    world = play(LAZY + BACKUP)
-    world.scripts["backup"] = lambda asked: Takes("", timedelta(minutes=5))
+def test_a_job_can_be_started_manually_unless_it_is_running(make_world: MakeWorld) -> None:
+    world = make_world(LAZY + BACKUP)
+    world.scripts["backup"] = lambda call: Delayed("", timedelta(minutes=5))
     world.run_job("backup")
     world.run(minutes=1)
     with pytest.raises(Refused, match="running already"):
         world.run_job("backup")
     world.run(minutes=10)
-    assert world.story("backup") == ["03-02 08:00 manual ok", "03-02 08:01 manual skipped already_running"]
+    assert world.history("backup") == ["03-02 08:00 manual ok", "03-02 08:01 manual skipped already_running"]
 
 
 THREE = """
@@ -660,11 +663,11 @@ cron:
 """
 
 
-def three(play: Play, more: str = "", jobs: str = THREE, **seconds: float) -> World:
+def three(make_world: MakeWorld, more: str = "", jobs: str = THREE, **seconds: float) -> World:
     """Three jobs that are due at 03:00, each with a duration in seconds."""
-    world = play(more + agent(interval="none") + jobs, start="2026-03-03 02:59")
+    world = make_world(more + agent(interval="none") + jobs, start="2026-03-03 02:59")
     took = {"short": 2, "middle": 5, "long": 20} | seconds
-    world.scripts = {name: lambda asked, name=name: Takes(f"{name} is done", timedelta(seconds=took[name])) for name in took}
+    world.scripts = {name: lambda call, name=name: Delayed(f"{name} is done", timedelta(seconds=took[name])) for name in took}
     return world
 
 
@@ -672,98 +675,101 @@ def woken(world: World) -> list[tuple[str, list[str]]]:
     """The start time of each run of the agent, and the jobs named in its prompt."""
     names = ("short", "middle", "long")
     return [
-        (f"{asked.at:%H:%M:%S}", [name for name in names if f"By cron {name}" in asked.stdin])
-        for asked in world.asked
-        if asked.name == "ops"
+        (f"{call.at:%H:%M:%S}", [name for name in names if f"By cron {name}" in call.stdin])
+        for call in world.calls
+        if call.name == "ops"
     ]
 
 
-def test_wakes_of_three_jobs_within_a_minute_start_one_run(play: Play) -> None:
-    world = three(play)
-    world.until("2026-03-03 03:10")
+def test_wakes_of_three_jobs_within_a_minute_start_one_run(make_world: MakeWorld) -> None:
+    world = three(make_world)
+    world.run_until("2026-03-03 03:10")
     assert woken(world) == [("03:00:20", ["short", "middle", "long"])]
     assert sorted(results(world)) == ["joined", "joined", "started"]
 
 
-def test_a_wake_waits_for_running_jobs_no_longer_than_the_gap(play: Play) -> None:
-    world = three(play, long=300)
-    world.until("2026-03-03 03:10")
+def test_a_wake_waits_for_running_jobs_no_longer_than_the_gap(make_world: MakeWorld) -> None:
+    world = three(make_world, long=300)
+    world.run_until("2026-03-03 03:10")
     assert woken(world) == [("03:00:32", ["short", "middle"]), ("03:05:00", ["long"])]
 
 
-def test_a_wake_also_waits_for_jobs_that_wait_for_capacity(play: Play) -> None:
-    world = three(play, "limits: {concurrency: 1}\n")
-    world.until("2026-03-03 03:10")
+def test_a_wake_also_waits_for_jobs_that_wait_for_capacity(make_world: MakeWorld) -> None:
+    world = three(make_world, "limits: {concurrency: 1}\n")
+    world.run_until("2026-03-03 03:10")
     assert woken(world) == [("03:00:27", ["short", "middle", "long"])]
 
 
 @pytest.mark.parametrize("keys", ["wake_on: failure", "wake_mode: next", "wake_heartbeat: []", "enabled: false"])
-def test_a_wake_does_not_wait_for_a_job_that_cannot_wake_the_agent(play: Play, keys: str) -> None:
-    world = three(play, jobs=THREE.replace("command: long", f"command: long, {keys}"))
-    world.until("2026-03-03 03:10")
+def test_a_wake_does_not_wait_for_a_job_that_cannot_wake_the_agent(make_world: MakeWorld, keys: str) -> None:
+    world = three(make_world, jobs=THREE.replace("command: long", f"command: long, {keys}"))
+    world.run_until("2026-03-03 03:10")
     ((at, named),) = woken(world)
     assert at == ("03:00:20" if keys == "wake_on: failure" else "03:00:05")
     assert named[:2] == ["short", "middle"]
 
 
-def test_a_wake_through_the_api_waits_for_no_job(play: Play) -> None:
-    world = three(play)
-    world.until("2026-03-03 03:00:03")
+def test_a_wake_through_the_api_waits_for_no_job(make_world: MakeWorld) -> None:
+    world = three(make_world)
+    world.run_until("2026-03-03 03:00:03")
     world.wake("ops", "look")
-    world.until("2026-03-03 03:10")
+    world.run_until("2026-03-03 03:10")
     assert woken(world) == [("03:00:03", ["short"]), ("03:00:33", ["middle", "long"])]
 
 
-def test_without_a_gap_each_job_wakes_at_once(play: Play) -> None:
-    world = three(play, "limits: {wake_gap: 0s}\n")
-    world.until("2026-03-03 03:10")
+def test_without_a_gap_each_job_wakes_at_once(make_world: MakeWorld) -> None:
+    world = three(make_world, "limits: {wake_gap: 0s}\n")
+    world.run_until("2026-03-03 03:10")
     assert [at for at, _ in woken(world)] == ["03:00:02", "03:00:05", "03:00:20"]
 
 
-def test_a_wake_that_waits_for_running_jobs_survives_a_crash(play: Play) -> None:
-    world = three(play)
-    world.until("2026-03-03 03:00:10")
-    world.off(seconds=5)
-    world.until("2026-03-03 03:10")
+def test_a_wake_that_waits_for_running_jobs_survives_a_crash(make_world: MakeWorld) -> None:
+    world = three(make_world)
+    world.run_until("2026-03-03 03:00:10")
+    world.downtime(seconds=5)
+    world.run_until("2026-03-03 03:10")
     assert woken(world) == [("03:00:15", ["short", "middle", "long"])]
-    assert "By cron long, outcome abandoned" in world.asked[-1].stdin
+    assert "By cron long, outcome abandoned" in world.calls[-1].stdin
 
 
-def test_setting_the_clock_back_does_not_prolong_the_wait_for_running_jobs(play: Play) -> None:
-    world = three(play, long=300)
-    world.until("2026-03-03 03:00:10")
+def test_setting_the_clock_back_does_not_prolong_the_wait_for_running_jobs(make_world: MakeWorld) -> None:
+    world = three(make_world, long=300)
+    world.run_until("2026-03-03 03:00:10")
     world.clock.now -= timedelta(hours=2)
     world.run(minutes=1)
     ((at, named),) = woken(world)
     assert (at, named) == ("01:00:10", ["short", "middle"])
 
 
-def test_wake_text_comes_before_the_output_of_the_job(play: Play) -> None:
-    world = play(LAZY + BACKUP.replace("ops}", "ops, wake_text: Compare it with yesterday.}"))
-    world.scripts["backup"] = lambda asked: "copied 12 files"
-    world.until("2026-03-03 03:01")
-    said = world.asked[-1].stdin
+def test_wake_text_comes_before_the_output_of_the_job(make_world: MakeWorld) -> None:
+    world = make_world(LAZY + BACKUP.replace("ops}", "ops, wake_text: Compare it with yesterday.}"))
+    world.scripts["backup"] = lambda call: "copied 12 files"
+    world.run_until("2026-03-03 03:01")
+    said = world.calls[-1].stdin
     assert (
         said.index("Compare it with yesterday.") < said.index('The cron job "backup" ended: ok') < said.index("| copied 12 files")
     )
 
 
-def test_a_job_without_a_command_only_wakes(play: Play) -> None:
-    world = play(LAZY + 'cron: {morning: {schedule: "0 3 * * *", wake_heartbeat: ops, wake_text: The day begins.}}\n')
-    world.until("2026-03-03 03:01")
-    assert (world.story("morning"), world.story("ops")[-1]) == (["03-03 03:00 schedule ok"], "03-03 03:00 cron ok heartbeat_ok")
-    assert "The day begins." in world.asked[-1].stdin
+def test_a_job_without_a_command_only_wakes(make_world: MakeWorld) -> None:
+    world = make_world(LAZY + 'cron: {morning: {schedule: "0 3 * * *", wake_heartbeat: ops, wake_text: The day begins.}}\n')
+    world.run_until("2026-03-03 03:01")
+    assert (world.history("morning"), world.history("ops")[-1]) == (
+        ["03-03 03:00 schedule ok"],
+        "03-03 03:00 cron ok heartbeat_ok",
+    )
+    assert "The day begins." in world.calls[-1].stdin
 
 
-def test_one_job_wakes_several_agents(play: Play) -> None:
+def test_one_job_wakes_several_agents(make_world: MakeWorld) -> None:
     two = agent(interval="none") + agent(interval="none").replace("agents:\n", "").replace("ops", "web")
-    world = play(two + BACKUP.replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]"))
-    world.until("2026-03-03 03:01")
-    assert [asked.name for asked in world.asked] == ["backup", "ops", "web"]
+    world = make_world(two + BACKUP.replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]"))
+    world.run_until("2026-03-03 03:01")
+    assert [call.name for call in world.calls] == ["backup", "ops", "web"]
 
 
-def test_the_output_of_a_job_is_delivered_to_its_channel(play: Play) -> None:
-    world = play(LAZY + BACKUP.replace("wake_heartbeat: ops", "deliver: log"))
-    world.scripts["backup"] = lambda asked: "copied 12 files\n"
-    world.until("2026-03-04 03:01")
-    assert [text for _, name, text in world.said if name == "backup"] == ["copied 12 files", "copied 12 files"]
+def test_the_output_of_a_job_is_delivered_to_its_channel(make_world: MakeWorld) -> None:
+    world = make_world(LAZY + BACKUP.replace("wake_heartbeat: ops", "deliver: log"))
+    world.scripts["backup"] = lambda call: "copied 12 files\n"
+    world.run_until("2026-03-04 03:01")
+    assert [text for _, name, text in world.delivered if name == "backup"] == ["copied 12 files", "copied 12 files"]

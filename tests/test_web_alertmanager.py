@@ -58,9 +58,9 @@ def wake_by(body: dict[str, Any]) -> Wake:
 def test_a_firing_alert_becomes_a_beat_whose_prompt_holds_it(daemon: WebDaemon) -> None:
     reply = daemon.post(WAKE, notification(alert()), WAKER)
     assert (reply.status, list(reply.data)) == (200, ["wake"])
-    (run,) = [row for row in daemon.do(lambda: daemon.world.rows("ops")) if row["trigger"] == "webhook"]
+    (run,) = [row for row in daemon.do(lambda: daemon.world.records("ops")) if row["trigger"] == "webhook"]
     assert run["outcome"] == "alert"
-    prompt = daemon.world.asked[-1].stdin
+    prompt = daemon.world.calls[-1].stdin
     assert 'By webhook heartbeatd {}:{alertname="DiskFull"}:\n<data-' in prompt
     assert (
         "Alertmanager notifies: firing.\n\n"
@@ -74,11 +74,11 @@ def test_a_firing_alert_becomes_a_beat_whose_prompt_holds_it(daemon: WebDaemon) 
 
 
 def test_a_resolved_alert_starts_no_run_and_waits_for_the_next_one(daemon: WebDaemon) -> None:
-    before = len(daemon.world.asked)
+    before = len(daemon.world.calls)
     assert daemon.post(WAKE, notification(alert(status="resolved")), WAKER).status == 200
-    assert len(daemon.world.asked) == before
+    assert len(daemon.world.calls) == before
     daemon.do(lambda: daemon.world.run(minutes=31))
-    told = [asked.stdin for asked in daemon.world.asked[before:] if asked.name == "ops"]
+    told = [call.stdin for call in daemon.world.calls[before:] if call.name == "ops"]
     assert ["DiskFull: resolved" in prompt for prompt in told] == [True]
     assert "until: 2026-03-02T08:10:00Z" in told[0]
 
@@ -154,8 +154,8 @@ def test_an_alert_with_odd_values_is_shown_as_far_as_it_can_be_read(odd: Any) ->
 @pytest.mark.parametrize("odd", [{"receiver": "\ud800", "groupKey": "\udfff"}, {"truncatedAlerts": int("9" * 4300)}])
 def test_half_characters_and_numbers_without_end_stop_nothing(daemon: WebDaemon, odd: dict[str, Any]) -> None:
     assert daemon.post(WAKE, notification(alert(), **odd), WAKER).status == 200
-    assert daemon.do(lambda: daemon.world.story("ops"))[-1].startswith("03-02 08:00 webhook alert")
-    assert "Left out" not in daemon.world.asked[-1].stdin
+    assert daemon.do(lambda: daemon.world.history("ops"))[-1].startswith("03-02 08:00 webhook alert")
+    assert "Left out" not in daemon.world.calls[-1].stdin
 
 
 def test_a_token_wakes_only_the_agents_that_it_is_good_for(daemon: WebDaemon) -> None:

@@ -177,7 +177,7 @@ def test_a_wake_can_be_followed_to_its_run(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/agents/web/wake", {"text": "look again"}, CHIEF).data["wake"]
     told = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data
     assert (told["state"], told["source"], told["name"], told["run"]["outcome"]) == ("ended", "api", "web", "ok")
-    assert "look again" in daemon.world.asked[-1].stdin
+    assert "look again" in daemon.world.calls[-1].stdin
 
 
 def wakes(daemon: WebDaemon) -> list[tuple[Any, ...]]:
@@ -270,7 +270,7 @@ def test_a_late_result_is_accepted_once_and_delivered(daemon: WebDaemon) -> None
     run = unanswered(daemon, "ops")
     took = daemon.post(f"/api/v1/runs/{run}/result", {"text": "ALERT: the tape is torn"}, OPSMAN)
     assert daemon.get(f"/api/v1/runs/{took.data['run']}", OPSMAN).data["trigger"] == "result"
-    assert "ALERT: the tape is torn" in [text for _, _, text in daemon.world.said]
+    assert "ALERT: the tape is torn" in [text for _, _, text in daemon.world.delivered]
     again = daemon.post(f"/api/v1/runs/{run}/result", {"text": "again"}, OPSMAN)
     assert (again.status, again.code) == (409, "already_reported")
 

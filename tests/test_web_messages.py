@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from servers.scripted import Server, reply
 from web_daemon import CONFIG, TOKENS, WebDaemon
-from world import Takes
+from world import Delayed
 
 from scheduler.channels.message import DeliveryResult
 
@@ -22,8 +22,8 @@ def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
     """`web` always has something to say, and nothing arrives."""
     channel = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
     with WebDaemon(tmp_path, channel + CONFIG.replace("deliver: log", "deliver: hook")) as daemon:
-        daemon.world.sends = lambda delivery: DeliveryResult("dead", "400")
-        daemon.world.scripts = {"web": lambda asked: f"web at {asked.at}", "ops": lambda asked: f"ops at {asked.at}"}
+        daemon.world.send = lambda delivery: DeliveryResult("dead", "400")
+        daemon.world.scripts = {"web": lambda call: f"web at {call.at}", "ops": lambda call: f"ops at {call.at}"}
         daemon.do(lambda: daemon.world.run(minutes=30))
         daemon.do(daemon.world.settle)
         yield daemon
@@ -48,7 +48,7 @@ def message_for(daemon: WebDaemon, name: str) -> int:
 
 def test_a_message_is_sent_again(daemon: WebDaemon) -> None:
     message = message_for(daemon, "web")
-    daemon.world.sends = lambda delivery: DeliveryResult("delivered")
+    daemon.world.send = lambda delivery: DeliveryResult("delivered")
     answer = daemon.post(f"/api/v1/outbox/{message}/retry", {}, CHIEF)
     assert (answer.status, answer.data) == (200, {"message": message, "channel": "hook"})
     assert message not in [each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"]]
@@ -74,7 +74,7 @@ def test_only_a_token_for_its_agent_can_change_a_message(daemon: WebDaemon, verb
 
 
 def test_a_run_in_progress_is_cancelled(daemon: WebDaemon) -> None:
-    daemon.world.scripts["web"] = lambda asked: Takes("late", timedelta(minutes=5))
+    daemon.world.scripts["web"] = lambda call: Delayed("late", timedelta(minutes=5))
     daemon.do(lambda: daemon.world.run(minutes=30))
     run = daemon.get("/api/v1/runs?name=web&limit=1", READER).data["runs"][0]
     assert run["state"] == "running"

@@ -78,7 +78,7 @@ class WebDaemon:
         self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._engine = threading.Thread(target=self._live, daemon=True)
         self._engine.start()
-        self.world: World = self.do(lambda: World(folder, yaml, scripts={"ops": lambda asked: TEXT}))
+        self.world: World = self.do(lambda: World(folder, yaml, scripts={"ops": lambda call: TEXT}))
         self.do(self.world.settle)
         self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")
         self.reloader = Reloader(

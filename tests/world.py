@@ -1,4 +1,4 @@
-"""A world for stories: the real engine over a real SQLite file, with clocks that a test turns and agents that follow a script."""
+"""The world of end-to-end tests: the real engine and a real SQLite file, with simulated clocks, agents and channels."""
 
 from __future__ import annotations
 
@@ -38,63 +38,63 @@ QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
 
 
-def at(text: str) -> datetime:
-    """A UTC instant from `2026-03-02 08:00[:00]`."""
+def utc(text: str) -> datetime:
+    """The time in UTC given as `2026-03-02 08:00[:00]`."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 @dataclass
 class Clock:
-    """The wall and the steady clock; only a test moves them."""
+    """The wall clock and the monotonic clock. Only tests move them."""
 
     now: datetime
-    steady: float = 1000.0
+    monotonic: float = 1000.0
 
-    def forward(self, by: timedelta) -> None:
+    def advance(self, by: timedelta) -> None:
         self.now += by
-        self.steady += by.total_seconds()
+        self.monotonic += by.total_seconds()
 
     def read(self) -> ClockReading:
-        return ClockReading(self.now, self.steady)
+        return ClockReading(self.now, self.monotonic)
 
 
 @dataclass
-class Asked:
-    """One time that an agent or a command was started: when (by both clocks), which, and what it was given."""
+class AgentCall:
+    """One start of an agent, a command or a precheck: when (by both clocks), the entry, and its input."""
 
     at: datetime
     name: str
     stdin: str
     env: Mapping[str, object]
-    steady: float = 0.0
+    monotonic: float = 0.0
 
 
 @dataclass
-class Takes:
-    """A script's way to say: this answer takes so long."""
+class Delayed:
+    """An answer of a script that takes some time."""
 
     answer: Any
-    time: timedelta
+    delay: timedelta
 
 
-Script = Callable[[Asked], Any]
+Script = Callable[[AgentCall], Any]
 
 
-class Inline:
-    """Carries tasks through in virtual time: each ends when its script says, at once unless it says otherwise."""
+class VirtualExecutor:
+    """Executes tasks in virtual time. A task ends at once unless its script returns `Delayed`."""
 
-    def __init__(self, clock: Clock, carry: Callable[[Any], tuple[Any, timedelta]]) -> None:
+    def __init__(self, clock: Clock, execute: Callable[[Any], tuple[Any, timedelta]]) -> None:
         self._clock = clock
-        self._carry = carry
+        self._execute = execute
         self._tasks: dict[int, tuple[Any, Any, datetime]] = {}
 
     def submit(self, number: int, task: Any) -> None:
-        result, takes = self._carry(task)
-        self._tasks[number] = (task, result, self._clock.now + takes)
+        result, duration = self._execute(task)
+        self._tasks[number] = (task, result, self._clock.now + duration)
 
     def results(self) -> list[tuple[int, Done[Any, Any]]]:
         ended = [(number, kept) for number, kept in self._tasks.items() if kept[2] <= self._clock.now]
-        return [(number, Done(task, *_parted(result))) for number, (task, result, _) in ended]
+        return [(number, Done(task, *_result_or_error(result))) for number, (task, result, _) in ended]
 
     def ack(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -106,7 +106,7 @@ class Inline:
     def cancel(self, number: int, why: str) -> None:
         if number in self._tasks:
             task, result, _ = self._tasks[number]
-            self._tasks[number] = (task, _cut(result, why), self._clock.now)
+            self._tasks[number] = (task, _cancelled_result(result, why), self._clock.now)
 
     def give_up(self, number: int, done: Done[Any, Any]) -> None:
         self._tasks[number] = (done.task, done.result, self._clock.now)
@@ -115,12 +115,12 @@ class Inline:
         return min((ends for _, _, ends in self._tasks.values()), default=None)
 
 
-def _parted(result: Any) -> tuple[Any, BaseException | None]:
+def _result_or_error(result: Any) -> tuple[Any, BaseException | None]:
     return (None, result) if isinstance(result, BaseException) else (result, None)
 
 
-def _cut(result: Any, why: str) -> Any:
-    """What a runner says of a child that was ended from outside."""
+def _cancelled_result(result: Any, why: str) -> Any:
+    """The result that a runner gives for a cancelled process."""
     from scheduler.model.outcome import Failure, Outcome
 
     return AttemptResult(Outcome.TIMEOUT if why == "timeout" else Outcome.FAILED, Failure.TIMEOUT, error=why, transient=True)
@@ -128,10 +128,10 @@ def _cut(result: Any, why: str) -> Any:
 
 @dataclass
 class World:
-    """`World(tmp_path, yaml)`; then `run(minutes=6)` and compare what `story()`, `asked` and `said` hold.
+    """`World(tmp_path, yaml)`, then `run(minutes=6)` and compare `history()`, `calls` and `delivered`.
 
-    An agent without a script is quiet; a command without one succeeds and prints nothing. A script gives a text, an exit code
-    (an int other than 0), an ProcessResult, `Takes(..)` or an exception to raise.
+    Without a script an agent answers HEARTBEAT_OK, and a command succeeds without output. A script returns a text, an exit code
+    (an int other than 0), a `ProcessResult`, a `Delayed`, or an exception to raise.
     """
 
     folder: Path
@@ -139,58 +139,58 @@ class World:
     start: str = "2026-03-02 08:00"
     scripts: dict[str, Script] = field(default_factory=dict)
     prechecks: dict[str, Script] = field(default_factory=dict)
-    sends: Callable[[Delivery], DeliveryResult | Takes] = lambda _: DeliveryResult("delivered")
+    send: Callable[[Delivery], DeliveryResult | Delayed] = lambda _: DeliveryResult("delivered")
     environ: dict[str, str] = field(default_factory=dict)
-    reserve: int = 4096  # bytes; hardly any story needs it whole
-    places: Callable[[int], int] = lambda wanted: wanted  # how many of so many runs the system has room for
-    takes: dict[str, timedelta] = field(default_factory=dict)  # how long each attempt of an entry takes, whoever is asked
+    reserve: int = 4096  # bytes; hardly any test needs the full reserve
+    capacity: Callable[[int], int] = lambda wanted: wanted  # from wanted runs to the number that the system has resources for
+    durations: dict[str, timedelta] = field(default_factory=dict)  # of each attempt, by entry name
 
     def __post_init__(self) -> None:
-        self.clock = Clock(at(self.start))
-        self.asked: list[Asked] = []
-        self.prechecked: list[Asked] = []
-        self.said: list[tuple[datetime, str, str]] = []
+        self.clock = Clock(utc(self.start))
+        self.calls: list[AgentCall] = []
+        self.precheck_calls: list[AgentCall] = []
+        self.delivered: list[tuple[datetime, str, str]] = []
         self.events: list[Event] = []
         self.config = self.folder / "config.yaml"
         self.config.write_text(self.yaml, "utf-8")
         self.state = self.folder / "state" / "heartbeatd.db"
         self.state.parent.mkdir(mode=0o700, exist_ok=True)
-        self.lives = 0
+        self.boot_count = 0
         self.boot()
 
     def boot(self, *, at_once: bool = False, survivors: Mapping[str, bool] | None = None, tzdata: str = "0") -> None:
-        """Begin a life of the daemon on the same database."""
-        self.lives += 1
+        """Start the daemon on the same database."""
+        self.boot_count += 1
         self.store = Store.open(self.state)
-        self.store.connection.execute("pragma synchronous = off")  # no story loses power, and most of its time would go into this
+        self.store.connection.execute("pragma synchronous = off")  # slow, and only needed against power cuts
         self.store.reserve.size = self.reserve
         self.inbox = Inbox(lambda: None)
-        self.runs = Inline(self.clock, self._carry)
-        self.deliveries = Inline(self.clock, self._send)
+        self.runs = VirtualExecutor(self.clock, self._execute)
+        self.deliveries = VirtualExecutor(self.clock, self._send)
         self.engine = Engine(
             self.store, self.plan(strict=False), self.runs, self.deliveries, self.inbox,
-            [self.events.append], f"life{self.lives}", random.Random(7), self.places,
+            [self.events.append], f"boot{self.boot_count}", random.Random(7), self.capacity,
         )  # fmt: skip
-        boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", tzdata)
+        boot = Boot(f"boot{self.boot_count}", 4000 + self.boot_count, "0", tzdata)
         self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
 
     def kill(self) -> None:
-        """The daemon is gone, as by kill -9: nothing is booked any more."""
+        """End the daemon as by kill -9: nothing more is recorded."""
         self.store.close()
 
     def stop(self) -> None:
-        """The daemon stops in order."""
+        """Stop the daemon in an orderly way."""
         self.engine.finish_boot(self.clock.read())
         self.store.close()
 
-    def off(self, **time: float) -> None:
-        """The daemon is down for a while (kill, time, boot)."""
+    def downtime(self, **time: float) -> None:
+        """Kill the daemon, let time pass, and start it again."""
         self.kill()
-        self.clock.forward(timedelta(**time))
+        self.clock.advance(timedelta(**time))
         self.boot()
 
     def run(self, **time: float) -> None:
-        """Let time pass."""
+        """Let time pass, with a tick whenever one is due or a task ends."""
         end = self.clock.now + timedelta(**time)
         while True:
             again_at = self.engine.tick(self.clock.read())
@@ -200,23 +200,24 @@ class World:
                 break
             if following == self.clock.now and not ends:
                 following += timedelta(milliseconds=1)
-            self.clock.forward(following - self.clock.now)
-        self.clock.forward(end - self.clock.now)
+            self.clock.advance(following - self.clock.now)
+        self.clock.advance(end - self.clock.now)
         self.settle()
 
     def settle(self) -> None:
-        """Take turns until nothing more happens at this very instant."""
+        """Tick until nothing more happens at the current time."""
         for _ in range(50):
             again_at = self.engine.tick(self.clock.read())
             if again_at > self.clock.now and not self.runs.results() and not self.deliveries.results():
                 return
-        raise AssertionError("the engine does not come to rest")
+        raise AssertionError("the engine does not settle")
 
-    def until(self, text: str) -> None:
-        """Let time pass until a UTC instant."""
-        self.run(seconds=(at(text) - self.clock.now).total_seconds())
+    def run_until(self, text: str) -> None:
+        """Let time pass until a time in UTC."""
+        self.run(seconds=(utc(text) - self.clock.now).total_seconds())
 
-    def ask(self, request: Request) -> Any:
+    def request(self, request: Request) -> Any:
+        """Submit a request, tick, and return its result."""
         future = self.inbox.submit(request)
         self.engine.tick(self.clock.read())
         return future.result(timeout=0)
@@ -225,43 +226,43 @@ class World:
         self, name: str, text: str = "", *, source: Trigger = Trigger.API, sender: str = "bot", token: str = "",
         cause: str | None = None,
     ) -> int:  # fmt: skip
-        return self.ask(WakeAgent(Wake(name, source=source, sender=sender, text=text, token=token), cause))
+        return self.request(WakeAgent(Wake(name, source=source, sender=sender, text=text, token=token), cause))
 
     def pause(self, key: Any, until: datetime | None = None) -> list[str]:
-        return self.ask(PauseEntries(key, until))
+        return self.request(PauseEntries(key, until))
 
     def resume(self, key: Any) -> list[str]:
-        return self.ask(ResumeEntries(key))
+        return self.request(ResumeEntries(key))
 
     def run_job(self, name: str) -> int:
-        return self.ask(RunJob(name, Trigger.MANUAL))
+        return self.request(RunJob(name, Trigger.MANUAL))
 
     def reload(self, yaml: str) -> Any:
         self.config.write_text(yaml, "utf-8")
-        return self.ask(AdoptPlan(self.plan()))
+        return self.request(AdoptPlan(self.plan()))
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
-        """What the config says by now; ConfigError for one that is wrong, with `strict` also for one that is past."""
+        """The plan of the current config file. Raises ConfigError if it is invalid, with `strict` also for times that have passed."""
         today = TimeCheck(self.clock.now, entries.has_seen_one_time_job, strict)
         return plan.make(load_config(self.config, self.environ, time_check=today).settings)
 
-    def rows(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
-        """The history, the oldest first."""
+    def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
+        """The run records, oldest first."""
         return run_history.list_runs(self.store.connection, name=name, limit=100_000, **filters)[::-1]
 
-    def story(self, name: str | None = None) -> list[str]:
-        """The history in short words: `08:30 interval ok heartbeat_ok`; a skip says how many slots it stands for."""
-        return [_told(row) for row in self.rows(name)]
+    def history(self, name: str | None = None) -> list[str]:
+        """The run records as short lines: `03-02 08:30 interval ok heartbeat_ok`, with `x4` for a record of four slots."""
+        return [_history_line(row) for row in self.records(name)]
 
     def write(self, name: str, text: str) -> Path:
-        """A file in an agent's folder."""
+        """Write a file below `agents/` and return its path."""
         path = self.folder / "agents" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
         return path
 
-    def _carry(self, claim: Claim) -> tuple[Any, timedelta]:
-        took = self.takes.get(claim.entry.name, timedelta())
+    def _execute(self, claim: Claim) -> tuple[Any, timedelta]:
+        took = self.durations.get(claim.entry.name, timedelta())
         elapsed = timedelta()
 
         async def start(
@@ -269,19 +270,19 @@ class World:
             timeout: timedelta | None = None,
         ) -> ProcessResult:  # fmt: skip
             nonlocal took, elapsed
-            asked = Asked(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.steady)
-            if timeout:  # only a precheck has a time of its own
-                self.prechecked.append(asked)
-                printed = self.prechecks[asked.name](asked)
-                if isinstance(printed, Takes):
-                    elapsed, printed = printed.time, printed.answer
-                return _ended(printed)
-            self.asked.append(asked)
+            call = AgentCall(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.monotonic)
+            if timeout:  # only prechecks have a timeout here
+                self.precheck_calls.append(call)
+                printed = self.prechecks[call.name](call)
+                if isinstance(printed, Delayed):
+                    elapsed, printed = printed.delay, printed.answer
+                return _process_result(printed)
+            self.calls.append(call)
             script = self.scripts.get(claim.entry.name)
-            answer = script(asked) if script else (QUIET if claim.entry.kind == "heartbeat" else "")
-            if isinstance(answer, Takes):
-                took, answer = answer.time, answer.answer
-            return _ended(answer)
+            answer = script(call) if script else (QUIET if claim.entry.kind == "heartbeat" else "")
+            if isinstance(answer, Delayed):
+                took, answer = answer.delay, answer.answer
+            return _process_result(answer)
 
         try:
             with lanes.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
@@ -294,21 +295,24 @@ class World:
             return surprise, took
 
     def _send(self, outgoing: Delivery) -> tuple[DeliveryResult, timedelta]:
-        answer = by_hand(outgoing) if outgoing.channel.kind == "log" else self.sends(outgoing)
-        if isinstance(answer, BaseException):  # as an executor says it
+        answer = send_by_transport(outgoing) if outgoing.channel.kind == "log" else self.send(outgoing)
+        if isinstance(answer, BaseException):  # as an executor reports it
             return answer, timedelta()
-        sent, took = (answer.answer, answer.time) if isinstance(answer, Takes) else (answer, timedelta())
+        sent, took = (answer.answer, answer.delay) if isinstance(answer, Delayed) else (answer, timedelta())
         if sent.state == "delivered":
-            self.said.append((self.clock.now, outgoing.message.name, outgoing.message.text))
+            self.delivered.append((self.clock.now, outgoing.message.name, outgoing.message.text))
         return sent, took
 
 
-def by_hand(outgoing: Delivery) -> DeliveryResult:
+MakeWorld = Callable[..., World]  # the fixture `make_world`: make_world(yaml, **fields of World)
+
+
+def send_by_transport(outgoing: Delivery) -> DeliveryResult:
     """Send a message by the real transport of its channel."""
     return LOOP.run_until_complete(with_http(lambda http: delivery.send_delivery(outgoing, Children("test").start, http)))
 
 
-def _ended(answer: Any) -> ProcessResult:
+def _process_result(answer: Any) -> ProcessResult:
     if isinstance(answer, BaseException):
         raise answer
     if isinstance(answer, ProcessResult):
@@ -317,7 +321,7 @@ def _ended(answer: Any) -> ProcessResult:
     return ProcessResult(code, text.encode(), b"", truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
-def _told(row: dict[str, Any]) -> str:
+def _history_line(row: dict[str, Any]) -> str:
     words = [
         row["slot"][5:16].replace("T", " "),
         row["trigger"],
