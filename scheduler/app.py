@@ -52,7 +52,7 @@ from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer
-from scheduler.work import plan
+from scheduler.work import agent_calls, plan
 from scheduler.work.executor import LocalExecutor, WorkerLoop
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
@@ -295,7 +295,7 @@ class Daemon:
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
         begun = time.monotonic()
-        with lanes.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
+        with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
             elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
             return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)

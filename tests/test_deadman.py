@@ -21,7 +21,7 @@ from world import Clock, VirtualExecutor, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.deadman_switch import Ping, Pinger, send_ping
-from scheduler.engine.loop import EngineHealth
+from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Deadman
 

@@ -13,9 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from world import Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.engine.config_reload import ReloadState
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import EngineHealth
+from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
 from scheduler.store.database import open_read_only

@@ -31,7 +31,7 @@ from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.system import lanes
 from scheduler.system.process import Children
-from scheduler.work import plan
+from scheduler.work import agent_calls, plan
 from scheduler.work.executor import Done
 
 QUIET = "HEARTBEAT_OK"
@@ -285,7 +285,7 @@ class World:
             return _process_result(answer)
 
         try:
-            with lanes.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
+            with agent_calls.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
 
                 def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
                     return claim.entry.carry(claim_in_lane, Resources(start, http), lambda: elapsed)

@@ -13,6 +13,7 @@ from scheduler.config.build.load import LoadedConfig
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
+from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
 from scheduler.system.file_watch import hash_of_file
 from scheduler.system.log import log_event
@@ -29,15 +30,6 @@ class Reloaded:
 
     diff: Diff
     warnings: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class ReloadState:
-    """How the last reload went; read by metrics and status."""
-
-    successful: bool
-    succeeded_at: datetime
-    problem: str | None = None
 
 
 class Reloader:

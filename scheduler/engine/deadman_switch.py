@@ -10,7 +10,7 @@ from scheduler.channels import deadman_ping
 from scheduler.channels.deadman_ping import Beat
 from scheduler.channels.http_post import HttpOptions
 from scheduler.channels.message import DeliveryResult
-from scheduler.engine.loop import EngineHealth
+from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.settings import Deadman
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event

@@ -6,7 +6,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -33,6 +33,7 @@ from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
+from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
@@ -74,21 +75,6 @@ class ClockReading:
 
     now: datetime
     steady: float
-
-
-@dataclass(slots=True)
-class EngineHealth:
-    """Whether the engine can do its work; `problem` is in words and None when it can. Read by other threads.
-
-    `tried_at` is its last turn, `ticked_at` the last one that could be written down.
-    """
-
-    problem: str | None = None
-    tried_at: datetime | None = None
-    ticked_at: datetime | None = None
-    busy: int = 0
-    pings: dict[str, int] = field(default_factory=lambda: {"delivered": 0, "failed": 0})  # of the dead man's switch
-    jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
 
 
 class Engine:

@@ -11,10 +11,8 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from scheduler.model.entry import Claim
 
 OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 KERNEL_LOCKS = Path("/proc/locks")
@@ -81,20 +79,6 @@ class Lanes:
 def lanes_beside(state: Path) -> Lanes:
     """The lanes of the agents whose database this is."""
     return Lanes(state.with_name("lanes"))
-
-
-@contextmanager
-def lane_of_claim(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
-    """The claim as its worker is to see it, with the descriptor that its children are to inherit.
-
-    The lane that its entry needs is kept within the context. Where it is not free, or held over HTTP, the claim is `busy`.
-    """
-    lane = claim.entry.lane
-    if lane is None or claim.busy:
-        yield claim, ()
-        return
-    with lanes.lock_if_free(lane) as fd:
-        yield (replace(claim, busy=True), ()) if fd is None else (claim, (fd,))
 
 
 def _create_lock_file(path: Path) -> int:

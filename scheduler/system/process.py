@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from typing import Literal
 
 from heartbeat.runners import ProcessResult
+from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
-from scheduler.model.secret import Secret
 from scheduler.system.file_limits import is_scarcity
 
 Why = Literal["timeout", "cancelled", "shutdown"]
@@ -102,7 +102,7 @@ class Children:
 def child_environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
     """All that a child sees: PATH, HOME and LANG of ours, then `env` with its secrets in plain text, then the mark."""
     ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    return ours | {name: _reveal_value(value) for name, value in env.items()} | {RUN_ID_VARIABLE: mark}
+    return ours | {name: reveal_secret(value) for name, value in env.items()} | {RUN_ID_VARIABLE: mark}
 
 
 class BoundedOutput:
@@ -324,10 +324,6 @@ def _signal_group(group: int, number: int) -> bool:
     except PermissionError:  # there is somebody, but he changed his user
         return True
     return True
-
-
-def _reveal_value(value: object) -> str:
-    return value.reveal() if isinstance(value, Secret) else str(value)
 
 
 def _not_started(problem: str | None, why: Why | None) -> ProcessResult:

@@ -12,8 +12,7 @@ from itertools import chain, islice, product
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 
 from heartbeat.runners import Tokens
-from scheduler.engine.config_reload import ReloadState
-from scheduler.engine.loop import EngineHealth
+from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import (
     AttemptStarted,
     BreakerMoved,

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from scheduler.engine.config_reload import Reloaded, ReloadState
+from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
-from scheduler.engine.loop import EngineHealth
+from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.settings import Settings
 from scheduler.telemetry.metrics import Metrics
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from heartbeat.threads import in_daemon_thread
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome, Skip
+from scheduler.system.lanes import Lanes
 
 NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any text"
 
@@ -139,3 +141,17 @@ async def make_workspace(workspace: Path, program: object) -> None:
 def read_workspace_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
     """Files of the workspace by name, each with its text, or why it cannot be read."""
     return tuple((name, read_file(workspace, name)) for name in names)
+
+
+@contextmanager
+def lane_of_claim(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
+    """The claim as its worker is to see it, with the descriptor that its children are to inherit.
+
+    The lane that its entry needs is kept within the context. Where it is not free, or held over HTTP, the claim is `busy`.
+    """
+    lane = claim.entry.lane
+    if lane is None or claim.busy:
+        yield claim, ()
+        return
+    with lanes.lock_if_free(lane) as fd:
+        yield (replace(claim, busy=True), ()) if fd is None else (claim, (fd,))

@@ -1,0 +1,31 @@
+"""The health of the daemon for metrics, status and health probes: the state of its main loop, and its last reload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(slots=True)
+class EngineHealth:
+    """Whether the engine can do its work. Other threads read it.
+
+    `problem` says what is wrong, or is None. `tried_at` is the time of the last tick, `ticked_at` that of the last one committed.
+    `busy` counts the ticks that could not be committed.
+    """
+
+    problem: str | None = None
+    tried_at: datetime | None = None
+    ticked_at: datetime | None = None
+    busy: int = 0
+    pings: dict[str, int] = field(default_factory=lambda: {"delivered": 0, "failed": 0})  # to the dead man's switch
+    jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
+
+
+@dataclass(slots=True)
+class ReloadState:
+    """The result of the last reload of config.yaml."""
+
+    successful: bool
+    succeeded_at: datetime
+    problem: str | None = None
