@@ -109,7 +109,7 @@ def test_the_json_has_the_runs_a_week_if_an_interval_does_not_fit_its_hours(
     assert main(["check", "-c", config(tmp_path, text), "--format", "json"]) == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]
     assert warning["path"] == "agents.ops.heartbeat.interval"
-    assert warning["message"].startswith("6h fits badly into the active hours, which leave 7 beats a week; ")
+    assert warning["message"].startswith("6h does not fit the active hours, which allow 7 runs a week; ")
 
 
 def test_overrides_from_the_environment_are_listed(
@@ -193,7 +193,7 @@ def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None
     assert {"agents", "cron", "defaults"} <= json.loads(capsys.readouterr().out)["properties"].keys()
 
 
-LEFT_OUT = "links are not followed, so that it is left out of the prompt"
+LEFT_OUT = "links are not followed, so it is left out of the prompt"
 NEEDS = """\
 channels: {pager: {kind: command, argv: [no-such-pager]}}
 defaults: {heartbeat: {interval: 30m, deliver: log}, agent: {runner: {kind: command, argv: [cat]}}}
@@ -233,12 +233,12 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
         ["channels.pager.argv", "there is no program 'no-such-pager'; PATH is /usr/bin:/bin"],
         ["agents.here.context[1]", f"agents/here/link.md is a link, and {LEFT_OUT}"],
         ["agents.here.context[2]", f"agents/here/far.md is a link that leads outside the workspace, and {LEFT_OUT}"],
-        ["agents.here.context[3]", "agents/here/LARGE.md is larger than 64 KiB, so that it is left out of the prompt"],
-        ["agents.here.context[4]", "agents/here/FOLDER is no regular file, so that it is left out of the prompt"],
+        ["agents.here.context[3]", "agents/here/LARGE.md is larger than 64 KiB, so it is left out of the prompt"],
+        ["agents.here.context[4]", "agents/here/FOLDER is not a regular file, so it is left out of the prompt"],
         ["agents.here.runner.argv", "there is no program agents/here/agent.sh"],
         [
             "agents.here.heartbeat.checklist",
-            "agents/here/HEARTBEAT.md is a link, and links are not followed, so that its runs are skipped",
+            "agents/here/HEARTBEAT.md is a link, and links are not followed, so its runs are skipped",
         ],
         ["agents.here.heartbeat.precheck.command", "there is no program 'new-mail'; PATH is /usr/bin:/bin"],
         ["agents.away.workspace", "the folder agents/away does not exist; do: mkdir -p agents/away"],

@@ -178,7 +178,7 @@ def test_a_suggestion_keeps_the_bounds_that_hold_for_the_entry(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("span", "advice"),
-    [("25h", "'25h' is too long; write 24h or less"), ("0s", "'0s' is no time at all; write 90s, 30m or 1h30m")],
+    [("25h", "'25h' is too long; write 24h or less"), ("0s", "'0s' is zero; write 90s, 30m or 1h30m")],
 )
 def test_a_time_to_answer_in_is_more_than_none_and_a_day_at_most(tmp_path: Path, span: str, advice: str) -> None:
     runner = '{kind: http, url: "http://127.0.0.1:1/"}'

@@ -37,25 +37,25 @@ TOOL = "{budget: {usd_per_run: 0.02}}"
 
 # fmt: off
 FAULTS = [
-    ("usd_per_day: 0.50", "usd_per_day: -1", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: -1 is out of bounds; write USD from 0.0001 to 1,000,000"),
+    ("usd_per_day: 0.50", "usd_per_day: -1", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: -1 is out of range; write USD from 0.0001 to 1,000,000"),
     ("usd_per_day: 0.50", "usd_per_day: lots", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: 'lots' is not an amount of USD; write a number, like 0.50"),
     ("usd_per_day: 0.50", "usd_per_day: .inf", 'config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: inf is not an amount of USD; write a number, like 0.50'),
-    ("tokens_per_day: 200k", "tokens_per_day: 0", "config.yaml:12:51: agents.ops.heartbeat.budget.tokens_per_day: 0 is out of bounds; write an amount from 1 to 1000000k"),
-    ("runs_per_day: 60", "runs_per_day: 0", "config.yaml:12:71: agents.ops.heartbeat.budget.runs_per_day: 0 is out of bounds; write a number from 1 to 1000000"),
+    ("tokens_per_day: 200k", "tokens_per_day: 0", "config.yaml:12:51: agents.ops.heartbeat.budget.tokens_per_day: 0 is out of range; write an amount from 1 to 1000000k"),
+    ("runs_per_day: 60", "runs_per_day: 0", "config.yaml:12:71: agents.ops.heartbeat.budget.runs_per_day: 0 is out of range; write a number from 1 to 1000000"),
     (BUDGET, "budget: none", "config.yaml:12:15: agents.ops.heartbeat.budget: 'none' is not known here; write {runs_per_day: 60} or unlimited"),
     (BUDGET, "budget: 0.5", 'config.yaml:12:15: agents.ops.heartbeat.budget: 0.5 is not known here; write {usd_per_day: 0.5}'),
     ("runs_per_day", "run_per_day", "config.yaml:12:57: agents.ops.heartbeat.budget.run_per_day: unknown key; did you mean runs_per_day?"),
-    ("input: 1.0", "input: 1e308", "config.yaml:4:36: prices.claude-haiku-5-5.input: 1e+308 is out of bounds; write USD per million tokens, 1,000,000 at most"),
-    ("input: 1.0", "input: -1.0", "config.yaml:4:36: prices.claude-haiku-5-5.input: -1.0 is less than nothing; write USD per million tokens, like 3.0"),
+    ("input: 1.0", "input: 1e308", "config.yaml:4:36: prices.claude-haiku-5-5.input: 1e+308 is out of range; write USD per million tokens, 1,000,000 at most"),
+    ("input: 1.0", "input: -1.0", "config.yaml:4:36: prices.claude-haiku-5-5.input: -1.0 is negative; write USD per million tokens, like 3.0"),
     (BUDGET, "budget: {usd_per_day: 0.05}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one run may take 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
     (BUDGET, "budget: {tokens_per_day: 50k}", "config.yaml:12:32: agents.ops.heartbeat.budget.tokens_per_day: one run may take 52,000 tokens (50,000 tokens in, 2,000 out); write 52000 or more, or a smaller max_input_tokens"),
     (BUDGET, "budget: {usd_per_day: 0.10}\n      decide: {model: claude-haiku-5-5}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one run may take 0.145 USD (50,000 tokens in, 2,000 and 2,000 out); write 0.145 or more, or a smaller usd_per_run"),
-    ("usd_per_run: 0.10", "usd_per_run: 0.0105", "config.yaml:12:88: agents.ops.heartbeat.budget.usd_per_run: this leaves no room for a prompt beside the answers; write 0.0125 or more, or a smaller max_output_tokens"),
+    ("usd_per_run: 0.10", "usd_per_run: 0.0105", "config.yaml:12:88: agents.ops.heartbeat.budget.usd_per_run: the answers alone may use all of it; write 0.0125 or more, or a smaller max_output_tokens"),
     (LIMITS, "limits: {budget: {usd_per_day: 0.06}}", "config.yaml:12:7: agents.ops.heartbeat.budget: one run may take 0.0725 USD (50,000 tokens in, 2,000 out), more than limits.budget.usd_per_day allows; write a smaller usd_per_run, or raise the limit to 0.0725"),
-    ("claude-haiku-5-5: {input: 1.0, output: 5.0}", "x: {input: 1, output: 5}", 'config.yaml:12:7: agents.ops.heartbeat.budget: usd_per_day cannot hold, for "claude-haiku-5-5" has no price; write prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}'),
-    (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot hold, for nobody knows what its runner takes; write budget: {usd_per_run: 0.10}, the most that one run takes, or 0 where that is nothing"),
+    ("claude-haiku-5-5: {input: 1.0, output: 5.0}", "x: {input: 1, output: 5}", 'config.yaml:12:7: agents.ops.heartbeat.budget: usd_per_day cannot be enforced, because "claude-haiku-5-5" has no price; write prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}'),
+    (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot be enforced, because the usage of its runner is unknown; write budget: {usd_per_run: 0.10}, the most that one run may cost, or 0 if it costs nothing"),
     (TOOL, "{budget: {usd_per_day: 0.01, usd_per_run: 0.02}}", "config.yaml:15:39: agents.tool.heartbeat.budget.usd_per_day: one run may take 0.02 USD; write 0.02 or more, or a smaller usd_per_run"),
-    (TOOL, "{budget: {tokens_per_day: 1m, usd_per_run: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot hold, for nobody knows what its runner takes; write usd_per_day and usd_per_run instead, or usd_per_run: 0 where it takes nothing"),
+    (TOOL, "{budget: {tokens_per_day: 1m, usd_per_run: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot be enforced, because the usage of its runner is unknown; write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"),
     (LIMITS, "limits: {budget: {usd_per_run: 1}}", 'config.yaml:2:19: limits.budget.usd_per_run: unknown key here; it belongs under cron.NAME.budget or agents.NAME.heartbeat.budget'),
 ]
 
@@ -87,9 +87,9 @@ def test_a_budget_that_is_never_reached_is_a_warning(tmp_path: Path, right: str,
 
 def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_to_write(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
-    line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if you mean it"
+    line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if that is intended"
     assert warnings(tmp_path, text) == [
-        f"config.yaml:6:1: agents: nothing bounds what is spent by 1 agent that asks a model; {line}"
+        f"config.yaml:6:1: agents: no budget limits the spending of 1 agent that calls a model; {line}"
     ]
     assert warnings(tmp_path, text.replace("retries: 1", "budget: unlimited")) == []
     assert warnings(tmp_path, text.replace("limits: {}", LIMITS)) == []
@@ -99,7 +99,7 @@ def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_
 def test_jobs_that_ask_a_model_without_any_budget_are_told_the_line_that_bounds_them(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
-    told = f"nothing bounds what is spent by 1 job that asks a model; write {line}, or budget: unlimited if you mean it"
+    told = f"no budget limits the spending of 1 job that calls a model; write {line}, or budget: unlimited if that is intended"
     assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {told}"]
     assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
 
@@ -125,7 +125,7 @@ def test_a_jobs_prompt_has_a_budget_of_its_own_and_a_command_has_none(tmp_path: 
     assert allowances[Kind.CRON, "ask"].own is not None
     assert (Kind.CRON, "run") not in allowances
     assert complaints(tmp_path, text.replace("command: uptime", "command: uptime, budget: {runs_per_day: 3}"), ENVIRON) == [
-        "config.yaml:18:37: cron.run.budget: nobody is asked, for there is no prompt; remove budget, or write prompt: TEXT"
+        "config.yaml:18:37: cron.run.budget: this applies to a prompt, and the job has none; remove budget, or write prompt: TEXT"
     ]
 
 

@@ -183,7 +183,7 @@ def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Pat
 
 def test_what_only_the_whole_shows_is_told_at_the_default_too(tmp_path: Path) -> None:
     assert complaints(tmp_path, DEFAULTS.replace("deliver: log", "deliver: phone")) == [
-        "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is no channel of this file; write log, or declare it under channels:"
+        "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is not a declared channel; write log, or declare it under channels:"
     ]
 
 
@@ -233,8 +233,8 @@ def test_an_override_sets_a_value_by_its_path_and_is_named(tmp_path: Path) -> No
     [
         ("limits__concurrency", "many", "limits.concurrency: 'many' is not a whole number; write one from 1 to 1000"),
         ("limits__speed", "5", "limits.speed: unknown key"),
-        ("timezone__x", "5", "timezone: is not a map, so that nothing inside it can be set"),
-        ("state", "[", "a value is missing here, or a bracket that closes"),
+        ("timezone__x", "5", "timezone: is not a map, so nothing inside it can be set"),
+        ("state", "[", "a value or a closing bracket is missing here"),
         ("", "5", "this is not a path; write HEARTBEATD_SET__defaults__heartbeat__interval"),
     ],
 )
@@ -276,12 +276,12 @@ SHORT = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
 @pytest.mark.parametrize(
     ("interval", "hours", "left"),
     [
-        ("6h", '"08:00-12:00"', "leave 7 beats a week;"),
-        ("23h", DAILY, "leave 7 beats a week;"),
-        ("12h", DAILY, "leave 7 to 14 beats a week, depending on when the agent is first seen;"),
-        ("1h", SHORT, "leave 7 to 14 beats a week, depending on when the agent is first seen;"),
-        ("2d", "{start: '08:00', end: '18:00', days: mon-fri}", "leave 3 beats a week;"),
-        ("12h", "{start: '08:00', end: '09:00', days: sat}", "leave 1 beat a week;"),
+        ("6h", '"08:00-12:00"', "allow 7 runs a week;"),
+        ("23h", DAILY, "allow 7 runs a week;"),
+        ("12h", DAILY, "allow 7 to 14 runs a week, depending on when the agent is first seen;"),
+        ("1h", SHORT, "allow 7 to 14 runs a week, depending on when the agent is first seen;"),
+        ("2d", "{start: '08:00', end: '18:00', days: mon-fri}", "allow 3 runs a week;"),
+        ("12h", "{start: '08:00', end: '09:00', days: sat}", "allow 1 run a week;"),
     ],
 )
 def test_an_interval_that_fits_badly_into_the_hours_is_a_warning_with_the_beats_a_week(
@@ -289,8 +289,8 @@ def test_an_interval_that_fits_badly_into_the_hours_is_a_warning_with_the_beats_
 ) -> None:
     (warning,) = read(tmp_path, (BEAT % f"active_hours: {hours}").replace("30m", interval)).warnings
     assert str(warning).endswith(
-        f"config.yaml:1:76: agents.ops.heartbeat.interval: {interval} fits badly into the active hours, which {left}"
-        " change one of them, or name the times with schedule:"
+        f"config.yaml:1:76: agents.ops.heartbeat.interval: {interval} does not fit the active hours, which {left}"
+        " change one of them, or write the times with schedule:"
     )
 
 
@@ -322,7 +322,7 @@ def test_leaving_a_wake_to_the_next_slot_of_an_agent_that_has_none_is_a_warning(
     text = beat + "cron: {a: {every: 1h, wake_heartbeat: ops, wake_mode: next}}\n"
     (warning,) = read(tmp_path, text).warnings
     assert str(warning).endswith(
-        "config.yaml:2:55: cron.a.wake_mode: ops has no next slot, and hears of this when somebody else wakes it; write now"
+        "config.yaml:2:55: cron.a.wake_mode: ops has no schedule, so this wake waits until something else wakes the agent; write now"
     )
 
 
@@ -330,7 +330,7 @@ def test_waking_a_disabled_heartbeat_is_a_warning(tmp_path: Path) -> None:
     text = (BEAT % "enabled: false") + "cron: {a: {every: 1h, wake_heartbeat: ops}}\n"
     (warning,) = read(tmp_path, text).warnings
     assert str(warning).endswith(
-        "config.yaml:2:39: cron.a.wake_heartbeat: the heartbeat of ops is disabled, so that it will not wake"
+        "config.yaml:2:39: cron.a.wake_heartbeat: the heartbeat of ops is disabled, so it cannot be woken"
     )
 
 

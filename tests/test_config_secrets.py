@@ -156,7 +156,7 @@ def test_a_line_of_an_env_file_is_read_as_other_tools_read_it(tmp_path: Path, li
 @pytest.mark.parametrize(
     ("content", "mode", "problem"),
     [
-        ("A=b\n", 0o644, "has mode 0644, others could read it; do: chmod 600"),
+        ("A=b\n", 0o644, "has mode 0644, so other users can read it; do: chmod 600"),
         (f"A=b\n{CANARY}\n", 0o600, "line 2 of .env is not NAME=value"),
         (f"A=b\r\n\r\n# x\r\n\r\n{CANARY}\r\n", 0o600, "line 5 of .env is not NAME=value"),
         (f"\n\nA-B={CANARY}\n", 0o600, "line 3 of .env is not NAME=value"),

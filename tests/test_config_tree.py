@@ -71,7 +71,7 @@ def test_five_thousand_levels_are_refused_in_no_time(tmp_path: Path, opening: st
     text = "".join(" " * level + "a:\n" for level in range(5000)) if opening == "a:\n" else opening * 5000
     began = time.process_time()
     (line,) = complaints(tmp_path, text)
-    assert "more than 64 maps and lists stand inside each other" in line
+    assert "nested more than 64 deep" in line
     assert time.process_time() - began < 1
 
 
@@ -81,9 +81,9 @@ def test_five_thousand_levels_are_refused_in_no_time(tmp_path: Path, opening: st
         (b"a: 1\nb: \xff\n", "config.yaml:2:4: the byte 0xff is not UTF-8; save the file as UTF-8"),
         (b"a: \xc3\xa4 \xff\n", "config.yaml:1:6: the byte 0xff is not UTF-8; save the file as UTF-8"),
         ("a: 1\n".encode("utf-16"), "config.yaml:1:1: the byte 0xff is not UTF-8; save the file as UTF-8"),
-        (b"a: 1\nb: x\0y\n", "config.yaml:2:5: the character U+0000 may not stand in a config"),
-        (b"a: \x1b[0m\n", "config.yaml:1:4: the character U+001B may not stand in a config"),
-        (b"a: \x0c\n", "config.yaml:1:4: the character U+000C may not stand in a config"),
+        (b"a: 1\nb: x\0y\n", "config.yaml:2:5: the character U+0000 is not allowed in a config"),
+        (b"a: \x1b[0m\n", "config.yaml:1:4: the character U+001B is not allowed in a config"),
+        (b"a: \x0c\n", "config.yaml:1:4: the character U+000C is not allowed in a config"),
     ],
 )
 def test_bytes_that_are_no_text_are_pointed_at(tmp_path: Path, content: bytes, line: str) -> None:
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_text_are_pointed_at(tmp_path: Path, content: bytes, l
     ("wrong", "told"),
     [
         (b"\t", "a tab cannot indent; use spaces"),
-        (b"\x1b", "the character U+001B may not stand in a config"),
+        (b"\x1b", "the character U+001B is not allowed in a config"),
         (b"\xff", "the byte 0xff is not UTF-8; save the file as UTF-8"),
     ],
 )

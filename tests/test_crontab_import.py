@@ -218,7 +218,7 @@ def test_what_is_wrong_with_a_config_is_told_before_that_it_has_no_room(
     into = config(tmp_path)
     into.write_text(f"{SMALL}cron: [a]\n")
     code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
-    assert (code, err[-1]) == (2, f"{into}:2:7: cron: a map is wanted here: names, each with its keys")
+    assert (code, err[-1]) == (2, f"{into}:2:7: cron: this must be a map: names, each with its keys")
 
 
 def test_a_config_that_everybody_may_write_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,7 +209,7 @@ def test_a_switch_is_one_line_and_its_url_shows_nowhere(tmp_path: Path) -> None:
         ("https://hc.example/canary", "config.yaml:1:10: deadman: 'https://hc.example/canary' is not known here; write none, or a map: keys with values"),
         ("{url: canary}", "config.yaml:1:16: deadman.url: this is not an address that can be pinged; write http:// or https:// with a host"),
         ("{url: '${NOPE}'}", "config.yaml:1:16: deadman.url: NOPE is not set; set it in the environment or in the env_file"),
-        ("{url: 'https://hc.example/x', every: 0s}", "config.yaml:1:47: deadman.every: '0s' is no time at all; write 90s, 30m or 1h30m"),
+        ("{url: 'https://hc.example/x', every: 0s}", "config.yaml:1:47: deadman.every: '0s' is zero; write 90s, 30m or 1h30m"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(tmp_path: Path, written: str, complaint: str) -> None:

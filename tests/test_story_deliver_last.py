@@ -304,16 +304,16 @@ def test_a_channel_with_a_placeholder_can_be_the_only_channel(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("deliver", "url", "line"),
     [
-        ("chat", "https://x.org/{target}", "agents.ops.heartbeat.deliver: the URL of chat holds {target}, and names nobody; write last, or somebody into the URL"),
-        ("last", "https://x.org/", 'agents.ops.heartbeat.deliver: last needs a channel whose URL holds {target}, the place for whom; write channels: {chat: "tgram://${TOKEN}/{target}"}'),
-        ("lst", "https://x.org/{target}", "agents.ops.heartbeat.deliver: 'lst' is no channel of this file; did you mean last?"),
+        ("chat", "https://x.org/{target}", "agents.ops.heartbeat.deliver: the URL of chat holds {target}, and names no recipient; write last, or a recipient in the URL"),
+        ("last", "https://x.org/", 'agents.ops.heartbeat.deliver: last needs a channel whose URL contains {target} in place of the recipient; write channels: {chat: "tgram://${TOKEN}/{target}"}'),
+        ("lst", "https://x.org/{target}", "agents.ops.heartbeat.deliver: 'lst' is not a declared channel; did you mean last?"),
         ("last", "https://{target}/x", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
         ("last", "https://u:{target}@x.org/", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
         ("last", "https://x.org{target}", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
         ("last", "https://x.org/{target}/{target}", "channels.chat.url: {target} stands in a URL once, and no more"),
-        ("last", "https://x.org/#{target}", "channels.chat.url: what stands behind # is never sent; write {target} before it"),
-        ("last", "https://x.org/${SLOT}/{target}", "channels.chat.url: {target} stands in this file, and not in what a reference brings in; write it here"),
-        ("log", "https://x.org/${SLOT}", "channels.chat.url: {target} stands in this file, and not in what a reference brings in; write it here"),
+        ("last", "https://x.org/#{target}", "channels.chat.url: the part after # is never sent; write {target} before it"),
+        ("last", "https://x.org/${SLOT}/{target}", "channels.chat.url: {target} must be in this file and not in a referenced value; write it here"),
+        ("log", "https://x.org/${SLOT}", "channels.chat.url: {target} must be in this file and not in a referenced value; write it here"),
     ],
 )  # fmt: skip
 def test_a_config_with_an_unusable_last_or_target_is_refused(tmp_path: Path, deliver: str, url: str, line: str) -> None:
@@ -347,7 +347,7 @@ def test_the_url_of_every_kind_of_channel_can_have_a_placeholder(tmp_path: Path,
 def test_a_job_cannot_deliver_to_last(tmp_path: Path) -> None:
     text = config() + "cron: {tick: {every: 6h, command: x, deliver: last}}\n"
     assert complaints(tmp_path, text) == [
-        "config.yaml:5:47: cron.tick.deliver: last is whoever spoke with an agent last, and this job asks none; name a channel"
+        "config.yaml:5:47: cron.tick.deliver: last is the recipient who wrote to an agent last, and this job calls no agent; write the name of a channel"
     ]
 
 
@@ -408,7 +408,7 @@ def test_failure_notifications_of_a_job_without_an_agent_cannot_go_to_last(tmp_p
 
 def test_an_unused_channel_causes_a_warning(tmp_path: Path) -> None:
     (warning,) = read(tmp_path, config("log")).warnings
-    assert "which only `deliver: last` leads to, and nothing is delivered there" in str(warning)
+    assert "only `deliver: last` uses it" in str(warning)
 
 
 def test_the_order_of_targets_does_not_depend_on_the_clock(world: World, sent: list[tuple[str, str]]) -> None:

@@ -508,11 +508,14 @@ def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("{after: 0}", "on_failure.after: 0 is out of bounds; write a number from 1 to 1000"),
+        ("{after: 0}", "on_failure.after: 0 is out of range; write a number from 1 to 1000"),
         ("{remind: 6}", "on_failure.remind: 6 has no unit; write 6s or 6m"),
-        ("{remind: 0s}", "on_failure.remind: '0s' is no time at all; write 90s, 30m or 1h30m"),
-        ("{deliver: hok}", "on_failure.deliver: 'hok' is no channel of this file; did you mean hook?"),
-        ("{deliver: none}", "on_failure.deliver: this would tell nobody; write on_failure: none if that is meant"),
+        ("{remind: 0s}", "on_failure.remind: '0s' is zero; write 90s, 30m or 1h30m"),
+        ("{deliver: hok}", "on_failure.deliver: 'hok' is not a declared channel; did you mean hook?"),
+        (
+            "{deliver: none}",
+            "on_failure.deliver: failures would not be sent to anyone; write on_failure: none if that is intended",
+        ),
         ("{delivr: hook}", "on_failure.delivr: unknown key; did you mean deliver?"),
         ("never", "on_failure: 'never' is not known here; write none"),
     ],

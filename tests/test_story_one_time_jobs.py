@@ -18,7 +18,7 @@ from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.telemetry import gauges
 
-PASSED = "this has passed without having been seen; write a time to come, or remove the job"
+PASSED = "this time is in the past, and the daemon never saw this job; write a future time, or remove the job"
 
 
 def job(**keys: str) -> str:

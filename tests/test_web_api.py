@@ -548,7 +548,7 @@ def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: WebDaem
     ("body", "said"),
     [
         ({"id": "chat"}, "for: write 90s, 30m or 1h30m"),
-        ({"id": "chat", "for": "0s"}, "for: '0s' is no time at all; write 90s, 30m or 1h30m"),
+        ({"id": "chat", "for": "0s"}, "for: '0s' is zero; write 90s, 30m or 1h30m"),
         ({"id": "chat", "for": "25h"}, "for: at most 1d; send it again to prolong it"),
         ({"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
         ({"id": "a\nb", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),

@@ -90,7 +90,7 @@ def _check_url(url: str) -> int:
     service = _find_service(url)
     if service is None:
         problem = "this is not a URL of a service that Apprise knows, or a part of it is missing"
-        raise ValueError(f"{url_scheme(url)}:// leads nowhere: {problem}")
+        raise ValueError(f"{url_scheme(url)}:// cannot be used: {problem}")
     return max(int(service.body_maxlen), 2)
 
 

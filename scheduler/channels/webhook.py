@@ -35,7 +35,7 @@ def _check_url(url: str) -> None:
 
 def _check_url_before_target(before: str) -> None:
     if "#" in before:
-        raise ValueError(f"what stands behind # is never sent; write {PLACEHOLDER} before it")
+        raise ValueError(f"the part after # is never sent; write {PLACEHOLDER} before it")
 
 
 KIND = ChannelKind(
@@ -44,6 +44,6 @@ KIND = ChannelKind(
     check_url=_check_url,
     check_url_before_target=_check_url_before_target,
     schemes=("http", "https"),
-    if_not_named='a web address alone does not say what is understood there; write {kind: webhook, url: "https://..."}',
+    if_not_named='a web address alone does not name the kind of channel; write {kind: webhook, url: "https://..."}',
     detects_repeats=True,
 )

@@ -41,7 +41,7 @@ MISSING_INTERVAL = InvalidValue(
     "is missing",
     Remedy("30m"),
     Remedy("none"),
-    advice='write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that beats only when woken',
+    advice='write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken',
 )
 SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # schedules and hours repeat, so that any day will do to ask whether they meet
 
@@ -154,7 +154,7 @@ def _intended_schedule(wrong: InvalidValue, zone: ZoneInfo) -> CronSchedule | No
 
 def _check_meets_hours(beat: Heartbeat, schedule: CronSchedule | None, node: ConfigNode) -> None:
     if schedule is not None and not _ever_fires_in_hours(schedule, beat.hours, beat.stagger):
-        node.add_error("none of its firings lies inside the active hours; change one of them", "heartbeat", "schedule")
+        node.add_error("none of its times is inside the active hours; change one of them", "heartbeat", "schedule")
 
 
 @lru_cache(maxsize=1024)
@@ -179,7 +179,7 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...
         words = "remove backoff_on_failure, or write interval: 30m"
         yield "backoff_on_failure", ("interval", "schedule"), suggest_removal("there is no interval to double", words)
     if not calls_model(agent):
-        problem = f"a runner of kind {kind} calls no model and has bounds of its own"
+        problem = f"a runner of kind {kind} calls no model and sets its own limits"
         yield "max_output_tokens", ("decide",), suggest_removal(problem, "remove max_output_tokens")
     if not uses_provider(agent):
         words = "remove provider, or write runner: {kind: anthropic}"
@@ -187,15 +187,15 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...
     if kind not in ASYNC_RUNNERS:
         yield "async_timeout", (), suggest_removal(f"a runner of kind {kind} answers at once", "remove async_timeout")
     if "run" not in (beat.on_missing, beat.on_empty):
-        problem = "nothing is read where a missing or empty checklist is skipped"
+        problem = "memory files are read only in runs without a checklist, which are skipped here"
         also = Remedy(beside=(("on_empty", "run"),))
         yield "memory", ("on_missing", "on_empty"), suggest_removal(problem, "remove memory, or write on_empty: run too", also)
     if beat.isolated_session:
         kept = () if kind == "command" else (Remedy(beside=(("isolated_session", False),)),)
         words = "remove session_keep" + (", or write isolated_session: false too" if kept else "")
-        yield "session_keep", ("isolated_session",), suggest_removal("nothing is kept in an isolated session", words, *kept)
+        yield "session_keep", ("isolated_session",), suggest_removal("an isolated session keeps no messages", words, *kept)
     elif kind == "command":
-        problem = "a command is told nothing of earlier beats and keeps its own session"
+        problem = "a command keeps its own session and gets no earlier messages"
         yield "isolated_session", (), suggest_removal(problem, "remove isolated_session")
 
 

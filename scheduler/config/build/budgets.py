@@ -28,7 +28,7 @@ Problems = Iterator[tuple[str | InvalidValue, str]]
 
 
 class Budgets:
-    """What all entries may spend; `unbound` counts the enabled ones of each kind that ask a model without any budget."""
+    """What all entries may spend; `unbound` counts the enabled ones of each kind that call a model without any budget."""
 
     def __init__(self, shared: Budget | None, prices: Prices) -> None:
         self.allowances: dict[tuple[Kind, str], Allowance] = {}
@@ -90,7 +90,7 @@ def check_run_budget(attempt: AttemptUsage) -> Problems:
         return
     least = round_usd_up(replace(attempt, input_tokens=LEAST_PROMPT).max_usage.usd)
     words = f"write {least} or more, or a smaller max_output_tokens"
-    yield InvalidValue("this leaves no room for a prompt beside the answers", Remedy(float(least)), advice=words), "usd_per_run"
+    yield InvalidValue("the answers alone may use all of it", Remedy(float(least)), advice=words), "usd_per_run"
 
 
 def _longest_prompt(attempt: AttemptUsage) -> int | None:
@@ -147,18 +147,19 @@ class EntryLimits:
         name = f"{usd_by[0]}usd_per_day" if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
         for question in self.attempt.model_calls if name else ():
             if not question.priced:
-                yield f"{name} cannot hold, for {json.dumps(question.model)} has no price; write {price_line(question.model)}", ""
+                problem = f"{name} cannot be enforced, because {json.dumps(question.model)} has no price"
+                yield f"{problem}; write {price_line(question.model)}", ""
 
     def _check_known_usage(self, usd_by: list[str]) -> Problems:
         attempt = self.attempt
         if not attempt.has_unknown_usage or attempt.usd_per_run == 0:
             return
         if usd_by and attempt.usd_per_run is None:
-            write = "write budget: {usd_per_run: 0.10}, the most that one run takes, or 0 where that is nothing"
-            yield f"{usd_by[0]}usd_per_day cannot hold, for nobody knows what its runner takes; {write}", ""
+            write = "write budget: {usd_per_run: 0.10}, the most that one run may cost, or 0 if it costs nothing"
+            yield f"{usd_by[0]}usd_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
         for prefix, _ in self._day_limits("tokens_per_day"):
-            write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 where it takes nothing"
-            yield f"{prefix}tokens_per_day cannot hold, for nobody knows what its runner takes; {write}", ""
+            write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"
+            yield f"{prefix}tokens_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
 
     def _check_day_size(self) -> Problems:
         most = self.attempt.max_usage

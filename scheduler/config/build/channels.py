@@ -24,7 +24,7 @@ def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], n
     for name, channel in made.items():
         if channel.needs_target and LAST_TARGET not in used:
             node.add_warning(
-                f"its URL holds {PLACEHOLDER}, which only `deliver: last` leads to, and nothing is delivered there", name, "url"
+                f"its URL contains {PLACEHOLDER}, so only `deliver: last` uses it, and no entry has that", name, "url"
             )
     return {LOG_CHANNEL: LOG, **made}
 
@@ -63,7 +63,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
 def _build_program_channel(name: str, kind: str, part: models.Channel, node: ConfigNode) -> Channel:
     for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
         if is_written:
-            node.add_error(suggest_removal("a command is started and not called at an address", f"remove {key}"), name, key)
+            node.add_error(suggest_removal("a command channel has no address", f"remove {key}"), name, key)
     if not part.argv:
         node.add_error("is missing; write argv: [program, argument]", name, "argv")
     return Channel(name, kind, None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=node.context.folder)
@@ -72,7 +72,7 @@ def _build_program_channel(name: str, kind: str, part: models.Channel, node: Con
 def _check_placeholder_is_written(written: str, known: str) -> None:
     """{target} must stand in the file itself: what a reference brings in is not read again."""
     if PLACEHOLDER in known and written.count(PLACEHOLDER) != known.count(PLACEHOLDER):
-        raise ValueError(f"{PLACEHOLDER} stands in this file, and not in what a reference brings in; write it here")
+        raise ValueError(f"{PLACEHOLDER} must be in this file and not in a referenced value; write it here")
 
 
 def _check_url_or_template(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
@@ -98,7 +98,7 @@ def _check_url(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
         raise ValueError(kind.if_not_named)
     if kind is registry.FALLBACK and not url_scheme(url):
         forms = ", ".join(each.url_form for each in registry.kinds_with_own_scheme())
-        raise ValueError(f"this is not a URL; write {forms} or one of Apprise's")
+        raise ValueError(f"this is not a URL; write {forms} or an Apprise URL")
     return kind.check_url(url)
 
 
@@ -110,5 +110,5 @@ def _check_other_keys(name: str, part: models.Channel, kind: ChannelKind, base: 
     elif base and not node.context.secrets.is_disabled and not is_web_address(base.reveal()):
         node.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
     if part.allow_private and kind.own_connections:
-        problem = f"{kind.name.capitalize()} opens its own connections, to private addresses too"
+        problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
         node.add_error(suggest_removal(problem, "remove allow_private"), name, "allow_private")

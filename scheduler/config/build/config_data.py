@@ -38,9 +38,7 @@ def read_config_data(
     if root is None and not diagnostics.is_partial:
         diagnostics.add_error(NO_POSITION, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
     elif root is not None and not isinstance(root, MarkedMap) and not diagnostics.is_partial:
-        message = (
-            f"keys with values are wanted here, not {describe_type(root)}; `heartbeatd init DIR` writes a config to begin with"
-        )
+        message = f"this must be keys with values, not {describe_type(root)}; `heartbeatd init DIR` writes a config to begin with"
         diagnostics.add_error(document.position, "", message)
     if not isinstance(root, MarkedMap):
         diagnostics.raise_errors()
@@ -80,7 +78,7 @@ def _set_value(node: MarkedMap, steps: list[str], value: Any, place: ExternalPos
     if rest:
         below = node.get(first)
         if not isinstance(below, MarkedMap | None):
-            diagnostics.add_error(place, first, "is not a map, so that nothing inside it can be set")
+            diagnostics.add_error(place, first, "is not a map, so nothing inside it can be set")
             return node
         value = _set_value(below or MarkedMap(), rest, value, place, diagnostics)
     marks = {**node.marks, first: node.marks[first] if rest and first in node.marks else (place, place)}

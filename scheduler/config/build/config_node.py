@@ -119,9 +119,9 @@ class ConfigNode:
             if name in among:
                 continue
             if "://" in name:
-                self.add_error(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
+                self.add_error(f"this is a URL and not a declared {noun}; declare it and write its name here", *inside, index)
             elif several and len(names) == 1 and len(listed) > 1 and all(part in among for part in listed):
-                self.add_error(suggest_correction(f"{quote_value(name)} is no {noun} of this file", listed), *inside)
+                self.add_error(suggest_correction(f"{quote_value(name)} is not a declared {noun}", listed), *inside)
             else:
                 others = [other for other in (among if offered is None else offered) if other not in names]
                 self.add_error(undeclared_name(marked_yaml.printable_key(name), noun, others), *inside, index)

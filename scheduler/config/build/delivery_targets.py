@@ -27,16 +27,24 @@ def check_deliver(names: tuple[str, ...], node: ConfigNode, *inside: str | int, 
     for index, name in enumerate(names):
         if name in node.context.open_channels:
             remedies = [Remedy(LAST_TARGET)] if speaks and names == (name,) else []
-            words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
+            words = "write last, or a recipient in the URL" if speaks else "write a recipient in the URL"
             node.add_error(
-                InvalidValue(f"the URL of {name} holds {PLACEHOLDER}, and names nobody", *remedies, advice=words), *inside, index
+                InvalidValue(f"the URL of {name} holds {PLACEHOLDER}, and names no recipient", *remedies, advice=words),
+                *inside,
+                index,
             )
         elif name == LAST_TARGET and not speaks:
-            node.add_error("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
+            node.add_error(
+                "last is the recipient who wrote to an agent last, and this job calls no agent; write the name of a channel",
+                *inside,
+                index,
+            )
         elif name == LAST_TARGET and not node.context.open_channels:
             example = f'channels: {{chat: "tgram://${{TOKEN}}/{PLACEHOLDER}"}}'
             node.add_error(
-                f"last needs a channel whose URL holds {PLACEHOLDER}, the place for whom; write {example}", *inside, index
+                f"last needs a channel whose URL contains {PLACEHOLDER} in place of the recipient; write {example}",
+                *inside,
+                index,
             )
 
 
@@ -47,7 +55,7 @@ def build_on_failure(
     if part is None:
         return NO_NOTICES
     if part.deliver == ():
-        node.add_error("this would tell nobody; write on_failure: none if that is meant", *inside, "deliver")
+        node.add_error("failures would not be sent to anyone; write on_failure: none if that is intended", *inside, "deliver")
     check_deliver(part.deliver or (), node, *inside, "deliver", speaks=speaks)
     return _shared_on_failure(part, part.deliver or (() if deliver else default_channel(node, speaks=speaks)))
 

@@ -67,11 +67,11 @@ def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNod
     if beats is None:
         return
     least, most = beats
-    number = format_count(most, "beat") if least == most else f"{least} to {format_count(most, 'beat')}"
+    number = format_count(most, "run") if least == most else f"{least} to {format_count(most, 'run')}"
     when = "" if least == most else ", depending on when the agent is first seen"
     node.add_warning(
-        f"{format_duration(interval)} fits badly into the active hours, which leave {number} a week{when};"
-        " change one of them, or name the times with schedule:",
+        f"{format_duration(interval)} does not fit the active hours, which allow {number} a week{when};"
+        " change one of them, or write the times with schedule:",
         *inside,
     )
 
@@ -157,13 +157,13 @@ def explain_schedule_error(text: str, said: str, steady: str, least: timedelta) 
     """
     if len(text) > LONGEST_QUOTED:
         return InvalidValue(said)
-    problem = f"{quote_value(text)} is no expression of cron"
+    problem = f"{quote_value(text)} is not a cron expression"
     word = text.strip().lower().removeprefix("@")
     if word in _MACROS:
         return InvalidValue(problem, Remedy(f"@{word}", is_certain=True))
     found = other_notations.normalize_duration(_EVERY.sub(r"\1", text.strip()))
     if found and is_accepted(parse_positive_duration, found) and parse_positive_duration(found) >= least:
-        words = f"a length of time has a key of its own: write {steady}: {found}"
+        words = f"a duration belongs under another key: write {steady}: {found}"
         return InvalidValue(problem, Remedy(key=steady, value=found, is_certain=True), advice=words)
     minute = other_notations.parse_minute_of_day(text) if ":" in text or not text.strip().isdigit() else None
     if minute is not None:
@@ -192,12 +192,12 @@ def explain_moment_error(text: str, said: str) -> InvalidValue:
         return InvalidValue(said)
     problem = f"{quote_value(text)} is not a date with a time"
     if is_accepted(parse_expression, text):
-        words = f"this comes again and again: write schedule: {as_yaml(text)}"
+        words = f"this repeats: write schedule: {as_yaml(text)}"
         return InvalidValue(problem, Remedy(key="schedule", is_certain=True), advice=words)
     minute = other_notations.parse_minute_of_day(text) if not text.strip().isdigit() else None
     if minute is not None:
         daily = f"{minute % 60} {minute // 60 % 24} * * *"
-        words = f"a time without a date comes every day: write schedule: {as_yaml(daily)}"
+        words = f"a time without a date is daily: write schedule: {as_yaml(daily)}"
         return InvalidValue(problem, Remedy(key="schedule", value=daily, is_certain=True), advice=words)
     found = _MOMENT.fullmatch(text.strip())
     day, time = (
@@ -220,6 +220,6 @@ def explain_moment_error(text: str, said: str) -> InvalidValue:
         and not said.startswith(f"{text!r} never comes")
         and is_accepted(lambda it: parse_one_time(it, time_zones.UTC_ZONE), example)
     ):
-        return InvalidValue(problem, Remedy(example), advice=f"write its time too: {as_yaml(example)}")
+        return InvalidValue(problem, Remedy(example), advice=f"write the time too: {as_yaml(example)}")
     problem, _, _ = said.partition("; ")
     return InvalidValue(problem, Remedy("2030-12-24T18:00"), advice=ADVICE)

@@ -62,7 +62,7 @@ def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | Non
         _check_token(name, value.reveal(), node)
     if not has_reference(part.value):
         node.add_warning(
-            "this secret stands in the file itself; better refer to it with ${NAME} or ${file:PATH}", "tokens", name, "value"
+            "this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", "tokens", name, "value"
         )
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
 
@@ -82,7 +82,9 @@ def _check_token(name: str, value: str, node: ConfigNode) -> None:
     if len(value.encode(errors="surrogateescape")) < LEAST_BYTES:
         node.add_error("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
     elif not all("!" <= character <= "~" for character in value):
-        node.add_error("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
+        node.add_error(
+            "a token is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "tokens", name, "value"
+        )
     elif _is_guessable(value):
         node.add_error("this token is easy to guess; make one with: openssl rand -hex 16", "tokens", name, "value")
 
@@ -101,7 +103,7 @@ def _build_proxy(part: models.Network, node: ConfigNode) -> Proxy:
     if url is None:
         return "environment"
     if not node.context.secrets.is_disabled and not is_web_address(url.reveal()):
-        node.add_error('this is no proxy that can be used; write environment, none, or "http://HOST:PORT"', "proxy")
+        node.add_error('this is not a usable proxy; write environment, none, or "http://HOST:PORT"', "proxy")
     return url
 
 
@@ -112,7 +114,7 @@ def _check_ca_file(part: models.Network, node: ConfigNode) -> Path | None:
     try:
         ssl.create_default_context(cafile=str(path))
     except ssl.SSLError:
-        node.add_error(f"{path} holds no certificates; write a file of PEM certificates, as authorities hand them out", "ca_file")
+        node.add_error(f"{path} contains no certificates; write the path of a file of PEM certificates", "ca_file")
     except OSError as error:
         node.add_error(f"{path} cannot be read ({error.strerror}); write the path of a file of PEM certificates", "ca_file")
     return path

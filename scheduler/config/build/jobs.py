@@ -124,7 +124,7 @@ def _check_purpose(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartb
     nothing = job.command is None and job.prompt is None and not job.wake_heartbeat
     if nothing and are_readable(node, "command", "prompt", "wake_heartbeat"):
         node.add_error(
-            "nothing says what to do; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT"
+            "the job does nothing; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT"
         )
     if job.prompt is not None:
         _check_prompt(job, node, beats)
@@ -132,9 +132,11 @@ def _check_purpose(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartb
     for index, agent in enumerate(job.wake_heartbeat):
         beat = beats.get(agent)
         if beat and not beat.enabled:
-            node.add_warning(f"the heartbeat of {agent} is disabled, so that it will not wake", "wake_heartbeat", index)
+            node.add_warning(f"the heartbeat of {agent} is disabled, so it cannot be woken", "wake_heartbeat", index)
         elif beat and job.wake_mode == "next" and beat.interval is None and beat.schedule is None:
-            node.add_warning(f"{agent} has no next slot, and hears of this when somebody else wakes it; write now", "wake_mode")
+            node.add_warning(
+                f"{agent} has no schedule, so this wake waits until something else wakes the agent; write now", "wake_mode"
+            )
 
 
 def _check_prompt(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbeat | None]) -> None:
@@ -144,12 +146,12 @@ def _check_prompt(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbe
         node.add_error(wrong, "prompt")
     if job.agent is None:
         if are_readable(node, "agent"):
-            node.add_error("nothing says who is asked; write agent: NAME", "prompt")
+            node.add_error("no agent is named for the prompt; write agent: NAME", "prompt")
         return
     node.check_declared((job.agent,), beats, "agent", "agent", several=False)
     if job.enabled and (beat := beats.get(job.agent)) and not beat.enabled:
         node.add_error(
-            f"{job.agent} is disabled, and nobody asks it; write heartbeat: {{interval: none}} there for one that only jobs ask",
+            f"{job.agent} is disabled and cannot be called; if only jobs call it, write heartbeat: {{interval: none}} there",
             "agent",
         )
 
@@ -165,19 +167,21 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     for key in PROMPT_KEYS:
         if job.prompt is None and node.has_own_key(key) and are_readable(node, "prompt"):
             node.add_error(
-                suggest_removal("nobody is asked, for there is no prompt", f"remove {key}, or write prompt: TEXT"), key
+                suggest_removal("this applies to a prompt, and the job has none", f"remove {key}, or write prompt: TEXT"), key
             )
     for key in COMMAND_KEYS:
         if job.prompt is not None and job.command is None and node.has_own_key(key) and are_readable(node, "command"):
-            node.add_error(suggest_removal("this is for a command, and a prompt runs none", f"remove {key}"), key)
+            node.add_error(suggest_removal("this applies to a command, and the job has none", f"remove {key}"), key)
 
 
 def _check_stagger(job: models.Job, node: ConfigNode) -> None:
     if job.schedule is not None and is_reboot(job.schedule):
-        node.add_error(suggest_removal("@reboot is when the daemon starts, and is not put off", "remove stagger"), "stagger")
+        node.add_error(suggest_removal("@reboot runs when the daemon starts and cannot be delayed", "remove stagger"), "stagger")
     elif job.at is not None and isinstance(job.stagger, float):
         words = "write a duration, such as 10m"
-        node.add_error(InvalidValue("what comes once has no period to take a part of", Remedy("10m"), advice=words), "stagger")
+        node.add_error(
+            InvalidValue("a job that runs once has no period to take a percentage of", Remedy("10m"), advice=words), "stagger"
+        )
     elif job.at is not None:
         node.narrow_suggestions(lambda value: not isinstance(parse_share(value), float), "10m", "stagger")
 

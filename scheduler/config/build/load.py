@@ -284,7 +284,7 @@ def _named_entries(root: MarkedMap, section: str, diagnostics: Diagnostics) -> M
     entries = root.get(section)
     if not isinstance(entries, MarkedMap):
         if entries is not None and section in ENTRY_SECTIONS:
-            diagnostics.add_error(root.marks[section][1], section, "a map is wanted here: names, each with its keys")
+            diagnostics.add_error(root.marks[section][1], section, "this must be a map: names, each with its keys")
         return MarkedMap()
     for name in entries:
         if problem := _name_problem(section, name):
@@ -299,9 +299,9 @@ def _might_hold_entries(root: MarkedMap, diagnostics: Diagnostics) -> bool:
 
 def _name_problem(section: str, name: str) -> str:
     if section == "channels" and name in RESERVED_CHANNELS:
-        return f"{name} has a meaning of its own in deliver:; use another name"
+        return f"{name} is reserved in deliver:; use another name"
     if section == "calendars" and name == "none":
-        return "none has a meaning of its own in skip_on:; use another name"
+        return "none is reserved in skip_on:; use another name"
     try:
         value_parsers.parse_name(name)
     except ValueError as error:
@@ -325,9 +325,9 @@ def _with_env_file(
 def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
     """The section of entries of one kind whose spending nothing bounds, and what is to be told of them."""
     section, what, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
-    who = f"{format_count(number, what)} that {'asks' if number == 1 else 'ask'} a model"
+    who = f"{format_count(number, what)} that {'calls' if number == 1 else 'call'} a model"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
-    return section, f"nothing bounds what is spent by {who}; write {line}, or budget: unlimited if you mean it"
+    return section, f"no budget limits the spending of {who}; write {line}, or budget: unlimited if that is intended"
 
 
 @contextmanager

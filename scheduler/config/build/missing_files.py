@@ -54,10 +54,10 @@ def _check_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[KeyProblem
         folder = beat.workspace
         refusal = read_file(folder, beat.checklist) if has_list else ""
         if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or beat.on_missing == "skip"):
-            yield ("heartbeat", "checklist"), f"{_explain_refusal(folder, beat.checklist, refusal)}, so that its runs are skipped"
+            yield ("heartbeat", "checklist"), f"{_explain_refusal(folder, beat.checklist, refusal)}, so its runs are skipped"
         for index, name in enumerate(context):
             if isinstance(refusal := read_file(folder, name), FileProblem):
-                yield ("context", index), f"{_explain_refusal(folder, name, refusal)}, so that it is left out of the prompt"
+                yield ("context", index), f"{_explain_refusal(folder, name, refusal)}, so it is left out of the prompt"
     if isinstance(beat.runner, CommandRunner) and (
         problem := _check_program(beat.runner.argv[0], beat.workspace, beat.runner.env)
     ):
@@ -95,7 +95,7 @@ def _explain_refusal(workspace: Path, name: str, refusal: FileProblem) -> str:
     if link is not None:
         outside = not path.resolve().is_relative_to(workspace.resolve())
         return f"{link} is a link{' that leads outside the workspace' if outside else ''}, and links are not followed"
-    return f"{path} cannot be read" if path.is_file() else f"{path} is no regular file"
+    return f"{path} cannot be read" if path.is_file() else f"{path} is not a regular file"
 
 
 def _check_program(program: str, folder: Path, env: Mapping[str, object]) -> str | None:

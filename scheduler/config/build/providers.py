@@ -25,7 +25,7 @@ _MISSING_KIND = InvalidValue(
     "is missing",
     Remedy("openai"),
     Remedy("anthropic"),
-    advice="write kind: openai or kind: anthropic, as the name is neither",
+    advice="write kind: openai or kind: anthropic, because the name is neither",
 )
 CACHE_WRITE = 1.25  # times the price of input: what a cache that lives for five minutes costs
 
@@ -68,14 +68,14 @@ class Providers:
                 self._warn_without_key(name, self._parts[name])
             elif name == ANTHROPIC.name:
                 node.add_warning(
-                    f"there is no key for anthropic, so that its runs fail; write {_declaration_example(name, 'anthropic')}",
+                    f"there is no key for anthropic, so its runs fail; write {_declaration_example(name, 'anthropic')}",
                     *inside,
                 )
 
     def _warn_without_key(self, name: str, part: models.Provider) -> None:
         provider = self._known[name]
         if part.api_key is None and provider and (provider.kind == "anthropic" or part.base_url is None):
-            self._spot.add_warning(f"has no key, so that its runs fail; write {_key_example(provider.kind)}", name)
+            self._spot.add_warning(f"has no key, so its runs fail; write {_key_example(provider.kind)}", name)
 
     def _build_provider(self, name: str, part: models.Provider) -> Provider | None:
         kind = part.kind or _KIND_OF_NAME.get(name)
@@ -87,7 +87,7 @@ class Providers:
             self._check_provider(name, kind, key, url)
         if part.api_key and not has_reference(part.api_key):
             self._spot.add_warning(
-                "this secret stands in the file itself; better refer to it with ${NAME} or ${file:PATH}", name, "api_key"
+                "this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", name, "api_key"
             )
         return Provider(name, kind, key, url)
 
@@ -104,12 +104,16 @@ class Providers:
 
     def _check_provider(self, name: str, kind: ProviderKind, key: Secret | None, url: Secret | None) -> None:
         if key and not all("!" <= character <= "~" for character in key.reveal()):
-            self._spot.add_error("a key is sent in a header: ASCII letters, digits and signs only, no blanks", name, "api_key")
+            self._spot.add_error(
+                "a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", name, "api_key"
+            )
         if url and not is_web_address(url.reveal()):
             self._spot.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
         elif url and key and _has_login(url.reveal()):
             self._spot.add_error(
-                "this address holds a login, and api_key a key, of which only one can be sent; keep one of them", name, "base_url"
+                "this address contains a login and api_key is set too, but only one of them can be sent; keep one of them",
+                name,
+                "base_url",
             )
         elif url and kind == "anthropic" and url.reveal().rstrip("/").endswith("/v1"):
             self._spot.add_warning("/v1/messages is added to this address; remove the /v1 at its end", name, "base_url")
@@ -144,7 +148,7 @@ class Prices:
         if self.mispriced or model in self.by_model or model in self._reported:
             return
         self._reported.add(model)
-        told = f"no price is known for it, so that its cost is not counted; write {price_line(model)}, in USD per million tokens"
+        told = f"it has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
         node.add_warning(told, *inside)
 
 

@@ -107,7 +107,7 @@ class Runners:
                 node.add_error("this is not the address of an agent; write http:// or https:// with a host", "runner", "url")
             for name, value in headers.items():
                 if not _fits_a_header(value):
-                    node.add_error("a header holds ASCII letters, digits and signs, on one line", "runner", "headers", name)
+                    node.add_error("a header takes ASCII letters, digits and punctuation, on one line", "runner", "headers", name)
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
     def _check_price(self, model: str, agent: models.Agent, node: ConfigNode, *inside: str) -> None:

@@ -50,9 +50,9 @@ class SecretResolver:
         Raises UnsetSecret for a reference without a value, InvalidValue for text that only looks like a reference.
         """
         if "${" in _REFERENCE.sub("", text):
-            raise InvalidValue("this holds a reference that is none; write ${NAME} or ${file:PATH}")
+            raise InvalidValue("this contains an invalid reference; write ${NAME} or ${file:PATH}")
         if found := _BARE.fullmatch(text):
-            raise suggest_correction("this is no reference without its braces", f"${{{found[1]}}}")
+            raise suggest_correction("a reference needs braces", f"${{{found[1]}}}")
         if self._environ is None:
             return Secret("")
         return Secret(_REFERENCE.sub(self._look_up_reference, text))
@@ -97,7 +97,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         found = path.stat()
         if others_may(found, MAY_ANYTHING):
             mode = f"{stat.S_IMODE(found.st_mode):04o}"
-            raise ValueError(f"{path} has mode {mode}, others could read it; do: chmod 600 {shlex.quote(str(path))}")
+            raise ValueError(f"{path} has mode {mode}, so other users can read it; do: chmod 600 {shlex.quote(str(path))}")
         text = _read_small_file(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -15,8 +15,8 @@ from scheduler.model import entry_schedule
 from scheduler.model.settings import Settings
 
 A_DAY = timedelta(days=1)
-PASSED = "this has passed without having been seen; write a time to come, or remove the job"
-NEVER = "the calendars leave it no time to run within two years; change skip_on, only_on or the days that they name"
+PASSED = "this time is in the past, and the daemon never saw this job; write a future time, or remove the job"
+NEVER = "the calendars leave no time to run within two years; change skip_on, only_on or the calendars"
 
 Fault = tuple[str, str, tuple[str, ...], str]  # section, name, the key inside it, what is wrong
 

@@ -72,9 +72,7 @@ def insert_jobs(text: str, entries: Sequence[NewJob]) -> EditedText:
             made = _insert_at(text, place, entries)
             if (found := _parse_or_none(made)) == wanted:
                 return EditedText(made, found)
-    raise NoInsertionPoint(
-        "has no lines to put jobs between; write `cron:` on a line of its own, with its jobs indented below it"
-    )
+    raise NoInsertionPoint("has no place to insert jobs; write `cron:` on a line of its own, with its jobs indented below it")
 
 
 def render_cron_section(entries: Sequence[NewJob], newline: str = "\n") -> str:

@@ -190,7 +190,7 @@ class _YamlReader:
         if kind is ScalarEvent:
             node = self._read_scalar(event)
         elif depth == MAX_DEPTH:
-            self._abort_reading(event.start_mark, f"more than {MAX_DEPTH} maps and lists stand inside each other here")
+            self._abort_reading(event.start_mark, f"maps and lists are nested more than {MAX_DEPTH} deep here")
         elif kind is MappingStartEvent:
             node = self._read_map(depth + 1)
         else:
@@ -256,7 +256,7 @@ class _YamlReader:
         if isinstance(key, MarkedMap | MarkedList) or key == "":
             self._add_error(event.start_mark, "a key must be a word")
         else:
-            self._add_error(event.start_mark, "this key does not read as text; put it in quotes")
+            self._add_error(event.start_mark, "this key is not read as text; put it in quotes")
         return ""
 
     def _merge_into(self, node: MarkedMap, place: Position, source: Any) -> None:

@@ -74,7 +74,7 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
 
 def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidValue:
     """A name that the file does not declare, with those that it does: the closest, or the first few of those `offered`."""
-    problem = f"{name!r} is no {noun} of this file"
+    problem = f"{name!r} is not a declared {noun}"
     if close := find_closest(name, offered):
         return InvalidValue(problem, *map(Remedy, close), advice=f"did you mean {join_with_or(close)}?")
     names = tuple(islice(offered, MOST_LISTED))

@@ -13,8 +13,8 @@ from scheduler.config.file.diagnostics import NO_POSITION, Position
 from scheduler.config.file.remedies import InvalidValue, Remedy
 
 LARGEST_TEXT = 2_000_000  # characters; a longer text is not read again and again to find where it goes on
-MISSING_COLON = ("this is no `key: value`", "mind the blank after the colon")
-UNQUOTED_REFERENCE = 'inside brackets, ${NAME} must stand in quotes: "${NAME}"; put it in quotes'
+MISSING_COLON = ("this is not `key: value`", "put a space after the colon")
+UNQUOTED_REFERENCE = 'inside brackets, ${NAME} must be in quotes: "${NAME}"; put it in quotes'
 ADD_QUOTES = Remedy(quote=True, is_certain=True)
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -59,25 +59,25 @@ def _describe_error(error: Exception, text: str) -> tuple[Position, str]:
     if problem.startswith("found character that cannot start"):
         return here, _describe_bad_start(text, here)
     if "scanning an alias" in context:
-        return began, 'text that begins with * must stand in quotes: "*/5 * * * *"'
+        return began, 'text that begins with * must be in quotes: "*/5 * * * *"'
     if problem.startswith("found unexpected ':'"):
         return here, 'a colon is not expected inside brackets; put the text in quotes: "08:00"'
     if "tab" in problem:
         return here, "a tab cannot indent; use spaces"
     if problem.startswith("found unexpected end of stream"):
-        return began, "a quote opens here that nothing closes"
+        return began, "the quote that opens here is not closed"
     if problem.startswith("found unknown escape"):
-        return here, r"a backslash means something else in double quotes; use single quotes, or write \\"
+        return here, r"a backslash starts an escape sequence in double quotes; use single quotes, or write \\"
     if problem.startswith("did not find expected node content"):
-        return here, "a value is missing here, or a bracket that closes"
+        return here, "a value or a closing bracket is missing here"
     if problem.startswith("did not find expected ',' or"):
         return here, f"the bracket that opens on line {began.line + 1} is not closed here"
     if problem.startswith("mapping values are not allowed"):
-        return here, "a colon is not expected here: put the text in quotes, or mend the indentation"
+        return here, "a colon is not expected here: put the text in quotes, or correct the indentation"
     if problem.startswith("could not find expected ':'"):
-        return began, "this is no `key: value`; mind the blank after the colon"
+        return began, "this is not `key: value`; put a space after the colon"
     if problem.startswith(("did not find expected key", "did not find expected '-'", "did not find expected <document start>")):
-        return here, "this does not fit what stands above it; mend the indentation, or put the text in quotes"
+        return here, "this does not fit the lines above it; correct the indentation, or put the text in quotes"
     return here, f"this is not YAML: {problem}"
 
 
@@ -182,13 +182,13 @@ def _describe_bad_start(text: str, place: Position) -> str:
     found = line[place.column : place.column + 1]
     if found == "\t":
         return "a tab cannot indent; use spaces"
-    return f"text that begins with {found or 'this character'} must stand in quotes" + (': "@reboot"' if found == "@" else "")
+    return f"text that begins with {found or 'this character'} must be in quotes" + (': "@reboot"' if found == "@" else "")
 
 
 def _describe_unprintable(text: str) -> tuple[Position, str]:
     found = _UNPRINTABLE.search(text)
     start = found.start() if found else 0
-    told = f"the character U+{ord(text[start]):04X} may not stand in a config" if text else "the file is empty"
+    told = f"the character U+{ord(text[start]):04X} is not allowed in a config" if text else "the file is empty"
     return position_after(text[:start]), told
 
 

@@ -57,7 +57,7 @@ _RATE = re.compile(r"(\d{1,9})\s*(?:x|times)?\s*(?:/|per|in|every|each|@)\s*(.+)
 
 
 def normalize_duration(text: str) -> str | None:
-    """`1.5 hours` as 1h30m; None also for what is no whole number of seconds."""
+    """`1.5 hours` as 1h30m; None also for what is not a whole number of seconds."""
     text = text.strip().lower().removeprefix("every ").strip()
     alone = _ONE_AMOUNT.fullmatch(text)
     if alone and alone["number"].isdigit() and alone["unit"] in _UNITS and alone["unit"][:2] not in ("w", "we", "wk", "ms"):
@@ -72,7 +72,7 @@ def format_seconds(seconds: Fraction) -> str | None:
 
 
 def has_fraction_of_second(text: str) -> bool:
-    """Whether this is a length of time that is no whole number of seconds."""
+    """Whether this is a length of time that is not a whole number of seconds."""
     seconds = _parse_seconds(text.strip().lower())
     return seconds is not None and seconds.denominator != 1
 

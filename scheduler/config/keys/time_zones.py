@@ -58,7 +58,7 @@ def find_zone(name: str) -> ZoneInfo:
         raise _explain_offset(problem, offset)
     if name.strip().upper() in ABBREVIATIONS:
         places = ABBREVIATIONS[name.strip().upper()]
-        words = f"letters stand for a clock in one season, or for several; name a place, like {join_with_or(places)}"
+        words = f"an abbreviation has no summer time, or stands for several zones; name a place, like {join_with_or(places)}"
         raise InvalidValue(problem, *(Remedy(place, is_certain=len(places) == 1) for place in places), advice=words)
     raise _explain_place(problem, name)
 
@@ -81,7 +81,7 @@ def _explain_offset(problem: str, found: re.Match[str]) -> InvalidValue:
         return _suggest_zones(problem, "UTC")
     if minutes in UNEVEN:
         return InvalidValue(
-            problem, Remedy(UNEVEN[minutes], is_certain=True), advice=f"name a place with that clock, like {UNEVEN[minutes]}"
+            problem, Remedy(UNEVEN[minutes], is_certain=True), advice=f"name a place with that offset, like {UNEVEN[minutes]}"
         )
     hours, rest = divmod(abs(minutes), 60)
     fixed = f"Etc/GMT{'-' if minutes > 0 else '+'}{hours}"
@@ -106,10 +106,10 @@ def _explain_place(problem: str, name: str) -> InvalidValue:
         return InvalidValue(
             problem,
             *map(Remedy, zones[:MOST_LISTED]),
-            advice=f"it has several; name a place, like {join_with_or(zones[:MOST_LISTED])}",
+            advice=f"it has several zones; name a place, like {join_with_or(zones[:MOST_LISTED])}",
         )
     if below := tuple(zone for zone in sorted(_zone_names()) if _plain_name(zone).startswith(f"{whole}/")):
-        return InvalidValue(problem, Remedy(below[0]), advice=f"name a place in it too, like {below[0]}")
+        return InvalidValue(problem, Remedy(below[0]), advice=f"name a place in it, like {below[0]}")
     close = _closest_zones(whole) or _closest_cities(place, _plain_name(region))
     return _suggest_zones(problem, *close) if close else _unknown_zone(problem)
 

@@ -199,7 +199,7 @@ def _explain_error(model: type[ConfigPart], node: Any, found: ErrorDetails) -> I
     if kind in _OF_A_UNION:
         return _explain_kind(found, _kinds_at(model, found["loc"]))
     if kind == "list_type":
-        return InvalidValue("a list is wanted here")
+        return InvalidValue("this must be a list")
     return _explain_not_a_map(_models_at(model, found["loc"]), _value_at(node, found["loc"]))
 
 
@@ -213,8 +213,8 @@ def _explain_not_a_map(parts: list[type[ConfigPart]], value: Any) -> InvalidValu
         except ValidationError:
             pass
         else:
-            return suggest_correction("a map is wanted here", short)
-    return InvalidValue("a map is wanted here: keys with values, each on a line of its own and indented")
+            return suggest_correction("this must be a map", short)
+    return InvalidValue("this must be a map: keys with values, each on a line of its own and indented")
 
 
 def _explain_kind(found: ErrorDetails, kinds: tuple[str, ...]) -> InvalidValue:

@@ -73,24 +73,24 @@ def parse_items(parse: Callable[[Any], Parsed], values: list[Any]) -> list[Parse
 def parse_text(value: object) -> str:
     if type(value) is str:
         if "\0" in value:
-            raise InvalidValue("a text cannot hold the character U+0000")
+            raise InvalidValue("a text cannot contain the character U+0000")
         return value
     if isinstance(value, AmbiguousText | int | float):
         raise InvalidValue(
-            f"{str(value).lower()[:LONGEST_QUOTED]} does not read as text",
+            f"{str(value).lower()[:LONGEST_QUOTED]} is not read as text",
             Remedy(quote=True, is_certain=True),
             advice=PUT_IN_QUOTES,
         )
     if isinstance(value, list) and len(value) == 1 and type(value[0]) is str and value[0].strip():
         raise InvalidValue(
-            f"a text is wanted here, not {describe_type(value)}", Remedy(value[0], is_certain=True), advice="remove the brackets"
+            f"this must be a text, not {describe_type(value)}", Remedy(value[0], is_certain=True), advice="remove the brackets"
         )
-    raise InvalidValue(f"a text is wanted here, not {describe_type(value)}")
+    raise InvalidValue(f"this must be a text, not {describe_type(value)}")
 
 
 def parse_nonempty_text(value: object) -> str:
     if not parse_text(value).strip():
-        raise InvalidValue("the text is empty; write one")
+        raise InvalidValue("the text is empty; write a text")
     return str(value)
 
 
@@ -112,7 +112,7 @@ def integer_between(least: int, most: int) -> Callable[[object], int]:
                 problem, parse, [other_notations.normalize_number(value)], least, most, advice=f"write one from {least} to {most}"
             )
         if not least <= value <= most:
-            raise suggest_examples(f"{value} is out of bounds", least, most, advice=f"write a number from {least} to {most}")
+            raise suggest_examples(f"{value} is out of range", least, most, advice=f"write a number from {least} to {most}")
         return value
 
     return parse
@@ -125,7 +125,7 @@ def even_integer_between(least: int, most: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         found = number(value)
         if found % 2:
-            raise suggest_examples(f"{found} is odd, but question and answer come in pairs", found - 1, found + 1)
+            raise suggest_examples(f"{found} is odd, but messages are kept in pairs", found - 1, found + 1)
         return found
 
     return parse
@@ -148,7 +148,7 @@ def tokens_up_to(most: int) -> Callable[[object], int]:
             )
         if not 0 < amount <= most:
             raise suggest_examples(
-                f"{value} is out of bounds", 1, f"{most // 1000}k", advice=f"write an amount from 1 to {most // 1000}k"
+                f"{value} is out of range", 1, f"{most // 1000}k", advice=f"write an amount from 1 to {most // 1000}k"
             )
         return amount
 
@@ -162,9 +162,9 @@ def parse_price(value: object) -> float:
             f"{quote_value(value)} is not a price", parse_price, value, 3.0, "write USD per million tokens, like 3.0"
         )
     if value < 0:
-        raise suggest_examples(f"{value} is less than nothing", 3.0, advice="write USD per million tokens, like 3.0")
+        raise suggest_examples(f"{value} is negative", 3.0, advice="write USD per million tokens, like 3.0")
     if value > MOST_USD:
-        raise suggest_examples(f"{value:g} is out of bounds", 3.0, advice=f"write USD per million tokens, {MOST_USD:,} at most")
+        raise suggest_examples(f"{value:g} is out of range", 3.0, advice=f"write USD per million tokens, {MOST_USD:,} at most")
     return float(value)
 
 
@@ -177,7 +177,7 @@ def usd_from(least: float) -> Callable[[object], float]:
                 f"{quote_value(value)} is not an amount of USD", parse, value, None, "write a number, like 0.50"
             )
         if not least <= value <= MOST_USD:
-            raise InvalidValue(f"{quote_value(value)} is out of bounds; write USD from {least:g} to {MOST_USD:,}")
+            raise InvalidValue(f"{quote_value(value)} is out of range; write USD from {least:g} to {MOST_USD:,}")
         return float(value)
 
     return parse
@@ -214,7 +214,7 @@ def parse_positive_duration(value: object) -> timedelta:
     """A length of time above zero."""
     span = _parse_length(value, parse_positive_duration)
     if not span:
-        raise suggest_examples(f"{quote_value(value)} is no time at all", *DURATION_EXAMPLES)
+        raise suggest_examples(f"{quote_value(value)} is zero", *DURATION_EXAMPLES)
     return span
 
 
@@ -222,7 +222,7 @@ def parse_duration_up_to_a_day(value: object) -> timedelta:
     """A length of time above zero, and no more than a day."""
     span = _parse_length(value, parse_duration_up_to_a_day)
     if not span:
-        raise suggest_examples(f"{quote_value(value)} is no time at all", *DURATION_EXAMPLES)
+        raise suggest_examples(f"{quote_value(value)} is zero", *DURATION_EXAMPLES)
     if span > A_DAY:
         raise suggest_examples(f"{quote_value(value)} is too long", "24h", advice="write 24h or less")
     return span
@@ -261,7 +261,7 @@ def _parse_length(value: object, parse: Callable[[Any], object]) -> timedelta:
     if _DURATION.fullmatch(value) and value:
         return timedelta(0)
     if other_notations.has_fraction_of_second(value):
-        raise suggest_candidates(f"{quote_value(value)} is no whole number of seconds", parse, ["1s"], *DURATION_EXAMPLES)
+        raise suggest_candidates(f"{quote_value(value)} is not a whole number of seconds", parse, ["1s"], *DURATION_EXAMPLES)
     raise suggest_candidates(problem, parse, [other_notations.normalize_duration(value)], *DURATION_EXAMPLES)
 
 
@@ -289,7 +289,7 @@ def parse_share(value: object) -> Share:
         raise suggest_candidates(problem, parse_share, [] if isinstance(value, bool) else list(part), "10%", "90s")
     if percent := _PERCENT.fullmatch(value):
         if int(percent[1]) > 100:
-            raise suggest_examples(f"{value} is more than the whole", "0%", "100%", advice="write 0% to 100%")
+            raise suggest_examples(f"{value} is more than 100%", "0%", "100%", advice="write 0% to 100%")
         return int(percent[1]) / 100
     if (span := _parse_span(value)) and span <= LONGEST_DURATION:
         return span
@@ -336,7 +336,7 @@ def _parse_minute(value: object, parse: Callable[[object], int], read: Callable[
             return parse_time(value)
     example = "08:00" if read is other_notations.normalize_opening else "22:00"
     if type(value) is AmbiguousText and read(value) == value:
-        raise suggest_correction(f"a time stands in quotes, for others read {value} as a number", str(value))
+        raise suggest_correction(f"a time must be in quotes, because other programs read {value} as a number", str(value))
     problem = (
         f"{quote_value(value)} is a number, not a time" if type(value) in (int, float) else f"{quote_value(value)} is not a time"
     )
@@ -483,7 +483,7 @@ def parse_names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (parse_nonempty_text(value),)
     if not isinstance(value, list):
-        raise InvalidValue(f"a name or a list of names is wanted here, not {describe_type(value)}")
+        raise InvalidValue(f"this must be a name or a list of names, not {describe_type(value)}")
     found = tuple(parse_items(parse_nonempty_text, value))
     for index, word in enumerate(found):
         if word in found[:index]:
@@ -502,7 +502,7 @@ def parse_token_rights(value: object) -> tuple[str, ...]:
     left = [right for right in get_args(Permission) if right not in words]
     found = tuple(parse_items(lambda word: word if word in get_args(Permission) else one_of(*left)(word), list(words)))
     if not found:
-        raise suggest_examples("a token without a right is of no use", ["read", "wake"])
+        raise suggest_examples("a token needs at least one right", ["read", "wake"])
     return found
 
 
@@ -523,7 +523,7 @@ def parse_argv(value: object) -> tuple[str, ...]:
 
 def _text_instead_of_list(value: object) -> InvalidValue:
     """A text in place of a program with its arguments: its words, or a shell for what only a shell understands."""
-    problem = f"a list is wanted here, not {describe_type(value)}"
+    problem = f"this must be a list, not {describe_type(value)}"
     if type(value) is not str or not value.strip() or len(value) > LONGEST_QUOTED:
         return InvalidValue(f"{problem}; write [program, argument]")
     try:
@@ -545,7 +545,7 @@ def parse_environment(value: object) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise InvalidValue(f"a map is wanted here, not {describe_type(value)}; write {{NAME: value}}")
+        raise InvalidValue(f"this must be a map, not {describe_type(value)}; write {{NAME: value}}")
     for key, held in value.items():
         if not _VARIABLE.fullmatch(key):
             raise InvalidValue("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", steps=(key,))
@@ -558,8 +558,8 @@ def _check_map_text(key: str, held: object) -> None:
     if type(held) is str and "\0" not in held:
         return
     if isinstance(held, dict | list | str) and not isinstance(held, AmbiguousText):
-        raise InvalidValue("a text is wanted here", steps=(key,))
-    raise InvalidValue("this does not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES, steps=(key,))
+        raise InvalidValue("this must be a text", steps=(key,))
+    raise InvalidValue("this is not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES, steps=(key,))
 
 
 def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
@@ -567,16 +567,14 @@ def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise InvalidValue(f'a map is wanted here, not {describe_type(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
+        raise InvalidValue(f'this must be a map, not {describe_type(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
     seen: set[str] = set()
     gone = Remedy(remove=True, is_certain=True)
     for name, held in value.items():
         if not _HEADER.fullmatch(name):
             raise InvalidValue("this is not the name of a header; use letters, digits and -", steps=(name,))
         if name.lower() in _OUR_HEADERS:
-            raise InvalidValue(
-                "this header belongs to the connection, and is written by the daemon", gone, advice="remove it", steps=(name,)
-            )
+            raise InvalidValue("the daemon sets this header itself", gone, advice="remove it", steps=(name,))
         if name.lower() in seen:
             raise InvalidValue(
                 "this header is given twice; upper and lower case are the same", gone, advice="remove it", steps=(name,)
@@ -634,7 +632,7 @@ def parse_precheck(value: object) -> object:
         return None if value == "none" else {"command": parse_nonempty_text(value)}
     if isinstance(value, list) and value and all(type(word) is str for word in value):
         raise suggest_correction(
-            "a command or a map is wanted here, not a list", shlex.join(value), advice="write the command as one text"
+            "this must be a command or a map, not a list", shlex.join(value), advice="write the command as one text"
         )
     return {} if value is None else value
 
@@ -642,13 +640,13 @@ def parse_precheck(value: object) -> object:
 def parse_runner(value: object) -> object:
     """A map; an empty value is the one without keys. A program alone is no runner, for it may be a model or a URL as well."""
     if isinstance(value, list) and value and all(type(word) is str for word in value) and len(" ".join(value)) <= LONGEST_QUOTED:
-        raise suggest_correction("a map is wanted here, not a list", {"kind": "command", "argv": list(value)})
+        raise suggest_correction("this must be a map, not a list", {"kind": "command", "argv": list(value)})
     if isinstance(value, str) and value in ("anthropic", "command", "http", "openai", "python"):
         remedies = [Remedy({"kind": value}, is_certain=True)] if value == "anthropic" else []  # the others need more keys
-        raise InvalidValue("a map is wanted here, not a text", *remedies, advice=f"write {{kind: {value}}}")
+        raise InvalidValue("this must be a map, not a text", *remedies, advice=f"write {{kind: {value}}}")
     if isinstance(value, list | str | int | float):
         raise InvalidValue(
-            f"a map is wanted here, not {describe_type(value)};"
+            f"this must be a map, not {describe_type(value)};"
             " write {kind: anthropic}, or {kind: command, argv: [program, argument]}"
         )
     return {} if value is None else value
@@ -662,7 +660,7 @@ def parse_workspace_file(value: object) -> str:
     """A file's name that cannot leave its folder."""
     name = parse_nonempty_text(value)
     if name.startswith(("/", "~")) or ".." in name.split("/"):
-        raise InvalidValue(f"{quote_value(name)} lies outside the workspace; name a file inside it")
+        raise InvalidValue(f"{quote_value(name)} is outside the workspace; write the name of a file inside it")
     return name
 
 
@@ -681,10 +679,10 @@ def parse_secret(value: object) -> str:
     if type(value) is str and value and "\0" not in value:
         return value
     if isinstance(value, dict | list):
-        raise InvalidValue("a text is wanted here" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
+        raise InvalidValue("this must be a text" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
     if value is None or (isinstance(value, str) and not value):
         raise InvalidValue("the text is empty")
-    raise InvalidValue("this does not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES)
+    raise InvalidValue("this is not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES)
 
 
 def parse_channel(value: object) -> object:
