@@ -1,7 +1,7 @@
-"""The config as it is written: every key with its form, its default and what it does.
+"""Defines every key of config.yaml: its type, its default and its description.
 
-Nothing is required by a model that a default could still supply; what an agent or a job lacks in the end is found when it is
-built. `schema` and the reference in docs/ come from here.
+A model requires no key that `defaults` could supply. Keys that are still missing are found when the agent or job is built.
+The JSON Schema and docs/reference.md are generated from these models.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from scheduler.model.settings import OnUncertain, Permission
 
 
 class ConfigPart(BaseModel):
-    """A map of the config. One that stands empty is the map without keys."""
+    """A map of the config. An empty value is a map without keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
@@ -75,39 +75,43 @@ class ConfigPart(BaseModel):
 
 
 class Window(ConfigPart):
-    start: OpeningTime = required_key("When it opens; local time.")
+    start: OpeningTime = required_key("Start of the window, local time.")
     end: ClosingTime = required_key(
-        "When it closes. Before `start`: on the next day. `24:00` and `00:00` are the coming midnight."
+        "End of the window; before `start`: on the next day. `24:00` and `00:00` are the following midnight."
     )
-    timezone: ZoneOrNone = optional_key(None, "The zone of both.", default_in_words="the heartbeat's, else the top-level one")
-    days: Days = optional_key(frozenset(range(7)), "The days on which it opens.", written_default="mon-sun")
+    timezone: ZoneOrNone = optional_key(
+        None, "The time zone of `start` and `end`.", default_in_words="the heartbeat's, else the top-level one"
+    )
+    days: Days = optional_key(frozenset(range(7)), "The days on which the window starts.", written_default="mon-sun")
 
 
 class ModelRunner(ConfigPart):
-    """Asks a model directly, in one turn and without tools."""
+    """Calls a model directly, in one turn and without tools."""
 
-    kind: Literal["anthropic", "openai"] = required_key("Asks a model directly, in one turn and without tools.")
-    provider: TextOrNone = optional_key(None, "Whom the model is asked at.", default_in_words="the one named like `kind`")
+    kind: Literal["anthropic", "openai"] = required_key("Calls a model directly, in one turn and without tools.")
+    provider: TextOrNone = optional_key(None, "The provider of the model.", default_in_words="the provider named like `kind`")
 
 
 class CommandRunner(ConfigPart):
-    """Runs a program: the prompt goes in on stdin, the answer comes out on stdout."""
+    """Runs a program: the prompt on stdin, the answer on stdout."""
 
     kind: Literal["command"] = required_key(
-        "Runs a program: the prompt goes in on stdin, the answer comes out on stdout, as text or as an agent's JSON report."
+        "Runs a program. It gets the prompt on stdin and prints the answer on stdout, as text or as a JSON report."
     )
     argv: Annotated[
         tuple[str, ...],
         ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
-    ] = required_key("The program and its arguments; no shell sees them.")
-    env: Environment = optional_key((), "Variables for it, beside PATH, HOME and LANG.", written_default={})
+    ] = required_key("The program and its arguments; no shell is used.")
+    env: Environment = optional_key((), "Environment variables for it, in addition to PATH, HOME and LANG.", written_default={})
 
 
 class HttpRunner(ConfigPart):
-    """Posts the run to a URL; the answer comes back at once, or later."""
+    """Posts the run to a URL; the answer is in the response or comes later."""
 
-    kind: Literal["http"] = required_key("Posts the run as JSON; a 200 is the answer, after a 202 it comes later.")
-    url: SecretText = required_key("Where to; http or https, private addresses too.")
+    kind: Literal["http"] = required_key(
+        "Posts the run as JSON. A 200 response contains the answer; after a 202 the answer comes later."
+    )
+    url: SecretText = required_key("The URL, http or https; private addresses are allowed.")
     headers: Annotated[
         tuple[tuple[str, str], ...],
         ValueType(
@@ -115,18 +119,19 @@ class HttpRunner(ConfigPart):
             {"type": "object", "additionalProperties": {"type": "string"}},
             "map of texts, may hold `${NAME}`, `${file:PATH}`",
         ),
-    ] = optional_key((), "Headers of the request.", written_default={})
+    ] = optional_key((), "Request headers.", written_default={})
 
 
 class PythonRunner(ConfigPart):
-    """Calls a function of Python."""
+    """Calls a Python function."""
 
-    kind: Literal["python"] = required_key("Calls a function with the run; what it returns is the answer.")
+    kind: Literal["python"] = required_key("Calls a Python function with the run; its return value is the answer.")
     call: Annotated[str, text_type(value_parsers.parse_callable, "`package.module:function`")] = required_key(
-        "The function; the workspace is searched first."
+        "The function; its module is looked for in the workspace first."
     )
     in_process: Boolean = optional_key(
-        False, "Calls it inside the daemon: starts at once, but cannot be ended when its time is over, and shares its memory."
+        False,
+        "Calls it inside the daemon. It starts immediately, but cannot be stopped at its timeout.",
     )
 
 
@@ -134,349 +139,378 @@ Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
 
 
 class Decide(ConfigPart):
-    """A model that decides first whether there is something to do; only then is the agent itself asked."""
+    """A model that decides whether there is something to do before the agent itself is called."""
 
-    model: Text = required_key("The model that decides; a small one will do.")
+    model: Text = required_key("The model that decides; a small one is enough.")
     provider: TextOrNone = optional_key(
-        None, "Whom it is asked at.", default_in_words="the heartbeat's, else the runner's, else `anthropic`"
+        None, "The provider of that model.", default_in_words="the heartbeat's, else the runner's, else `anthropic`"
     )
 
 
 class Precheck(ConfigPart):
-    """A command that looks whether there is anything to ask about, before the agent is asked."""
+    """A command that checks whether there is anything to do before the agent is called."""
 
-    command: Text = required_key("A line for the shell, run in the workspace; what it prints goes into the prompt.")
+    command: Text = required_key("A shell command, run in the workspace; its output is put into the prompt.")
     unchanged: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
-        "run", "When it prints the same as at the last beat that was answered."
+        "run", "What to do if its output is the same as before the last answered run."
     )
-    on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key("run", "When it fails.")
+    on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
+        "run", "What to do if it fails."
+    )
     timeout: PositiveDurationOrNone = optional_key(
-        None, "How long it may take.", default_in_words="half the heartbeat's timeout, at most 30s"
+        None, "Its timeout.", default_in_words="half the heartbeat's timeout, at most 30s"
     )
 
 
 class DayBudget(ConfigPart):
-    """What may be spent in one day."""
+    """The limits of one day."""
 
     usd_per_day: Annotated[float | None, USD_A_DAY] = optional_key(
-        None, "Money; every model asked needs its price.", default_in_words="no bound"
+        None, "Cost in USD; every model that is called needs a price.", default_in_words="no limit"
     )
     tokens_per_day: Annotated[int | None, TOKENS_A_DAY] = optional_key(
-        None, "Tokens of all kinds together.", default_in_words="no bound"
+        None, "Tokens of all kinds together.", default_in_words="no limit"
     )
     runs_per_day: Annotated[int | None, integer_type(1, 1_000_000)] = optional_key(
-        None, "Runs that ask; further attempts of one are not counted.", default_in_words="no bound"
+        None, "Runs that call an agent; retries of a run are not counted.", default_in_words="no limit"
     )
 
 
 class Budget(DayBudget):
-    """What an entry may spend in one day of its zone."""
+    """The limits of an entry in one day of its time zone."""
 
     usd_per_run: Annotated[float | None, USD_A_RUN] = optional_key(
         None,
-        "What one attempt may take. Where a model is asked, longer prompts are refused; of any other runner it is your word for"
-        " the most that it takes.",
-        default_in_words="by the bounds of tokens",
+        "The most that one attempt may cost. A model gets no prompt that could cost more. For other runners it is your own figure"
+        " for the cost of an attempt.",
+        default_in_words="from the limits of tokens",
     )
 
 
 class HeartbeatMisfire(ConfigPart):
     grace: DurationOrNone = optional_key(
         None,
-        "How late a slot may start; waiting for a place does not count.",
+        "How late a slot may start; waiting for `limits.concurrency` does not count.",
         default_in_words="half the interval, or the shortest of the schedule, at most 10m",
     )
 
 
 class Dedup(ConfigPart):
-    window: Duration = optional_key(timedelta(hours=24), "For how long the same alert is not told again.", written_default="24h")
+    window: Duration = optional_key(timedelta(hours=24), "How long the same alert is not sent again.", written_default="24h")
     normalize: Annotated[DedupNormalize, choice_type(DedupNormalize)] = optional_key(
-        "text", "`numbers`: alerts that differ only in figures are the same."
+        "text", "`numbers`: alerts that differ only in numbers are the same."
     )
 
 
 class OnFailure(ConfigPart):
-    """Who is told that it fails, and that it works again."""
+    """When and where failures and recovery are reported."""
 
-    after: Annotated[int, integer_type(1, 1000)] = optional_key(2, "After how many failures in a row.")
+    after: Annotated[int, integer_type(1, 1000)] = optional_key(2, "Number of failures in a row before a notification.")
     remind: PositiveDuration = optional_key(
-        timedelta(hours=6), "After what time it is told again while it goes on.", written_default="6h"
+        timedelta(hours=6), "Interval of reminders while it keeps failing.", written_default="6h"
     )
     deliver: TargetsOrNone = optional_key(
-        None, "Who is told.", default_in_words="as the entry's own; where that is `none`, the only channel declared, else `log`"
+        None,
+        "The channels of the notifications.",
+        default_in_words="the entry's own `deliver`; if that is `none`, the only declared channel, else `log`",
     )
 
 
 class JobOnFailure(OnFailure):
-    """Who is told that it fails, and that it works again."""
+    """When and where failures and recovery are reported."""
 
-    after: Annotated[int, integer_type(1, 1000)] = optional_key(1, "After how many failures in a row.")
+    after: Annotated[int, integer_type(1, 1000)] = optional_key(1, "Number of failures in a row before a notification.")
 
 
 class Heartbeat(ConfigPart):
-    enabled: Boolean = optional_key(True, "Whether it beats.")
+    enabled: Boolean = optional_key(True, "Whether the heartbeat runs.")
     interval: Annotated[
         timedelta | Literal["missing"] | None,
         ValueType(value_parsers.parse_interval, {"type": "string", "pattern": f"^none$|{DURATION_PATTERN}"}, "duration, `none`"),
-    ] = optional_key("missing", "How often. `none`: only when woken. `0m`: switched off.", default_in_words="this or `schedule`")
+    ] = optional_key(
+        "missing", "Time between runs. `none`: only when woken. `0m`: disabled.", default_in_words="this or `schedule`"
+    )
     schedule: TextOrNone = optional_key(
         None,
-        "When, as a cron expression in its zone; firings outside the active hours are skipped.",
+        "Times of the runs, as a cron expression in its time zone; times outside the active hours are skipped.",
         default_in_words="this or `interval`",
     )
     backoff_on_failure: Boolean = optional_key(
-        False, "Doubles the interval after each failed beat, to at most 8 times; the first that succeeds brings it back."
+        False, "Doubles the interval after each failed run, up to 8 times the interval; the first successful run resets it."
     )
     stagger: Stagger = optional_key(
         0.1,
-        "How far beats are spread, by a stable hash of the agent's name; with `schedule` only if written.",
+        "Delays the runs by a stable hash of the agent's name, at most by this much; with `schedule` only if written.",
         written_default="10%",
     )
     active_hours: Annotated[list[Window], BeforeValidator(value_parsers.parse_windows)] = Field(
         default=[],
-        description="When it may speak: `always`, `08:00-22:00`, a map, or a list of them.",
+        description="When the heartbeat runs: `always`, `08:00-22:00`, a map, or a list of them.",
         json_schema_extra=lambda schema: _active_hours_schema(schema),
     )
     timezone: ZoneOrNone = optional_key(
         None,
-        "Its zone: of its windows and of the time in the prompt.",
-        default_in_words="its windows' one zone, else the top-level one",
+        "Time zone of its windows and of the time in the prompt.",
+        default_in_words="the zone of its windows if they share one, else the top-level one",
     )
-    skip_on: Calendars = optional_key((), "Calendars on whose days it rests.", written_default="none")
-    only_on: Calendars = optional_key((), "Calendars on whose days alone it beats.", written_default="none")
+    skip_on: Calendars = optional_key((), "Calendars with days on which it does not run.", written_default="none")
+    only_on: Calendars = optional_key((), "Calendars with the only days on which it runs.", written_default="none")
     misfire: HeartbeatMisfire = optional_key(
-        HeartbeatMisfire(), "What becomes of a slot that could not start in time.", written_default={}
+        HeartbeatMisfire(), "What happens to a slot that could not start in time.", written_default={}
     )
     model: TextOrNone = optional_key(None, "The model for heartbeat runs only.", default_in_words="the agent's")
-    prompt: TextOrNone = optional_key(None, "What is asked, in place of the built-in instructions.", default_in_words="built in")
+    prompt: TextOrNone = optional_key(None, "Instructions that replace the built-in ones.", default_in_words="built in")
     checklist: Annotated[str, text_type(value_parsers.parse_checklist, "file in the workspace, or text with a line break")] = (
-        optional_key("HEARTBEAT.md", "The list that is asked about.")
+        optional_key("HEARTBEAT.md", "The checklist.")
     )
-    on_missing: Annotated[OnMissing, choice_type(OnMissing)] = optional_key("skip", "When there is no checklist.")
+    on_missing: Annotated[OnMissing, choice_type(OnMissing)] = optional_key("skip", "What to do if there is no checklist.")
     on_empty: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
-        "skip", "When nothing stands on it."
+        "skip", "What to do if the checklist is empty."
     )
     memory: Annotated[tuple[str, ...], list_type(value_parsers.parse_workspace_files, "file in the workspace, or list")] = (
         optional_key(
-            (), "Files that are read where it beats without a checklist: `on_missing: run`, `on_empty: run`.", written_default=[]
+            (),
+            "Files that are put into the prompt of runs without a checklist (`on_missing: run`, `on_empty: run`).",
+            written_default=[],
         )
     )
     precheck: Annotated[Precheck | None, BeforeValidator(value_parsers.parse_precheck)] = Field(
         default=None,
-        description="A command that looks first whether there is anything to ask about.",
+        description="A command that checks first whether there is anything to do.",
         json_schema_extra=lambda schema: _or_none_schema(schema, {"type": "string"}),
     )
-    provider: TextOrNone = optional_key(None, "Whom that model is asked at; of any kind.", default_in_words="the runner's")
-    max_output_tokens: Annotated[int, TOKENS] = optional_key(2000, "How much a model may answer.", written_default="2k")
+    provider: TextOrNone = optional_key(None, "The provider of that model; of any kind.", default_in_words="the runner's")
+    max_output_tokens: Annotated[int, TOKENS] = optional_key(2000, "The longest answer of a model.", written_default="2k")
     max_input_tokens: Annotated[int, TOKENS] = optional_key(
         50_000,
-        "How long the prompt may be, estimated: three ASCII characters are a token, any other is one.",
+        "The longest prompt, estimated: three ASCII characters count as one token, any other character as one.",
         written_default="50k",
     )
     decide: Annotated[Decide | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=None,
-        description="Has a model decide first whether there is something to do, by the checklist and the facts alone.",
+        description="A model that decides first whether there is something to do, from the checklist and the facts alone.",
         json_schema_extra=lambda schema: _or_none_schema(schema),
     )
     light_context: Boolean = optional_key(False, "Leaves the context files out.")
-    isolated_session: Boolean = optional_key(True, "Each beat stands alone; else the agent is reminded of what it told before.")
+    isolated_session: Boolean = optional_key(
+        True, "`true`: each run starts without history. `false`: earlier messages of the agent are put into the prompt."
+    )
     session_keep: Annotated[
         int, ValueType(value_parsers.even_integer_between(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")
-    ] = optional_key(8, "How many messages it is reminded of where `isolated_session` is false.")
-    retries: Annotated[int, integer_type(0, 10)] = optional_key(2, "Further attempts inside a slot.")
-    timeout: PositiveDuration = optional_key(timedelta(minutes=5), "How long one attempt may take.", written_default="5m")
+    ] = optional_key(8, "Number of earlier messages in the prompt if `isolated_session` is false.")
+    retries: Annotated[int, integer_type(0, 10)] = optional_key(2, "Further attempts after a failed one.")
+    timeout: PositiveDuration = optional_key(timedelta(minutes=5), "Timeout of one attempt.", written_default="5m")
     async_timeout: DurationUpToADay = optional_key(
         timedelta(hours=1),
-        "How long the result of an agent that answers later (`202`) may take; then the run failed.",
+        "How long to wait for the result of an agent that answers later (`202`); after that the run has failed.",
         written_default="1h",
     )
-    ok_match: Annotated[OkMatch, choice_type(OkMatch)] = optional_key("edges", "Where HEARTBEAT_OK counts.")
+    ok_match: Annotated[OkMatch, choice_type(OkMatch)] = optional_key("edges", "Where in the answer HEARTBEAT_OK is recognized.")
     ack_max_chars: Annotated[int, integer_type(0, 10_000)] = optional_key(
-        5, "Characters beside HEARTBEAT_OK that are still no message."
+        5, "Up to this many characters next to HEARTBEAT_OK are ignored."
     )
-    strip_reasoning: Boolean = optional_key(True, "Leaves a leading `<think>...</think>` out of what is judged and delivered.")
-    show_ok: Boolean = optional_key(False, "Delivers answers that say that all is well.")
+    strip_reasoning: Boolean = optional_key(
+        True, "Removes a leading `<think>...</think>` from the answer before it is classified and delivered."
+    )
+    show_ok: Boolean = optional_key(False, "Delivers answers that report no problem, too.")
     show_alerts: Boolean = optional_key(True, "Delivers alerts.")
-    dedup: Dedup = optional_key(Dedup(), "Alerts that repeat.", written_default={})
+    dedup: Dedup = optional_key(Dedup(), "Suppresses repeated alerts.", written_default={})
     deliver: TargetsOrNone = optional_key(
         None,
-        "Who is told. `last`: whoever spoke with the agent last, by a channel whose URL holds `{target}`.",
-        default_in_words="the only channel declared, else `log`",
+        "Channels for its messages. `last`: the recipient who wrote to the agent last, by a channel with `{target}` in its URL.",
+        default_in_words="the only declared channel, else `log`",
     )
     on_failure: Annotated[OnFailure | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=OnFailure(),
-        description="Who is told that it fails, and that it works again.",
+        description="When and where failures and recovery are reported.",
         json_schema_extra=lambda schema: _map_or_none_schema(schema),
     )
     budget: Annotated[Budget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=Budget(),
-        description="What its runs may spend in a day. `unlimited`: as much as they like, and no warning.",
+        description="Limits of what its runs may use in a day. `unlimited`: no limit, and no warning.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
 
 
 class Agent(ConfigPart):
     workspace: PathOrNone = optional_key(
-        None, "Its folder; every file read for it lies inside.", default_in_words="`agents/NAME`"
+        None, "Its folder; all files that are read for it are inside.", default_in_words="`agents/NAME`"
     )
     runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(value_parsers.parse_runner)] = optional_key(
-        ModelRunner(kind="anthropic"), "How it is asked.", written_default={"kind": "anthropic"}
+        ModelRunner(kind="anthropic"), "How it is called.", written_default={"kind": "anthropic"}
     )
     model: TextOrNone = optional_key(
-        None, "Its model.", default_in_words="`claude-haiku-5-5` at Anthropic; else none: the runner's own choice"
+        None, "Its model.", default_in_words="`claude-haiku-5-5` at Anthropic; else none, and the runner chooses"
     )
     context: Annotated[tuple[str, ...], list_type(value_parsers.parse_workspace_files, "file in the workspace, or list")] = (
-        optional_key((), "Files that go into the prompt.", written_default=[])
+        optional_key((), "Files that are put into the prompt.", written_default=[])
     )
     heartbeat: Heartbeat = optional_key(Heartbeat(), "Its heartbeat.", written_default={})
 
 
 class JobMisfire(ConfigPart):
     policy: Annotated[Misfire, choice_type(Misfire)] = optional_key(
-        "latest", "`latest`: the latest missed slot runs; `skip`: none does."
+        "latest", "`latest`: the latest missed slot runs; `skip`: no missed slot runs."
     )
     grace: DurationOrNone = optional_key(
-        None, "How late a slot may start; waiting for a place does not count.", default_in_words="half the period, at most 1h"
+        None,
+        "How late a slot may start; waiting for `limits.concurrency` does not count.",
+        default_in_words="half the period, at most 1h",
     )
 
 
 class Job(ConfigPart):
-    enabled: Boolean = optional_key(True, "Whether it fires.")
+    enabled: Boolean = optional_key(True, "Whether the job runs.")
     schedule: TextOrNone = optional_key(
         None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', default_in_words="this, `every` or `at`"
     )
-    every: EveryOrNone = optional_key(None, "A steady interval.", default_in_words="this, `schedule` or `at`")
+    every: EveryOrNone = optional_key(None, "A fixed interval.", default_in_words="this, `schedule` or `at`")
     at: TextOrNone = optional_key(
-        None, "Once: local time, `2026-12-24T18:00`, or with an offset or `Z`.", default_in_words="this, `schedule` or `every`"
+        None,
+        "One run at this local time, `2026-12-24T18:00`, or with an offset or `Z`.",
+        default_in_words="this, `schedule` or `every`",
     )
-    timezone: ZoneOrNone = optional_key(None, "The zone of `schedule`, `at` and calendars.", default_in_words="the top-level one")
-    skip_on: Calendars = optional_key((), "Calendars on whose days it rests.", written_default="none")
-    only_on: Calendars = optional_key((), "Calendars on whose days alone it fires.", written_default="none")
+    timezone: ZoneOrNone = optional_key(
+        None, "The time zone of `schedule`, `at` and calendars.", default_in_words="the top-level one"
+    )
+    skip_on: Calendars = optional_key((), "Calendars with days on which it does not run.", written_default="none")
+    only_on: Calendars = optional_key((), "Calendars with the only days on which it runs.", written_default="none")
     command: Annotated[
         str | tuple[str, ...] | None, list_type(value_parsers.parse_command, "text for the shell, or list without one")
-    ] = optional_key(None, "What it runs.", default_in_words="none: it asks by `prompt`, or only wakes")
+    ] = optional_key(None, "The command.", default_in_words="none: the job has a `prompt`, or only wakes")
     prompt: TextOrNone = optional_key(
-        None, "What it asks `agent`, in place of a command: one run that stands alone, by the agent's runner and in its lane.",
+        None, "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.",
         default_in_words="none",
     )  # fmt: skip
-    agent: TextOrNone = optional_key(None, "Whom the prompt asks.", default_in_words="required with `prompt`")
-    model: TextOrNone = optional_key(None, "The model that the prompt asks.", default_in_words="the agent's")
-    env: Environment = optional_key((), "Variables for the command, beside PATH, HOME and LANG.", written_default={})
-    workdir: PathOrNone = optional_key(None, "Where the command runs.", default_in_words="the config's folder")
-    stdin: AnyText = optional_key("", "What the command reads.")
-    shell: Text = optional_key("/bin/sh", "What runs a command that is text.")
-    timeout: PositiveDuration = optional_key(timedelta(minutes=10), "How long one attempt may take.", written_default="10m")
+    agent: TextOrNone = optional_key(None, "The agent that gets the prompt.", default_in_words="required with `prompt`")
+    model: TextOrNone = optional_key(None, "The model for the prompt.", default_in_words="the agent's")
+    env: Environment = optional_key(
+        (), "Environment variables for the command, in addition to PATH, HOME and LANG.", written_default={}
+    )
+    workdir: PathOrNone = optional_key(None, "The working directory of the command.", default_in_words="the config's folder")
+    stdin: AnyText = optional_key("", "Text for the command's stdin.")
+    shell: Text = optional_key("/bin/sh", "The shell for a command that is text.")
+    timeout: PositiveDuration = optional_key(timedelta(minutes=10), "Timeout of one attempt.", written_default="10m")
     async_timeout: DurationUpToADay = optional_key(
         timedelta(hours=1),
-        "How long the result of an agent that answers later may take; then the run has failed.",
+        "How long to wait for the result of an agent that answers later; after that the run has failed.",
         written_default="1h",
     )
     strip_reasoning: Boolean = optional_key(
-        True, "Leaves a leading `<think>...</think>` out of what an answer to the prompt delivers."
+        True, "Removes a leading `<think>...</think>` from the answer before it is delivered."
     )
-    retries: Annotated[int, integer_type(0, 10)] = optional_key(0, "Further attempts; a command may not be safe to repeat.")
-    stagger: Stagger = optional_key(timedelta(0), "How far jobs are spread, by a stable hash of the name.", written_default=0)
-    misfire: JobMisfire = optional_key(JobMisfire(), "What becomes of a slot that could not start in time.", written_default={})
-    rerun_after_crash: Boolean = optional_key(False, "Runs the command again when the daemon died during it.")
-    deliver: Targets = optional_key((), "Who gets the output.", written_default="none")
+    retries: Annotated[int, integer_type(0, 10)] = optional_key(
+        0, "Further attempts after a failed one; make sure that the command is safe to repeat."
+    )
+    stagger: Stagger = optional_key(
+        timedelta(0), "Delays the runs by a stable hash of the job's name, at most by this much.", written_default=0
+    )
+    misfire: JobMisfire = optional_key(JobMisfire(), "What happens to a slot that could not start in time.", written_default={})
+    rerun_after_crash: Boolean = optional_key(False, "Runs the command again if the daemon died while it was running.")
+    deliver: Targets = optional_key((), "Channels for the output.", written_default="none")
     on_failure: Annotated[JobOnFailure | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=JobOnFailure(),
-        description="Who is told that it fails, and that it works again.",
+        description="When and where failures and recovery are reported.",
         json_schema_extra=lambda schema: _map_or_none_schema(schema),
     )
     budget: Annotated[Budget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=Budget(),
-        description="What a prompt's runs may spend in a day. `unlimited`: as much as they like, and no warning.",
+        description="Limits of what runs with a prompt may use in a day. `unlimited`: no limit, and no warning.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
     wake_heartbeat: Annotated[tuple[str, ...], list_type(value_parsers.parse_names, "agent or list")] = optional_key(
-        (), "Whose heartbeat it wakes.", written_default=[]
+        (), "Agents whose heartbeat it wakes.", written_default=[]
     )
-    wake_on: Annotated[WakeOn, choice_type(WakeOn)] = optional_key("always", "After which end it wakes.")
+    wake_on: Annotated[WakeOn, choice_type(WakeOn)] = optional_key("always", "After which outcome it wakes.")
     wake_mode: Annotated[WakeMode, choice_type(WakeMode)] = optional_key(
         "now", "`next`: the wake waits for the agent's next slot."
     )
     wake_text: TextOrNone = optional_key(
-        None, "What the agent is told.", default_in_words="the job, its outcome and the end of its output"
+        None, "The text that is put into the agent's prompt.", default_in_words="the job, its outcome and the end of its output"
     )
 
 
 class Token(ConfigPart):
-    value: SecretText = required_key("The token itself, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
+    value: SecretText = required_key("The token, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
     may: Annotated[
         tuple[Permission, ...], list_type(value_parsers.parse_token_rights, "list of `read`, `wake`, `operate`, `edit`")
-    ] = required_key("What it allows.")
-    agents: NameListOrNone = optional_key(None, "The agents that it is good for.", default_in_words="all")
+    ] = required_key("The permissions of the token.")
+    agents: NameListOrNone = optional_key(None, "The agents to which it is limited.", default_in_words="all")
 
 
 class Server(ConfigPart):
     listen: Text = optional_key(
-        "127.0.0.1:7857", "Address and port; one that others can reach needs tokens. Port 0: any free one."
+        "127.0.0.1:7857", "Address and port. An address that other machines can reach needs tokens. Port 0: any free port."
     )
-    hosts: NameList = optional_key((), "Further names that a request may call this host by.", written_default=[])
-    tokens: dict[str, Token] = optional_key({}, "Who may do what over HTTP.", default_in_words="one that may all is made up")
+    hosts: NameList = optional_key((), "Further host names that requests may use.", written_default=[])
+    tokens: dict[str, Token] = optional_key(
+        {}, "Tokens for the HTTP API, by name.", default_in_words="one token with all permissions is generated"
+    )
     metrics_entries: Annotated[int, integer_type(0, 1_000_000)] = optional_key(
-        1000, "Up to how many entries each has series of its own."
+        1000, "Up to this number of entries, each entry has its own metric series."
     )
 
 
 class Limits(ConfigPart):
-    concurrency: Annotated[int, integer_type(1, 1000)] = optional_key(8, "How many runs at a time.")
+    concurrency: Annotated[int, integer_type(1, 1000)] = optional_key(8, "The most runs at the same time.")
     min_interval: Duration = optional_key(
-        timedelta(minutes=5), "The shortest interval where the runner calls a model; `0s`: any.", written_default="5m"
+        timedelta(minutes=5), "The shortest interval of entries that call a model; `0s`: no limit.", written_default="5m"
     )
     wake_gap: Duration = optional_key(
         timedelta(seconds=30),
-        "The shortest time between the end of a run and one that a wake starts; a job's wake waits so long for other jobs.",
+        "The shortest time between the end of a run and the next run that a wake starts. A wake by a job waits this long for"
+        " other jobs.",
         written_default="30s",
     )
     wake_flood: Annotated[tuple[int, timedelta], text_type(value_parsers.parse_rate, "rate", pattern=r"^\d+ per \S+$")] = (
         optional_key(
-            (5, timedelta(minutes=10)), "How many runs of an agent programs may start by wakes.", written_default="5 per 10m"
+            (5, timedelta(minutes=10)), "How many runs of an agent programs may start with wakes.", written_default="5 per 10m"
         )
     )
-    wake_keep: PositiveDuration = optional_key(timedelta(hours=24), "How long a wake waits to be told.", written_default="24h")
+    wake_keep: PositiveDuration = optional_key(
+        timedelta(hours=24), "How long a wake is kept until a run puts it into a prompt.", written_default="24h"
+    )
     shutdown_grace: Duration = optional_key(
-        timedelta(seconds=30), "How long runs may go on when the daemon stops.", written_default="30s"
+        timedelta(seconds=30), "How long running attempts may continue when the daemon stops.", written_default="30s"
     )
     budget: Annotated[DayBudget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=None,
-        description="What all runs that ask an agent may spend together, in a day of the top-level zone.",
+        description="Limits of what all runs that call an agent may use together, in a day of the top-level zone.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
 
 
 class Provider(ConfigPart):
-    """Whom models are asked at."""
+    """A provider of models."""
 
     kind: Annotated[ProviderKind | None, choice_type(ProviderKind)] = optional_key(
-        None, "What it speaks.", default_in_words="the entry's name, if it is one of these"
+        None, "Its API.", default_in_words="the provider's name, if it is one of these"
     )
     api_key: Annotated[str | None, SECRET] = optional_key(
         None, "The key; from `${NAME}` or `${file:PATH}`.", default_in_words="none"
     )
     base_url: Annotated[str | None, SECRET] = optional_key(
-        None, "Its server; http or https.", default_in_words="that of Anthropic or OpenAI"
+        None, "Base URL of the API; http or https.", default_in_words="the URL of Anthropic or OpenAI"
     )
 
 
 class Price(ConfigPart):
-    input: Annotated[float, PRICE] = required_key("For what is asked.")
-    output: Annotated[float, PRICE] = required_key("For what is answered.")
+    input: Annotated[float, PRICE] = required_key("For input tokens.")
+    output: Annotated[float, PRICE] = required_key("For output tokens.")
     cache_read: Annotated[float | None, PRICE] = optional_key(
-        None, "For what is read from the cache.", default_in_words="as `input`"
+        None, "For tokens read from the cache.", default_in_words="the same as `input`"
     )
     cache_write: Annotated[float | None, PRICE] = optional_key(
-        None, "For what is written to the cache.", default_in_words="1.25 times `input`"
+        None, "For tokens written to the cache.", default_in_words="1.25 times `input`"
     )
 
 
 class Channel(ConfigPart):
-    """Where messages go. A channel that is a text is its URL."""
+    """A channel for messages. A text in place of the map is its URL."""
 
     kind: Annotated[str | None, choice_type(tuple(kind.name for kind in registry.KINDS))] = optional_key(
         None,
-        "How it is spoken to.",
+        "The kind of the channel.",
         default_in_words=", ".join(
             [f"`{kind.name}` for `{kind.schemes[0]}://`" for kind in registry.kinds_with_own_scheme()]
             + [f"`{registry.FALLBACK.name}` for all others"]
@@ -485,67 +519,67 @@ class Channel(ConfigPart):
     url: Annotated[str | None, SECRET] = optional_key(
         None,
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
-        + ", a URL of Apprise; for `webhook` http or https. With `{target}` in the place"
-        " of the chat it leads to whoever spoke with the agent last.",
-        default_in_words="required, but for a command",
+        + ", or an Apprise URL; for `webhook` http or https. With `{target}` in place of the chat,"
+        " messages are sent to the recipient who wrote to the agent last.",
+        default_in_words="required, except for `command`",
     )
     argv: Annotated[
         tuple[str, ...],
         ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
     ] = optional_key(
         (),
-        "For `command`: the program and its arguments, started in the folder of this file. The text is on its standard input;"
-        " exit code 0 means delivered.",
-        default_in_words="required for a command",
+        "For `command`: the program and its arguments, started in the folder of this file. It gets the text on stdin; exit code 0"
+        " means delivered.",
+        default_in_words="required for `command`",
     )
     base_url: Annotated[str | None, SECRET] = optional_key(
         None,
-        " or ".join(f"{kind.name.capitalize()}'s" for kind in registry.KINDS if kind.has_base_url) + " server.",
-        default_in_words="their own",
+        "Base URL of " + " or ".join(f"{kind.name.capitalize()}'s" for kind in registry.KINDS if kind.has_base_url) + " API.",
+        default_in_words="the public API",
     )
     allow_private: Boolean = optional_key(
-        False, "Allows addresses of this machine and of private networks; Apprise opens its own connections and may always."
+        False, "Allows addresses of this machine and of private networks. Apprise channels may always use them."
     )
     uncertain: Annotated[OnUncertain | None, choice_type(OnUncertain)] = optional_key(
         None,
-        "What becomes of a message when nobody knows whether it arrived. Webhooks get a key to know repeats by; others are"
-        " sent it once more.",
-        default_in_words="`resend`; for output of jobs on other channels than webhooks `hold`",
+        "What happens to a message if it is unknown whether it arrived. A repeated request to a webhook has the same idempotency"
+        " key; other channels may get the message twice.",
+        default_in_words="`resend`; for output of jobs on channels other than webhooks `hold`",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _OrText:
-    """Tells an editor that a text may stand in place of the map."""
+    """Adds to the JSON Schema that a text may be written in place of the map."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 class Deadman(ConfigPart):
-    """A dead man's switch: somebody elsewhere who notices when no ping comes any more."""
+    """A dead man's switch: a service elsewhere that reports when pings stop."""
 
     url: SecretText = required_key(
-        "What is pinged, as healthchecks.io has it; /start and /fail are added for a start and a failure."
+        "The URL to ping, as for healthchecks.io; /start and /fail are added for a start and a failure."
     )
-    every: PositiveDuration = optional_key(timedelta(minutes=1), "How often.", written_default="1m")
+    every: PositiveDuration = optional_key(timedelta(minutes=1), "Time between pings.", written_default="1m")
     allow_private: Boolean = optional_key(False, "Allows addresses of this machine and of private networks.")
 
 
 class Network(ConfigPart):
-    """How requests to providers, gateways, channels and the dead man's switch leave this machine."""
+    """The proxy and certificates for requests to providers, gateways, channels and the dead man's switch."""
 
     proxy: SecretText = optional_key(
         "environment",
-        "`environment` (HTTPS_PROXY, HTTP_PROXY), `none`, or a URL. NO_PROXY holds for a URL too.",
+        "`environment` (HTTPS_PROXY, HTTP_PROXY), `none`, or a URL. NO_PROXY applies to a URL, too.",
     )
     ca_file: PathOrNone = optional_key(
-        None, "Certificates (PEM) of authorities that are trusted beside the system's.", default_in_words="none"
+        None, "Certificates (PEM) of authorities to trust in addition to those of the system.", default_in_words="none"
     )
 
 
 class Calendar(ConfigPart):
-    """Days that `skip_on` and `only_on` name."""
+    """Days for `skip_on` and `only_on`."""
 
     dates: Annotated[tuple[DateRange, ...], list_type(value_parsers.parse_calendar_dates, "date, `FIRST..LAST`, list")] = (
         optional_key((), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written_default=[])
@@ -560,8 +594,8 @@ class Calendar(ConfigPart):
 
 
 class History(ConfigPart):
-    keep: PositiveDuration = optional_key(timedelta(days=30), "How long rows are kept.", written_default="30d")
-    runs: Annotated[int, integer_type(1, 10_000_000)] = optional_key(1000, "How many rows are kept for each entry.")
+    keep: PositiveDuration = optional_key(timedelta(days=30), "How long run records are kept.", written_default="30d")
+    runs: Annotated[int, integer_type(1, 10_000_000)] = optional_key(1000, "How many run records are kept for each entry.")
 
 
 class Defaults(ConfigPart):
@@ -571,31 +605,31 @@ class Defaults(ConfigPart):
 
 
 class Config(ConfigPart):
-    timezone: Zone = optional_key(ZoneInfo("UTC"), "The zone of windows and schedules that name none.", written_default="UTC")
-    state: PathText = optional_key("state/heartbeatd.db", "The database: a regular file, or none yet. A link is followed.")
-    env_file: PathOrNone = optional_key(None, "NAME=value lines, mode 0600, for `${NAME}`.", default_in_words="none")
-    server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
-    network: Network = optional_key(Network(), "How requests leave this machine.", written_default={})
-    limits: Limits = optional_key(Limits(), "Bounds for all entries.", written_default={})
-    providers: dict[str, Provider] = optional_key(
-        {}, "Whom models are asked at, by name.", default_in_words="`anthropic`, without a key"
+    timezone: Zone = optional_key(
+        ZoneInfo("UTC"), "The time zone of windows and schedules that have no zone of their own.", written_default="UTC"
     )
-    prices: dict[str, Price] = optional_key({}, "What models cost, by their name.", written_default={})
+    state: PathText = optional_key("state/heartbeatd.db", "The database: a regular file, created if missing. A link is followed.")
+    env_file: PathOrNone = optional_key(None, "A file of NAME=value lines, mode 0600, for `${NAME}`.", default_in_words="none")
+    server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
+    network: Network = optional_key(Network(), "Proxy and certificates of outgoing requests.", written_default={})
+    limits: Limits = optional_key(Limits(), "Limits for all entries.", written_default={})
+    providers: dict[str, Provider] = optional_key({}, "Model providers by name.", default_in_words="`anthropic`, without a key")
+    prices: dict[str, Price] = optional_key({}, "Prices of models, by model name.", written_default={})
     channels: dict[str, Annotated[Channel, BeforeValidator(value_parsers.parse_channel), _OrText()]] = optional_key(
-        {}, "Where messages go, by name. `log` is built in.", written_default={}
+        {}, "Channels for messages, by name. `log` is built in.", written_default={}
     )
     deadman: Annotated[Deadman | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=None,
-        description="Pinged by the daemon as long as it can do its work, so that somebody else notices when it cannot.",
+        description="A URL that the daemon pings as long as it works, so that a service elsewhere can report when it stops.",
         json_schema_extra=lambda schema: _or_none_schema(schema),
     )
     calendars: dict[str, Calendar] = optional_key({}, "Days by name, for `skip_on` and `only_on`.", written_default={})
-    history: History = optional_key(History(), "How long runs are remembered.", written_default={})
+    history: History = optional_key(History(), "How long run records are kept.", written_default={})
     agents: dict[str, Agent] = optional_key({}, "Agents by name.", written_default={})
     cron: dict[str, Job] = optional_key({}, "Jobs by name.", written_default={})
     defaults: Defaults = optional_key(
         Defaults(),
-        "What entries inherit: maps merge key by key; all else is replaced, and `active_hours` as a whole.",
+        "Values that entries inherit. Maps are merged key by key; other values, and `active_hours` as a whole, are replaced.",
         written_default={},
     )
 
@@ -620,13 +654,13 @@ def _active_hours_schema(schema: dict[str, Any]) -> None:
 
 
 def _map_or_none_schema(schema: dict[str, Any]) -> None:
-    """A map that is there unless `none` undoes it."""
+    """The JSON Schema of a map that is there by default and that `none` disables."""
     _or_none_schema(schema)
     schema["default"] = {}
 
 
 def _or_unlimited_schema(schema: dict[str, Any]) -> None:
-    """A map of bounds that `unlimited` undoes."""
+    """The JSON Schema of a map of limits, or `unlimited`."""
     as_map = next(part for part in schema.pop("anyOf") if "$ref" in part)
     schema["anyOf"] = [{"const": "unlimited"}, as_map]
     schema["default"] = "unlimited"
@@ -634,7 +668,7 @@ def _or_unlimited_schema(schema: dict[str, Any]) -> None:
 
 
 def _or_none_schema(schema: dict[str, Any], *short: dict[str, Any]) -> None:
-    """A map that `none` undoes, and that may be written in a `short` form."""
+    """The JSON Schema of a map, or `none`; `short` are other forms in which it may be written."""
     as_map = next(part for part in schema.pop("anyOf") if "$ref" in part)
     schema["anyOf"] = [*(short or [{"const": "none"}]), as_map]
     schema["default"] = "none"

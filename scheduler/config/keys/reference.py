@@ -1,4 +1,4 @@
-"""The reference of config.yaml, written from its models: `python -m scheduler.config.keys.reference > docs/reference.md`."""
+"""Generates docs/reference.md from the models of config.yaml: `python -m scheduler.config.keys.reference > docs/reference.md`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from scheduler.config.keys.models import config_schema
 
 _HEAD = """# config.yaml
 
-Every key, its form and its default. This page is written from the models (`python -m scheduler.config.keys.reference`);
-`heartbeatd schema` gives the same to an editor.
+Every key with its form and its default. This page is generated from the models (`python -m scheduler.config.keys.reference`).
+`heartbeatd schema` prints the same as JSON Schema for an editor.
 
 - A duration has units: `90s`, `30m`, `1h30m`, `2d`. A rate is `5 per 10m`. A time is quoted: `"08:00"`. Zones are IANA names.
-- An amount of tokens is a number, or thousands and millions of them: `200k`, `1m`.
-- Where a list of names is expected, a single one may stand without brackets.
-- Names of agents, jobs, providers, channels and tokens: 1 to 63 of `A-Z a-z 0-9 . _ -`, and neither `.` nor `-` first.
-- Relative paths start at the folder of the file.
-- A relative program with a slash, such as `./x.sh`, lies in the folder in which it is started: the workspace for agents
-  (`runner.argv`, `precheck.command`), `workdir` for jobs (`command`, `shell`; the folder of the file by default), and the folder
-  of the file for `argv` of channels. One without a slash is looked for in PATH: that of the entry's `env`, else the daemon's.
-- Limits of a prompt: a checklist, context or memory file has at most 64 KiB, and no link below the workspace is followed. Of the
-  text of a wake the last 4,096 characters are shown, of all wakes 80,000 characters, of a precheck's output the first 16,384.
-  A run whose checklist cannot be read is skipped; another file is only named. `max_input_tokens` is a limit for the whole.
-  Whatever is left out is listed in the run (`left_out`), in its log line, and by `explain`.
-- Top-level keys that begin with `x-` are yours: anchors live there.
+- An amount of tokens is a number, or a number of thousands or millions: `200k`, `1m`.
+- A list with a single name may be written without brackets.
+- Names of agents, jobs, providers, channels and tokens: 1 to 63 characters of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
+- Relative paths start at the folder of config.yaml.
+- A relative program with a slash, such as `./x.sh`, is looked for in the folder in which it is started: the workspace for agents
+  (`runner.argv`, `precheck.command`), `workdir` for jobs (`command`, `shell`; by default the folder of config.yaml), and the
+  folder of config.yaml for `argv` of channels. A program without a slash is looked for in the PATH of the entry's `env`, else in
+  the daemon's PATH.
+- Limits of a prompt: a checklist, context or memory file has at most 64 KiB, and links below the workspace are not followed.
+  The prompt contains the last 4,096 characters of a wake's text, at most 80,000 characters of all wakes together, and the first
+  16,384 characters of a precheck's output. `max_input_tokens` limits the prompt as a whole. If the checklist cannot be read, the
+  run is skipped; if another file cannot be read, the prompt only names it. Everything that was left out is listed in the run
+  record (`left_out`), in its log line, and by `explain`.
+- Top-level keys that begin with `x-` are ignored; use them for YAML anchors.
 - `HEARTBEATD_SET__defaults__heartbeat__interval=10m` in the environment sets a value by its path.
 """
 
@@ -58,7 +60,7 @@ def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, A
 
 
 def _model_names(form: Mapping[str, Any]) -> list[str]:
-    """The models that may stand inside a key's form; none where it is a plain value."""
+    """The names of the models that a key may contain; none for a plain value."""
     named = form.get("additionalProperties", {})
     among = [*form.get("anyOf", ()), *form.get("oneOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
     parts = [form, named, *among]
