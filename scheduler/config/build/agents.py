@@ -1,4 +1,4 @@
-"""An agent of the file as the heartbeat that the daemon runs."""
+"""Builds the heartbeat of each agent in the config."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ MISSING_INTERVAL = InvalidValue(
     Remedy("none"),
     advice='write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken',
 )
-SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # schedules and hours repeat, so that any day will do to ask whether they meet
+SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # any day will do to check whether they overlap: schedules and hours repeat
 
 
 def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: Runners) -> Heartbeat:
-    """The heartbeat of a checked agent. Faults are noted at `node`; what is given back then is of no use."""
+    """Build the heartbeat of a checked agent. Errors are added at `node`; after an error the result must not be used."""
     beat = agent.heartbeat
     interval, schedule = _build_interval(agent, node), _build_schedule(agent, node)
     period = schedule.shortest_period() if schedule else interval
@@ -103,7 +103,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
 
 
 def logs_by_default(agent: models.Agent, context: ConfigContext) -> bool:
-    """Whether its messages go to the log only because nobody said where to."""
+    """Whether its messages go to the log because the config sets no `deliver`."""
     return agent.heartbeat.deliver is None and len(context.channels) != 2
 
 
@@ -147,7 +147,7 @@ def _build_schedule(agent: models.Agent, node: ConfigNode) -> CronSchedule | Non
 
 
 def _intended_schedule(wrong: InvalidValue, zone: ZoneInfo) -> CronSchedule | None:
-    """The schedule that must have been meant by one with a fault."""
+    """The schedule that the writer of an invalid schedule must have meant, if that is certain."""
     value = next((remedy.value for remedy in wrong.remedies if remedy.is_certain and not remedy.key), None)
     return parse_schedule(value, zone) if isinstance(value, str) else None
 
@@ -163,17 +163,17 @@ def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta
 
 
 def _check_unused_keys(agent: models.Agent, node: ConfigNode) -> None:
-    """Note what the agent writes itself and nothing would heed; what it inherits is for those whom it fits."""
+    """Report keys of the agent itself that have no effect. Inherited keys may be meant for other agents."""
     written = node.own.get("heartbeat") if node.own else None
     if not isinstance(written, MarkedMap) or CONDITIONAL_KEYS.isdisjoint(written):
-        return  # as of nearly every agent
+        return  # the common case
     for key, of, wrong in _find_unused_keys(agent):
         if node.has_own_key("heartbeat", key) and all(node.is_readable("heartbeat", other) for other in of):
             node.add_error(wrong, "heartbeat", key)
 
 
 def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...], InvalidValue]]:
-    """Keys without effect, the keys that decide that, and what is said of it."""
+    """Keys that have no effect, each with the keys that cause this and the error."""
     beat, kind = agent.heartbeat, agent.runner.kind
     if beat.backoff_on_failure and (beat.schedule is not None or beat.interval is None):
         words = "remove backoff_on_failure, or write interval: 30m"

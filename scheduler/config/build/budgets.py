@@ -1,4 +1,4 @@
-"""Budgets of the file: what each entry may spend, worked out and checked against what one run of it may take."""
+"""Computes the budget of each entry, and checks that one run fits into it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from scheduler.model import budget
 from scheduler.model.budget import Allowance, AttemptUsage, Budget
 from scheduler.model.outcome import Kind
 
-LEAST_PROMPT = 2000  # tokens, at one a byte: the contract, the time and a line or two to do
+LEAST_PROMPT = 2000  # tokens, one per byte: the built-in instructions, the time and a short checklist
 DAY_KEYS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
 Problems = Iterator[tuple[str | InvalidValue, str]]
-"""What is wrong, and the key of the budget where it is; empty for the budget as a whole."""
+"""Each error with the key of the budget that it is about; an empty key is the budget as a whole."""
 
 
 class Budgets:
-    """What all entries may spend; `unbound` counts the enabled ones of each kind that call a model without any budget."""
+    """The allowances of all entries; `unlimited` counts the enabled entries of each kind that call a model without a budget."""
 
     def __init__(self, shared: Budget | None, prices: Prices) -> None:
         self.allowances: dict[tuple[Kind, str], Allowance] = {}
@@ -37,13 +37,13 @@ class Budgets:
         self._prices = prices
 
     def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
-        """Note what an agent's beats may spend; `part` None: as much as they like."""
+        """Add the budget of an agent's heartbeat; without `part` it is unlimited."""
         attempt = budget.heartbeat_usage(beat, self._prices.by_model, part.usd_per_run if part else None)
         if beat.enabled and beat.runner is not NO_RUNNER:
             self.add_entry((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, node, "heartbeat", "budget")
 
     def add_job(self, job: Job, asked: Agent | None, part: models.Budget | None, node: ConfigNode) -> None:
-        """Note what a job's prompt may spend; a job that asks nobody spends nothing."""
+        """Add the budget of a job with a prompt; other jobs have no costs."""
         if asked is None or not job.enabled or asked.runner is NO_RUNNER:
             return
         attempt = budget.agent_usage(asked, self._prices.by_model, part.usd_per_run if part else None)
@@ -58,7 +58,7 @@ class Budgets:
         node: ConfigNode,
         *inside: str,
     ) -> None:
-        """Note what an enabled entry may spend in days of `zone`; its budget stands `inside` its node."""
+        """Add the budget of an enabled entry for days of `zone`; `inside` are the steps to the budget in the node."""
         if any(question.model in self._prices.mispriced for question in attempt.model_calls):
             return
         bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt))
@@ -72,19 +72,19 @@ class Budgets:
 
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
-    """The bounds of a day in `zone`; None if the part names none."""
+    """The limits of a day in `zone`; None if the part sets none."""
     budget = Budget(zone, part.usd_per_day, part.tokens_per_day, part.runs_per_day)
     return None if budget == Budget(zone) else budget
 
 
 def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:
-    """The attempt with prompts no longer than what a run may take allows, where it is the daemon that asks."""
+    """The attempt with its prompt limited by `usd_per_run`, if the daemon itself calls the model."""
     room = _longest_prompt(attempt)
     return attempt if room is None or room < LEAST_PROMPT else replace(attempt, input_tokens=min(room, attempt.input_tokens))
 
 
 def check_run_budget(attempt: AttemptUsage) -> Problems:
-    """What a run may take must leave room for a prompt."""
+    """Check that `usd_per_run` leaves room for a prompt."""
     room = _longest_prompt(attempt)
     if room is None or room >= LEAST_PROMPT:
         return
@@ -94,7 +94,7 @@ def check_run_budget(attempt: AttemptUsage) -> Problems:
 
 
 def _longest_prompt(attempt: AttemptUsage) -> int | None:
-    """How long prompts may be by `usd_per_run`; None where that bounds none."""
+    """The longest prompt that `usd_per_run` allows, in tokens; None if it does not limit prompts."""
     if attempt.usd_per_run is None or attempt.has_unknown_usage or not attempt.priced:
         return None
     return attempt.input_tokens_within(attempt.usd_per_run)
@@ -102,7 +102,7 @@ def _longest_prompt(attempt: AttemptUsage) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EntryLimits:
-    """The budgets that one entry is under, and what one attempt of it asks."""
+    """The budgets that apply to one entry, and the usage of one attempt."""
 
     own: Budget | None
     shared: Budget | None
@@ -110,12 +110,12 @@ class EntryLimits:
 
     @property
     def has_day_limit(self) -> bool:
-        """Whether anything bounds its days."""
+        """Whether a budget limits its days."""
         return self.own is not None or self.shared is not None
 
     @property
     def has_limit(self) -> bool:
-        """Whether anything bounds what it may spend, be it one run alone."""
+        """Whether any budget applies, including one for a single run."""
         return self.has_day_limit or self.attempt.usd_per_run is not None
 
     def build_allowance(self) -> Allowance:
@@ -124,21 +124,21 @@ class EntryLimits:
         return Allowance(self.own, self.shared, self.attempt.max_usage, room, self.attempt.usd_per_run)
 
     def find_errors(self) -> Problems:
-        """What cannot hold: a bound in money without a price, a runner without a bound, a day too short for one run."""
+        """Limits that cannot be enforced: without a price, without known usage, or too low for a single run."""
         usd_by = [prefix for prefix, _ in self._day_limits("usd_per_day")]
         yield from self._check_prices(usd_by)
         yield from self._check_known_usage(usd_by)
         yield from self._check_day_size()
 
     def find_unreachable_limits(self) -> Problems:
-        """Bounds of its own that it can never come to."""
+        """Limits of the entry that can never be reached, because a limit for all entries is lower."""
         for key in DAY_KEYS if self.own and self.shared else ():
             own, shared = getattr(self.own, key), getattr(self.shared, key)
             if own is not None and shared is not None and own > shared:
                 yield f"limits.budget.{key} is {format_limit(shared)} and is reached first; write that or less", key
 
     def _day_limits(self, *keys: str) -> Iterator[tuple[str, float]]:
-        """Each of these bounds that there is, with what its key is called before the dot."""
+        """The value of each of these limits that is set, with the path of its budget as a prefix."""
         for shares, prefix in ((self.own, ""), (self.shared, "limits.budget.")):
             values = (getattr(shares, key, None) for key in keys)
             yield from ((prefix, value) for value in values if value is not None)
@@ -197,11 +197,11 @@ def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str) -
 
 
 def format_limit(value: float) -> str:
-    """A bound as people write it."""
+    """A limit as messages show it."""
     return str(value) if isinstance(value, int) else round_usd_up(value)
 
 
 def round_usd_up(usd: float) -> str:
-    """USD as people write them, rounded up, so that what is written by it is enough."""
+    """An amount in USD, rounded up, so that it is enough if it is written as the limit."""
     places = 4 if usd >= 0.001 or not usd else 9
     return f"{ceil(round(usd * 10**places, 3)) / 10**places:.{places}f}".rstrip("0").rstrip(".")

@@ -15,11 +15,12 @@ from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 
 LOG = Channel(LOG_CHANNEL, LOG_CHANNEL, None, allow_private=False, uncertain="resend")
 
-SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")  # as services know people; one must fit
+# Recipients as services write them; one of them must be valid in the URL.
+SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")
 
 
 def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], node: ConfigNode) -> dict[str, Channel]:
-    """The channels by name, `log` among them; an unset secret is a fault only for those `used`."""
+    """Build all channels by name, including `log`. An unset secret is an error only in the channels that are `used`."""
     made = {name: _build_channel(name, part, node, used=name in used) for name, part in parts.items()}
     for name, channel in made.items():
         if channel.needs_target and LAST_TARGET not in used:

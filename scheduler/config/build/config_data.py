@@ -20,7 +20,7 @@ OVERRIDE_PREFIX = "HEARTBEATD_SET__"
 
 @dataclass(frozen=True, slots=True)
 class ConfigData:
-    """The file as data, overrides and merges applied, before anything in it is understood."""
+    """The file as data with overrides applied, before validation: the whole, and the defaults of agents and of jobs."""
 
     root: MarkedMap
     agent: MarkedMap
@@ -31,7 +31,7 @@ class ConfigData:
 def read_config_data(
     path: Path, environ: Mapping[str, str], diagnostics: Diagnostics, content: bytes | None = None, root: MarkedMap | None = None
 ) -> ConfigData:
-    """The file with its overrides; `root` is what `content` holds, where it has been read. Raises ConfigError for no YAML."""
+    """Read the file and apply the overrides. `root` is the data of `content`, if it was parsed before. Raises ConfigError."""
     content = read_content(path, diagnostics) if content is None else content
     document = marked_yaml.MarkedDocument(root, NO_POSITION) if root is not None else parse_past_errors(content, diagnostics)
     root = document.node
@@ -50,14 +50,14 @@ def read_config_data(
 
 
 def find_overrides(environ: Mapping[str, str]) -> dict[str, str]:
-    """The overrides that are set, by variable, in a stable order."""
+    """The overrides in the environment, by variable, sorted."""
     return {variable: environ[variable] for variable in sorted(environ) if variable.startswith(OVERRIDE_PREFIX)}
 
 
 def apply_overrides(root: MarkedMap, environ: Mapping[str, str], diagnostics: Diagnostics) -> MarkedMap:
     """The config with the overrides on top: HEARTBEATD_SET__agents__ops__model=x sets agents.ops.model.
 
-    Values are read as YAML. Maps that a path needs are made; what is shared by an alias is not touched elsewhere.
+    Values are parsed as YAML. Missing maps on the path are created. Where a map is shared by an alias, only this path changes.
     """
     for variable, text in find_overrides(environ).items():
         steps = variable.removeprefix(OVERRIDE_PREFIX).split("__")
@@ -86,7 +86,7 @@ def _set_value(node: MarkedMap, steps: list[str], value: Any, place: ExternalPos
 
 
 def _agent_defaults(root: MarkedMap) -> MarkedMap:
-    """What agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
+    """The values that agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
     beat, agent = map_at(root, "defaults", "heartbeat"), map_at(root, "defaults", "agent")
     if not beat:
         return agent
@@ -95,14 +95,14 @@ def _agent_defaults(root: MarkedMap) -> MarkedMap:
 
 
 def map_at(node: Any, *steps: str) -> MarkedMap:
-    """The map that these keys lead to; an empty one where there is none."""
+    """The map at these keys; an empty map if there is none."""
     for step in steps:
         node = node.get(step) if isinstance(node, MarkedMap) else None
     return node if isinstance(node, MarkedMap) else MarkedMap()
 
 
 def _find_default_paths(root: MarkedMap) -> dict[tuple[int, int], str]:
-    """The path of every value under `defaults`, by its place."""
+    """The path of every value under `defaults`, by its position."""
     homes: dict[tuple[int, int], str] = {}
     if "defaults" in root:
         _collect_default_paths(root["defaults"], ["defaults"], homes)
@@ -112,14 +112,14 @@ def _find_default_paths(root: MarkedMap) -> dict[tuple[int, int], str]:
 def _collect_default_paths(
     node: Any, steps: list[str | int], homes: dict[tuple[int, int], str], above: tuple[int, int] | None = None
 ) -> None:
-    """Note the places of keys and of values that are no maps: a map begins where its first key does.
+    """Collect the positions of keys, and of values that are not maps: a map has the position of its first key.
 
-    A place that is noted already has been reached by another alias, and all within it with it.
+    A position that is known already was reached through another alias, with everything inside it.
     """
     for step, at, value in _iterate_children(node):
         inner = [*steps, step]
         place = (at.line, at.column)
-        moved = place == above  # there under another name, so that what holds it has no place of its own
+        moved = place == above  # the same alias under another key, so that the value around it has no position of its own
         if place in homes and not moved and isinstance(value, MarkedMap | MarkedList):
             continue
         if moved:

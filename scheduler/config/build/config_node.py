@@ -1,4 +1,4 @@
-"""What one entry of the config needs to know of the rest, and how it says where its faults are."""
+"""Connects a part of the config to the rest: its values, its positions, and where its errors are reported."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ConfigContext:
-    """The config around an entry. `folder` is that of the file, absolute; `agents` and `channels` are the names declared.
+    """The rest of the config. `folder` is the absolute folder of the file; `agents` and `channels` are the declared names.
 
-    `calendars` are those declared, without a value where they have faults. `open` are the channels whose URL holds {target},
-    `targets` the words that `deliver` knows: the channels, and `last`.
+    `calendars` are the declared calendars, None for one with errors. `open_channels` are the channels whose URL contains
+    {target}; `deliver_names` are the words that `deliver` accepts: the channels, and `last`.
     """
 
     folder: Path
@@ -44,15 +44,15 @@ class ConfigContext:
     deliver_names: Collection[str] = ()
 
     def resolve_path(self, text: str) -> Path:
-        """A path of the config: from its folder, or from home with ~/."""
+        """An absolute path from a path in the config: relative to its folder, or to the home folder with ~/."""
         return resolve_path(self.folder, text)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigNode:
-    """One entry as it stands in the file: `written` with the defaults, `own` without.
+    """One entry or section of the file: `merged` with the defaults, `own` without.
 
-    `lost` are the steps to what could not be understood and is not in `written` any more, with its place.
+    `unreadable` are the steps to values that could not be understood, with their positions; `merged` does not contain them.
     """
 
     steps: tuple[str, ...]
@@ -63,7 +63,7 @@ class ConfigNode:
     unreadable: Mapping[Steps, Position] = field(default_factory=dict)
 
     def has_own_key(self, *inside: str) -> bool:
-        """Whether the entry holds this key itself, and did not inherit it."""
+        """Whether the entry sets this key itself, and does not inherit it."""
         node: object = self.own
         for step in inside:
             if not isinstance(node, MarkedMap) or step not in node:
@@ -72,11 +72,11 @@ class ConfigNode:
         return True
 
     def is_readable(self, *inside: str | int) -> bool:
-        """Whether all that the file says of this key was understood; else nothing can be concluded from its value."""
+        """Whether everything at this key was understood; otherwise its value must not be used for conclusions."""
         return not self.unreadable or not any(inside[: len(steps)] == steps for steps in self.unreadable)
 
     def add_error(self, what: str | InvalidValue, *inside: str | int) -> None:
-        """Note a fault, unless what holds it was not understood at all."""
+        """Add an error, unless the map around it was not understood."""
         if self.context.diagnostics.is_partial or not self.is_readable(*inside[:-1]):
             return
         place, known = marked_yaml.locate_value(self.merged, inside, self.position, tagged=False)
@@ -85,7 +85,7 @@ class ConfigNode:
         )
 
     def add_missing_error(self, key: str, advice: InvalidValue, *inside: str | int) -> None:
-        """Note that a key is missing, unless it is there and was not understood."""
+        """Add an error for a missing key, unless the key is there and was not understood."""
         if self.context.diagnostics.is_partial or not self.is_readable(*inside, key) or (*inside, UNKNOWN_KEY) in self.unreadable:
             return
         own = self.merged if self.own is None else self.own
@@ -93,7 +93,7 @@ class ConfigNode:
         self.context.diagnostics.add_error(place, marked_yaml.dotted_path([*self.steps, *known]), advice, missing=key)
 
     def narrow_suggestions(self, fits: Callable[[object], bool], otherwise: object, *inside: str) -> None:
-        """Of the values suggested for a key, keep those that fit what else the file says."""
+        """Keep the suggested values of a key that pass `fits`; if none does, suggest `otherwise`."""
         if self.context.diagnostics.has_errors:
             place, _ = marked_yaml.locate_value(self.merged, inside, self.position)
             self.context.diagnostics.narrow_suggestions(self.unreadable.get(inside, place), fits, otherwise)
@@ -113,7 +113,7 @@ class ConfigNode:
         offered: Collection[str] | None = None,
         several: bool = True,
     ) -> None:
-        """Note each name that is not declared. `offered` are those that would do here, if not all; `several`: a list may."""
+        """Add an error for each undeclared name. `offered` are the names to suggest; `several`: the key takes a list."""
         for index, name in enumerate(names):
             listed = [part for part in re.split(r"[\s,;]+", name) if part]
             if name in among:
@@ -127,7 +127,7 @@ class ConfigNode:
                 self.add_error(undeclared_name(marked_yaml.printable_key(name), noun, others), *inside, index)
 
     def resolve_secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
-        """The text with its references filled in; None after a diagnostic, which is a warning where nothing enabled uses it."""
+        """The text with its references resolved; None after an error, which is only a warning if nothing enabled uses it."""
         try:
             return self.context.secrets.resolve_references(text)
         except UnsetSecret as unset:
@@ -138,7 +138,7 @@ class ConfigNode:
         return None
 
     def build_variables(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
-        """The variables for a program. Values that are no secrets stay plain text, and are not covered in what it prints."""
+        """The variables of a program. Values that are not secrets stay plain text, and are not redacted in its output."""
         filled = self.build_environment(pairs, *inside, used=used)
         return MappingProxyType(
             {name: filled[name] if is_secret_variable(name, text) else text for name, text in pairs if name in filled}

@@ -1,4 +1,4 @@
-"""What a line of a crontab is as a job of the config: the same time, the same command, in the same surroundings."""
+"""Converts crontab lines to jobs of the config: the same times, commands and environment."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from cron.job_names import JobNamer
 from scheduler.config.file.job_insertion import NewJob
 from scheduler.config.file.message_parts import format_duration
 
-TIMEOUT = "24h"  # cron has no bound; ours of ten minutes would end what cron let run
+TIMEOUT = "24h"  # cron has no timeout; our default of ten minutes would stop jobs that cron let finish
 NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")
 
 
 @dataclass(frozen=True, slots=True)
 class CrontabAccount:
-    """The user whose commands they are."""
+    """The user who owns the crontab."""
 
     name: str
     home: str
 
 
 def build_new_jobs(lines: Iterable[CrontabLine], account: CrontabAccount, taken: Collection[str]) -> list[NewJob]:
-    """The jobs, with names that are none of those taken; the same lines in the same order get the same names."""
+    """The jobs of the lines, with names that are not `taken`. The same lines in the same order get the same names."""
     names = JobNamer(taken)
     return [NewJob(names.free_name(line.command, line.name), build_job_keys(line, account), line.comment) for line in lines]
 
 
 def build_job_keys(line: CrontabLine, account: CrontabAccount) -> Mapping[str, object]:
-    """The keys of a job. cron gives a command HOME, SHELL, PATH and LOGNAME, and starts it at home."""
+    """The keys of a job. cron sets HOME, SHELL, PATH and LOGNAME for a command, and starts it in the home folder."""
     given = {name: value for name, value in line.variables.items() if name not in NOT_FOR_COMMANDS}
     env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
     shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
@@ -51,7 +51,7 @@ def build_job_keys(line: CrontabLine, account: CrontabAccount) -> Mapping[str, o
 
 
 def find_missing_lines(lines: Sequence[CrontabLine], there: Iterable[Identity]) -> list[CrontabLine]:
-    """The lines that are not there yet; one that stands twice must be there twice."""
+    """The lines without a job. A line that occurs twice needs two jobs."""
     left = Counter(there)
     found = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Who is told where the config does not say it: of what an entry has to say, and of its failures."""
+"""Checks the targets of `deliver`, and chooses the channels of entries and failure notifications that set none."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NO_NOTICES = OnFailure(0, timedelta(0), ())
 
 
 def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
-    """The only channel that is declared, else the log; one that leaves open whom to tell is for agents, who are spoken with."""
+    """The only declared channel, else the log. A channel with {target} is only for agents, which have a last recipient."""
     return _single_channel(tuple(node.context.channels), tuple(node.context.open_channels), speaks)
 
 
 def check_deliver(names: tuple[str, ...], node: ConfigNode, *inside: str | int, speaks: bool) -> None:
-    """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
+    """Add an error for each name in a `deliver` without a recipient. `speaks`: the entry has an agent, so `last` may be used."""
     offered = node.context.deliver_names if speaks and node.context.open_channels else node.context.channels
     offered = [name for name in offered if name not in node.context.open_channels]
     node.check_declared(names, node.context.deliver_names, "channel", *inside, offered=offered)
@@ -51,7 +51,7 @@ def check_deliver(names: tuple[str, ...], node: ConfigNode, *inside: str | int, 
 def build_on_failure(
     part: models.OnFailure | None, deliver: tuple[str, ...], node: ConfigNode, *inside: str, speaks: bool
 ) -> OnFailure:
-    """Whom an entry that tells `deliver` has told of its failures; no channel: the same. Faults are noted at `inside`."""
+    """The failure notifications of an entry; without channels they are sent to its `deliver`. Errors are added at `inside`."""
     if part is None:
         return NO_NOTICES
     if part.deliver == ():

@@ -1,4 +1,4 @@
-"""Effective values: what holds for one agent or job, and where each value comes from."""
+"""Lists the values in effect for one agent or job, and the origin of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALWAYS_SECRET = ("env", "url", "headers", "value")
 
 
 class EffectiveValue(NamedTuple):
-    """One value: its key inside the entry, how it is written (secrets masked), and where it comes from."""
+    """One value: its key inside the entry, its text with secrets masked, and its origin."""
 
     key: str
     value: str
@@ -32,8 +32,8 @@ class EffectiveValue(NamedTuple):
 
 
 def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> list[EffectiveValue]:
-    """Every value of `name` (or agent/NAME, cron/NAME). Raises ConfigError for a config with faults, LookupError, whose text says
-    what to write, for a name that is not there or stands for two."""
+    """Every value of `name` (or agent/NAME, cron/NAME). Raises ConfigError for an invalid config, and LookupError, whose text
+    says what to write, for a name that does not exist or is ambiguous."""
     settings = load_config(path, environ, resolve_secrets=False).settings
     kind, name = _find_entry(name, settings)
     diagnostics = Diagnostics(str(path))
@@ -95,7 +95,7 @@ def _iterate_values(
 
 
 def _nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
-    """The model of a key that holds a map of keys of its own, always or as it is written here."""
+    """The model of a key whose value is a map of keys, always or in this file."""
     is_there = isinstance(value, MarkedMap) or (value is None and form.get("default") == {})
     if "x-form" in form and not is_there:
         return None
@@ -107,7 +107,7 @@ def _nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any
 
 
 def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
-    """The values that are worked out where nothing is written."""
+    """The values of keys that are not set and have computed defaults."""
     beat = settings.heartbeats[name]
     asked = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
     kind = (entry.get("runner") or {"kind": "anthropic"})["kind"]

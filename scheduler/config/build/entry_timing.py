@@ -25,7 +25,7 @@ A_DAY = timedelta(days=1)
 WEEKS = 4
 SOME_MONDAY = datetime(2026, 1, 5, tzinfo=UTC)  # no clock changes in the four weeks from then on
 SOME_WEEKS = (SOME_MONDAY - datetime.resolution, SOME_MONDAY + WEEKS * timedelta(days=7) - datetime.resolution)
-GRID_STARTS = 12  # grids that are tried: when an agent is first seen decides where its grid lies
+GRID_STARTS = 12  # start times that are tried: an interval starts when its agent is first seen
 _EVERY = re.compile(r"(?:@every\s+|every\s+)?(.+)", re.IGNORECASE)
 _MACROS = ("hourly", "daily", "midnight", "weekly", "monthly", "yearly", "annually")
 _MOMENT = re.compile(
@@ -35,7 +35,7 @@ _MOMENT = re.compile(
 
 
 def check_min_interval(interval: timedelta, node: ConfigNode, *inside: str) -> None:
-    """Note an interval that is too short."""
+    """Add an error for an interval below limits.min_interval."""
     if interval < node.context.min_interval:
         least = format_duration(node.context.min_interval)
         words = f"write {least} or more, or lower the limit"
@@ -46,13 +46,13 @@ def check_min_interval(interval: timedelta, node: ConfigNode, *inside: str) -> N
 
 
 def narrow_intervals(node: ConfigNode, *inside: str) -> None:
-    """Of the intervals that are suggested, keep those that are long enough."""
+    """Keep the suggested intervals that are not below limits.min_interval."""
     least = node.context.min_interval
     node.narrow_suggestions(lambda value: value == "none" or parse_duration(value) >= least, format_duration(least), *inside)
 
 
 def check_min_schedule_interval(schedule: CronSchedule, node: ConfigNode, *inside: str) -> None:
-    """Note a schedule whose firings are too close to each other."""
+    """Add an error for a schedule with two times closer than limits.min_interval."""
     if schedule.shortest_period() < node.context.min_interval:
         period, least = format_duration(schedule.shortest_period()), format_duration(node.context.min_interval)
         node.add_error(
@@ -62,7 +62,7 @@ def check_min_schedule_interval(schedule: CronSchedule, node: ConfigNode, *insid
 
 
 def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNode, *inside: str) -> None:
-    """Warn of an interval that the active hours shorten or lengthen, and say how many beats a week are left."""
+    """Warn of an interval that does not fit the active hours, with the number of runs a week that are left."""
     beats = _runs_per_week(interval, hours)
     if beats is None:
         return
@@ -78,7 +78,7 @@ def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNod
 
 @lru_cache(maxsize=1024)  # many agents share their interval and their hours
 def _runs_per_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
-    """The fewest and the most beats a week, by where the grid lies; None where interval and hours fit."""
+    """The fewest and the most runs a week, depending on when the interval starts; None if interval and hours fit."""
     openings = [] if hours.always else list(hours.openings(*SOME_WEEKS))
     if not openings or interval > SOME_WEEKS[1] - SOME_WEEKS[0]:
         return None
@@ -95,7 +95,7 @@ def _runs_per_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
 
 
 def _slot_count_range(interval: timedelta, hours: Hours) -> tuple[int, int]:
-    """How many slots the weeks have, with grids that began before them and lie differently."""
+    """The fewest and the most slots in the sample weeks, for intervals that started at different times."""
     begun = SOME_MONDAY - max(1, timedelta(days=14) // interval) * interval
     grids = (
         IntervalSlots(begun + number * interval / GRID_STARTS, interval, timedelta(), hours) for number in range(GRID_STARTS)
@@ -125,13 +125,13 @@ def build_grace(grace: timedelta | None, period: timedelta | None, longest: time
 
 
 def build_calendars(parts: Mapping[str, models.Calendar], names: Iterable[str]) -> dict[str, Calendar | None]:
-    """Every calendar that is declared, by name; None for one with faults."""
+    """All declared calendars by name; None for a calendar with errors."""
     found = {name: make_calendar(part.dates, part.days) for name, part in parts.items()}
     return {name: found.get(name) for name in names}
 
 
 def build_days(part: models.Job | models.Heartbeat, zone: ZoneInfo, node: ConfigNode, *inside: str) -> AllowedDays:
-    """The days of a zone on which an entry may run; names that no calendar bears are noted at `node`."""
+    """The days of a time zone on which an entry may run. Undeclared calendars are reported at `node`."""
     if not (part.skip_on or part.only_on):
         return ALL_DAYS
     declared = node.context.calendars
@@ -151,9 +151,9 @@ def _union_of(some: tuple[Calendar, ...]) -> Calendar:
 
 
 def explain_schedule_error(text: str, said: str, steady: str, least: timedelta) -> InvalidValue:
-    """What is said of a schedule that is none: `said`, unless the text is a length of time, or a time of the day.
+    """The error for an invalid schedule: `said` by the parser, unless the text is a duration, a time of day or a misspelt macro.
 
-    `steady` is the key beside it that takes a length of time, of at least so much.
+    `steady` is the key of the same map for a duration of at least `least`.
     """
     if len(text) > LONGEST_QUOTED:
         return InvalidValue(said)
@@ -176,7 +176,7 @@ def explain_schedule_error(text: str, said: str, steady: str, least: timedelta) 
 
 
 def _explain_cron_error(text: str, said: str) -> InvalidValue:
-    """What the reader of expressions says, with the expression that it suggests where it suggests one."""
+    """The error of the expression parser, with a corrected expression if there is one."""
     problem, _, words = said.partition("; ")
     fields = text.split()
     if "never comes in month" in said and len(fields) == 5:
@@ -187,7 +187,7 @@ def _explain_cron_error(text: str, said: str) -> InvalidValue:
 
 
 def explain_moment_error(text: str, said: str) -> InvalidValue:
-    """What is said of a moment that is none: `said`, unless it is a schedule, a time of the day, or a date in another form."""
+    """The error for an invalid `at`: `said` by the parser, unless it is a schedule, a time of day or a date in another form."""
     if len(text) > LONGEST_QUOTED:
         return InvalidValue(said)
     problem = f"{quote_value(text)} is not a date with a time"

@@ -32,7 +32,7 @@ def build_server(part: models.Server, node: ConfigNode) -> Server:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it; a name other than localhost may mean anything."""
+    """Whether only this machine can reach the host. Names other than localhost are not resolved."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -48,7 +48,7 @@ def _parse_listen(part: models.Server, node: ConfigNode) -> tuple[str, int]:
 
 
 def _suggest_loopback(text: str) -> str:
-    """An address of this machine, with the port that a text names."""
+    """A loopback address with the port of the text."""
     port = re.search(r"(?:^|:)([0-9]{1,5})/?$", text)
     return f"127.0.0.1:{port[1] if port and int(port[1]) <= 65535 else 7857}"
 
@@ -68,9 +68,9 @@ def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | Non
 
 
 def _is_guessable(value: str) -> bool:
-    """Whether it holds next to no chance: few different characters, one piece again and again, or a row such as 12345.
+    """Whether a token is guessable: few different characters, a repeated piece, or a sequence such as 12345.
 
-    Of tokens with 128 random bits not one in a thousand million is so.
+    Fewer than one in 10^9 tokens with 128 random bits are rejected.
     """
     again = (value + value).find(value, 1) < len(value)
     steps = [ord(after) - ord(before) for before, after in pairwise(value)]
@@ -90,7 +90,7 @@ def _check_token(name: str, value: str, node: ConfigNode) -> None:
 
 
 def build_network(part: models.Network, node: ConfigNode) -> Network:
-    """The proxy and the authorities that every request uses. Faults are noted at `node`."""
+    """The proxy and the certificate authorities of all requests. Errors are added at `node`."""
     return Network(_build_proxy(part, node), _check_ca_file(part, node))
 
 
@@ -121,7 +121,7 @@ def _check_ca_file(part: models.Network, node: ConfigNode) -> Path | None:
 
 
 def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | None:
-    """What is pinged; None where there is none. Faults are noted at `node`."""
+    """The dead man's switch; None if there is none. Errors are added at `node`."""
     if part is None:
         return None
     url = node.resolve_secret(part.url, "url", used=True)

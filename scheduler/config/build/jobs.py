@@ -32,14 +32,14 @@ MISSING_SCHEDULE = InvalidValue(
 
 
 def are_readable(node: ConfigNode, *keys: str) -> bool:
-    """Whether none of these keys is there in a form that nobody could understand."""
+    """Whether these keys are missing or understood, so that conclusions from them are safe."""
     return (UNKNOWN_KEY,) not in node.unreadable and all(node.is_readable(key) for key in keys)
 
 
 def build_job(name: str, job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbeat | None], asked: Agent | None) -> Job:
-    """The job of a checked part; `beats` are the agents of the file, None for one with faults. Faults are noted at `node`.
+    """Build a checked job. `beats` are the agents of the file, None for an agent with errors. Errors are added at `node`.
 
-    `asked` is whom its prompt asks, None where it has none or asks nobody that there is.
+    `asked` is the agent that its prompt calls; None without a prompt, or if there is no such agent.
     """
     reboot = job.schedule is not None and is_reboot(job.schedule)
     _check_schedule_keys(job, node)
@@ -140,7 +140,7 @@ def _check_purpose(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartb
 
 
 def _check_prompt(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbeat | None]) -> None:
-    """A prompt is for one agent, which is there and is not switched off."""
+    """Check that a prompt has one agent, which is declared and enabled."""
     if job.command is not None:
         wrong = suggest_removal("prompt and command exclude each other", "keep one of them, or write a second job")
         node.add_error(wrong, "prompt")
@@ -161,7 +161,7 @@ COMMAND_KEYS = ("env", "workdir", "stdin", "shell")
 
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
-    """Note what the job writes itself and nothing would heed; what it inherits is for those whom it fits."""
+    """Report keys of the job itself that have no effect. Inherited keys may be meant for other jobs."""
     if node.has_own_key("stagger") and (job.stagger or not node.is_readable("stagger")):
         _check_stagger(job, node)
     for key in PROMPT_KEYS:
@@ -195,7 +195,7 @@ def _check_min_interval(job: models.Job, schedule: CronSchedule | None, node: Co
 
 
 class PromptAgents:
-    """Takes note of the agents that the jobs of a file name, and finds for each job whom it asks: `of_jobs`, by its name."""
+    """The agents that the prompts of jobs call; `by_job` has the agent of each job."""
 
     def __init__(self, jobs: MarkedMap, defaults: MarkedMap, runners: Runners, prices: Prices) -> None:
         parts = (part for part in (defaults, *jobs.values()) if isinstance(part, MarkedMap))
@@ -206,7 +206,7 @@ class PromptAgents:
         self.by_job: dict[str, Agent] = {}
 
     def add_agent(self, agent: models.Agent, beat: Heartbeat, node: ConfigNode) -> None:
-        """Take note of an agent, whose heartbeat is built already, if a job names it."""
+        """Add an agent, whose heartbeat is built already, if a job names it."""
         if beat.name not in self._named:
             return
         runner = self._runners.build_job_runner(agent, beat.runner, node)
@@ -215,7 +215,7 @@ class PromptAgents:
         self._agents[beat.name] = Agent(beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.max_input_tokens)
 
     def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
-        """Whom a job's prompt asks, with the job's own model if it has one; None without a prompt, and after a fault."""
+        """The agent of a job's prompt, with the model of the job if it sets one; None without a prompt, and after an error."""
         agent = self._agents.get(job.agent) if job.prompt is not None and job.agent is not None else None
         if agent is None:
             return None

@@ -1,4 +1,4 @@
-"""Loading: config.yaml as the settings that the daemon runs by, or all that is wrong with it at once."""
+"""Loads config.yaml into the settings of the daemon, or reports all of its errors at once."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, Wak
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 
-ENTRY_SECTIONS = ("agents", "cron")  # sections whose entries are checked each by itself, with what it inherits
-RESERVED_CHANNELS = ("log", "none", LAST_TARGET)  # words that `deliver` has for itself
+ENTRY_SECTIONS = ("agents", "cron")  # sections whose entries are checked one by one, merged with their defaults
+RESERVED_CHANNELS = ("log", "none", LAST_TARGET)  # words with a meaning of their own in `deliver`
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A config that is right. `overrides` are the environment variables that changed it, by name."""
+    """A valid config. `overrides` are the names of the environment variables that changed it."""
 
     settings: Settings
     warnings: tuple[Diagnostic, ...]
@@ -58,12 +58,11 @@ def load_config(
     time_check: TimeCheck | None = None,
     check_files: bool = False,
 ) -> LoadedConfig:
-    """Read and check a config wholly. Raises ConfigError with all its faults.
+    """Read and check a config. Raises ConfigError with all of its errors.
 
-    Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read. `content` is
-    what to take for the file's own, to check it before it is there, and `root` what that holds, if it has been read already.
-    Without `today` nothing is said of what has passed; with `look`, files, folders and programs that are not there are warned
-    about.
+    Without `resolve_secrets` all secrets are empty, and neither the env_file nor referenced files are read. `content` replaces
+    the content of the file, to check it before it is written; `root` is its data, if it was parsed already. With `time_check`,
+    times in the past are reported. With `check_files`, missing files, folders and programs are warnings.
     """
     diagnostics = Diagnostics(str(path))
     with pause_garbage_collection():
@@ -129,7 +128,7 @@ def _build_settings(
         allowances=allowed.allowances,
     )
     if today is not None:
-        diagnostics.raise_errors()  # what is wrong at any time has no place in time
+        diagnostics.raise_errors()  # other errors come first
         _check_times(settings, today, source, context)
     if look:
         diagnostics.raise_errors()
@@ -158,13 +157,13 @@ def _build_context(
 
 
 def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -> set[str]:
-    """The channels that what is enabled tells."""
+    """The channels that enabled entries use."""
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
     return used | set(context.open_channels) if LAST_TARGET in used else used
 
 
 def _check_missing_files(settings: Settings, source: ConfigData, context: ConfigContext) -> None:
-    """Warn about what the settings name and what is not there."""
+    """Warn about missing files, folders and programs."""
     for section, name, inside, message in find_missing_files(settings):
         if section == "channels":
             ConfigNode((section,), map_at(source.root, section), NO_POSITION, context).add_warning(message, name, *inside)
@@ -174,7 +173,7 @@ def _check_missing_files(settings: Settings, source: ConfigData, context: Config
 
 
 def _check_times(settings: Settings, today: TimeCheck, source: ConfigData, context: ConfigContext) -> None:
-    """Note what time has made wrong of settings that are right."""
+    """Report values that are valid but in the past, or that leave no day to run on."""
     for section, name, inside, message in find_time_errors(settings, today):
         node = _entry_node(source.root, section, name, source.agent if section == "agents" else source.job, context)
         say = node.add_error if today.strict else node.add_warning
@@ -182,7 +181,7 @@ def _check_times(settings: Settings, today: TimeCheck, source: ConfigData, conte
 
 
 def _check_top_level(root: MarkedMap, diagnostics: Diagnostics) -> CheckedPart[models.Config]:
-    """All but the entries."""
+    """Check everything except agents, jobs and defaults."""
     plain = {key: value for key, value in root.items() if key not in (*ENTRY_SECTIONS, "defaults") and not key.startswith("x-")}
     return check_part(models.Config, MarkedMap(plain, root.marks), (), NO_POSITION, diagnostics)
 
@@ -238,7 +237,7 @@ def _build_jobs(
 
 
 def _check_entry(model: type[PartT], node: ConfigNode) -> tuple[ConfigNode, PartT]:
-    """An entry as its model, and its node with what was put right in it and what was lost."""
+    """Check an entry: its node with corrected and unreadable values, and its model."""
     diagnostics = node.context.diagnostics
     checked = check_part(model, node.merged, node.steps, node.position, diagnostics)
     lost = checked.unreadable | _unknown_key_positions(node.steps, diagnostics) if diagnostics.has_errors else checked.unreadable
@@ -248,7 +247,7 @@ def _check_entry(model: type[PartT], node: ConfigNode) -> tuple[ConfigNode, Part
 
 
 def _unknown_key_positions(steps: Sequence[str], diagnostics: Diagnostics) -> dict[tuple[str | int, ...], Position]:
-    """The keys that nobody could understand, of an entry and of what it inherits."""
+    """The positions of keys that could not be understood, in the entry and in its defaults."""
     homes: dict[tuple[str, ...], tuple[str, ...]] = {tuple(steps): ()}
     if steps[0] == "cron":
         homes[("defaults", "cron")] = ()
@@ -272,7 +271,7 @@ def _entry_node(root: MarkedMap, section: str, name: str, defaults: MarkedMap, c
 
 
 def _section_node(root: MarkedMap, checked: CheckedPart[models.Config], context: ConfigContext, section: str) -> ConfigNode:
-    """A section of its own; parts with faults are there too, as they are written."""
+    """The node of a top-level section, including the parts with errors as they are written."""
     own, right = map_at(root, section), map_at(checked.node, section)
     place = root.marks[section][0] if section in root else NO_POSITION
     lost = {steps[1:]: at for steps, at in checked.unreadable.items() if steps[:1] == (section,)}
@@ -280,7 +279,7 @@ def _section_node(root: MarkedMap, checked: CheckedPart[models.Config], context:
 
 
 def _named_entries(root: MarkedMap, section: str, diagnostics: Diagnostics) -> MarkedMap:
-    """The entries of a section whose names are right."""
+    """The entries of a section; invalid names are reported."""
     entries = root.get(section)
     if not isinstance(entries, MarkedMap):
         if entries is not None and section in ENTRY_SECTIONS:
@@ -293,7 +292,7 @@ def _named_entries(root: MarkedMap, section: str, diagnostics: Diagnostics) -> M
 
 
 def _might_hold_entries(root: MarkedMap, diagnostics: Diagnostics) -> bool:
-    """Whether agents or jobs are perhaps there, in a form or under a name with faults."""
+    """Whether there may be agents or jobs that could not be understood."""
     return diagnostics.is_partial or () in diagnostics.unknown_keys or any(root.get(section) for section in ENTRY_SECTIONS)
 
 
@@ -312,7 +311,7 @@ def _name_problem(section: str, name: str) -> str:
 def _with_env_file(
     root: MarkedMap, config: models.Config, folder: Path, environ: Mapping[str, str] | None, diagnostics: Diagnostics
 ) -> Mapping[str, str] | None:
-    """The environment on top of the env_file; None when secrets are not to be looked up."""
+    """The environment merged over the env_file; None if secrets are not resolved."""
     if environ is None or config.env_file is None:
         return environ
     try:
@@ -323,7 +322,7 @@ def _with_env_file(
 
 
 def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
-    """The section of entries of one kind whose spending nothing bounds, and what is to be told of them."""
+    """The section of the entries that have no budget, and the warning about them."""
     section, what, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
     who = f"{format_count(number, what)} that {'calls' if number == 1 else 'call'} a model"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
@@ -332,7 +331,7 @@ def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Reading makes hundreds of thousands of objects and no cycles; looking for those meanwhile would take half the time."""
+    """Switch the garbage collector off: loading makes many objects and no cycles, and collecting would take half the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Needs: the files, folders and programs that a config names, looked for before the first run needs them."""
+"""Finds files, folders and programs that enabled entries need and that do not exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heartbeat.spec import CommandRunner, Heartbeat
 from scheduler.model.settings import Settings
 
 KeyProblem = tuple[tuple[str | int, ...], str]
-"""The key, and what is missing."""
+"""The steps to the key, and the message."""
 
 SHELLS = ("sh", "dash", "bash", "ash", "ksh", "zsh")
 _FIRST_WORD = re.compile(r"\s*([A-Za-z0-9_./+-]+)(?=$|[\s;|&<>])")
@@ -29,7 +29,7 @@ _SHELL_WORDS = frozenset(_WORDS.split())
 
 
 def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str | int, ...], str]]:
-    """What is missing for entries that are enabled: the section, the entry's name, the key, and a line about it."""
+    """What is missing for enabled entries: the section, the name of the entry, the steps to the key, and the message."""
     asked = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
     for name, beat in settings.heartbeats.items():
         if beat.enabled:
@@ -84,7 +84,7 @@ def _missing_folder(folder: Path) -> str:
 
 
 def _explain_refusal(workspace: Path, name: str, refusal: FileProblem) -> str:
-    """Why a file of the workspace is not read."""
+    """Why a file of the workspace cannot be read."""
     path = workspace / name
     if refusal is FileProblem.MISSING:
         return f"{path} does not exist"
@@ -99,7 +99,7 @@ def _explain_refusal(workspace: Path, name: str, refusal: FileProblem) -> str:
 
 
 def _check_program(program: str, folder: Path, env: Mapping[str, object]) -> str | None:
-    """Why a program that is started in this folder would not be found; None if it would."""
+    """Why a program would not be found if it were started in this folder; None if it would be found."""
     if "/" in program:
         path = folder / program
         if not path.is_file():
@@ -110,6 +110,6 @@ def _check_program(program: str, folder: Path, env: Mapping[str, object]) -> str
 
 
 def _check_first_word(line: str, folder: Path, env: Mapping[str, object]) -> str | None:
-    """The same for the first word of a line for the shell, if that is surely a program."""
+    """`_check_program` for the first word of a shell command, if it is certainly a program."""
     word = _FIRST_WORD.match(line)
     return _check_program(word[1], folder, env) if word and word[1] not in _SHELL_WORDS else None

@@ -18,7 +18,7 @@ from scheduler.config.keys import models
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Price
 
-ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # there without being declared, but without a key
+ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # usable without a declaration, but without a key
 
 _KIND_OF_NAME: Mapping[str, ProviderKind] = {kind: kind for kind in get_args(ProviderKind)}
 _MISSING_KIND = InvalidValue(
@@ -33,7 +33,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 
 
 class Providers:
-    """The providers by name. Notes who is asked by what is enabled: only there is an unset secret a fault."""
+    """The providers by name, and where enabled entries use them: an unset secret is an error only in a provider that is used."""
 
     def __init__(self, parts: Mapping[str, models.Provider], node: ConfigNode) -> None:
         self._parts = parts
@@ -43,7 +43,7 @@ class Providers:
         self._known = {name: self._build_provider(name, part) for name, part in parts.items()}
 
     def find_provider(self, name: str, node: ConfigNode, *inside: str, used: bool) -> Provider | None:
-        """The provider of that name; None after a fault at `inside`."""
+        """The provider of this name; None after an error at `inside`."""
         if used:
             self._used_at.setdefault(name, (node, inside))
         if name in self._known:
@@ -51,7 +51,7 @@ class Providers:
         if name == ANTHROPIC.name:
             return ANTHROPIC
         if name in self._spot.merged:
-            return None  # it is there, and has faults of its own
+            return None  # it is declared, and has errors of its own
         if name == "openai":
             node.add_error(f"no provider openai is declared; write {_declaration_example(name, 'openai')}", *inside)
         else:
@@ -59,7 +59,7 @@ class Providers:
         return None
 
     def report_problems(self) -> None:
-        """Complain of what those lack who are asked, once all agents are read."""
+        """Report what the used providers lack, once all agents are built."""
         for name, key, problem in self._unset:
             say = self._spot.add_error if name in self._used_at else self._spot.add_warning
             say(problem, name, key)
@@ -133,9 +133,9 @@ def _declaration_example(name: str, kind: ProviderKind) -> str:
 
 
 class Prices:
-    """The prices by model; a model without one is told once, where it is first asked.
+    """The prices by model; a model without a price is reported once, where it is first used.
 
-    `written` are the models for which the file writes a price; one that is not among `parts` is `mispriced`, a fault of its own.
+    `written` are the models that have a price in the file. If it is invalid, the model is not in `parts`: it is `mispriced`.
     """
 
     def __init__(self, parts: Mapping[str, models.Price], written: Collection[str]) -> None:
@@ -144,7 +144,7 @@ class Prices:
         self._reported: set[str] = set()
 
     def check_price(self, model: str, node: ConfigNode, *inside: str) -> None:
-        """Warn at `inside` if nobody knows what this model costs, unless prices have faults: one of them may be meant for it."""
+        """Warn at `inside` if the model has no price, unless a price has an error: it may be the price of this model."""
         if self.mispriced or model in self.by_model or model in self._reported:
             return
         self._reported.add(model)
@@ -153,12 +153,12 @@ class Prices:
 
 
 def price_line(model: str) -> str:
-    """The line of the file that gives a model its price; figures to be replaced."""
+    """The line that sets a price for the model, with example numbers."""
     return f"prices: {{{_format_key(model)}: {{input: 1.0, output: 5.0}}}}"
 
 
 def _format_key(model: str) -> str:
-    """The name as it is written before a colon."""
+    """The name as a YAML key."""
     return model if _PLAIN_KEY.fullmatch(model) else json.dumps(printable_key(model), ensure_ascii=False)
 
 

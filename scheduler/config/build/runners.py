@@ -1,4 +1,4 @@
-"""The ways to an agent: each runner of the file as the one that the daemon asks by."""
+"""Builds the runners of agents: how each agent is called."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml
 from scheduler.config.keys import models
 from scheduler.model.secret import Secret
 
-DEFAULT_MODEL = "claude-haiku-5-5"  # the model of an agent that names none, at Anthropic
-NO_RUNNER = CommandRunner((), {})  # stands where a fault is noted
+DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none
+NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
 NO_TIME = timedelta(0)
 
 Shared = TypeVar("Shared")
 
 
 class Runners:
-    """Makes the runners of all agents; those that differ in nothing are one and the same."""
+    """Builds the runners of all agents; equal runners are one object."""
 
     def __init__(self, providers: Providers, prices: Prices) -> None:
         self._providers = providers
@@ -30,7 +30,7 @@ class Runners:
         self._made: dict[Hashable, object] = {}
 
     def build_runner(self, agent: models.Agent, node: ConfigNode) -> Runner:
-        """How an agent is asked; NOBODY after a fault."""
+        """The runner of an agent; NO_RUNNER after an error."""
         used = is_enabled(agent)
         if not node.is_readable("runner"):
             return NO_RUNNER
@@ -46,7 +46,7 @@ class Runners:
                 return self._reuse_equal((call, inside), PythonRunner(call, inside))
 
     def build_job_runner(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> Runner:
-        """How an agent whose heartbeat asks by `runner` is asked otherwise: not at the heartbeat's own provider."""
+        """The runner for jobs that call the agent: like its `runner`, but not with the provider of the heartbeat."""
         part = agent.runner
         if agent.heartbeat.provider is None or not isinstance(part, models.ModelRunner):
             return runner
@@ -55,7 +55,7 @@ class Runners:
         return self._limited_runner(provider, agent) if provider else runner
 
     def build_decide(self, agent: models.Agent, node: ConfigNode) -> Decide | None:
-        """Who decides first, if somebody does."""
+        """The model that decides before a run; None if there is none."""
         part = agent.heartbeat.decide
         if part is None:
             return None
@@ -68,7 +68,7 @@ class Runners:
         return self._reuse_equal((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
 
     def choose_model(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> str | None:
-        """What its beats ask for; None leaves the choice to the agent."""
+        """The model of its heartbeat runs; None leaves the choice to the agent."""
         named = agent.heartbeat.model or agent.model
         if not isinstance(runner, ModelRunner):
             return named
@@ -92,7 +92,7 @@ class Runners:
         return self._limited_runner(provider, agent) if provider else NO_RUNNER
 
     def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
-        """The provider that the runner names, though the heartbeat asks another."""
+        """The provider that the runner names, although the heartbeat uses another."""
         return self._providers.find_provider(part.provider, node, "runner", "provider", used=False) if part.provider else None
 
     def _limited_runner(self, provider: Provider, agent: models.Agent) -> ModelRunner:
@@ -124,18 +124,18 @@ def is_enabled(agent: models.Agent) -> bool:
 
 
 def calls_model(agent: models.Agent) -> bool:
-    """Whether a beat asks a model, as far as the daemon can tell: what an agent does itself is its own business."""
+    """Whether a run calls a model as far as the daemon knows; programs may call models themselves."""
     return isinstance(agent.runner, models.ModelRunner) or agent.heartbeat.decide is not None
 
 
 def uses_provider(agent: models.Agent) -> bool:
-    """Whether `heartbeat.provider` would be asked: by the agent's own runner, or by a decision that names no other."""
+    """Whether `heartbeat.provider` is used: by the agent's runner, or by `decide` without a provider of its own."""
     decide = agent.heartbeat.decide
     return isinstance(agent.runner, models.ModelRunner) or (decide is not None and decide.provider is None)
 
 
 def _provider_of(agent: models.Agent) -> tuple[str, tuple[str, ...]]:
-    """The provider of an agent by name, and where that is written."""
+    """The name of an agent's provider, and the steps to the key that sets it."""
     if agent.heartbeat.provider:
         return agent.heartbeat.provider, ("heartbeat", "provider")
     if not isinstance(agent.runner, models.ModelRunner):

@@ -1,4 +1,4 @@
-"""Secrets: references in a value, filled in once from the environment, from the env_file or from a file."""
+"""Resolves references to secrets in values: from the environment, from the env_file or from a file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scheduler.system.files import MAY_ANYTHING, open_regular, others_may
 
 LARGEST_FILE = 64 * 1024
 
-# What names a variable whose value is a secret, and what variables that are none are called.
+# Names of variables with secret values, and names of variables without.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD_|CREDENTIAL|AUTH|COOKIE|DSN", re.IGNORECASE)
 _OPEN_NAMES = re.compile(r"PATH|HOME|SHELL|USER|LOGNAME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|PWD|TMPDIR|EDITOR|PAGER|PYTHON[A-Z]+")
 _OPEN_VALUE = re.compile(r"\.{0,2}/.*|~.*|[A-Za-z]*|[0-9.,:-]*", re.DOTALL)
-SHORTEST_SECRET = 8  # characters of a value that stands in the file itself, under a name that does not say what it is
+SHORTEST_SECRET = 8  # characters; a shorter value in the file itself is not treated as a secret unless its name says so
 
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -30,11 +30,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class UnsetSecret(ValueError):
-    """A reference that leads nowhere."""
+    """A reference to a variable or file that does not exist or is empty."""
 
 
 class SecretResolver:
-    """What references stand for. Without `environ` nothing is looked up, and every secret is empty."""
+    """Resolves references. Without `environ` nothing is looked up, and every secret is empty."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None) -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class SecretResolver:
         return self._environ is None
 
     def resolve_references(self, text: str) -> Secret:
-        """The text with its references filled in; what comes in is not read again.
+        """The text with its references resolved; references in the resolved values are not.
 
         Raises UnsetSecret for a reference without a value, InvalidValue for text that only looks like a reference.
         """
@@ -73,15 +73,15 @@ class SecretResolver:
 
 
 def has_reference(text: str) -> bool:
-    """Whether a text holds a reference."""
+    """Whether a text contains a reference."""
     return _REFERENCE.search(text) is not None
 
 
 def is_secret_variable(name: str, text: str) -> bool:
-    """Whether the value of a variable is to be covered wherever it is printed: it refers to a secret, or could be one itself.
+    """Whether the value of a variable must be redacted in output: it refers to a secret, or may be one itself.
 
-    Of what stands in the file itself, that is what is called a key, token or password, and what is neither short nor a path,
-    a word or a number.
+    A value in the file itself may be a secret if its name contains key, token, password or the like, or if it is not short and
+    is no path, word or number.
     """
     if has_reference(text) or _SECRET_NAME.search(name):
         return True
@@ -89,9 +89,9 @@ def is_secret_variable(name: str, text: str) -> bool:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines as python-dotenv reads them: `export`, quotes, comments, several lines; no `$NAME` is filled in.
+    """NAME=value lines as python-dotenv parses them, with `export`, quotes, comments and several lines, but without `$NAME`.
 
-    ValueError with one line that names no value: not there, readable by others, or a line that is none.
+    Raises ValueError, whose text contains no value, for a missing file, one that other users can read, or an invalid line.
     """
     try:
         found = path.stat()
@@ -108,7 +108,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _parse_binding(path: Path, binding: Binding) -> tuple[str, str] | None:
-    """What a binding says, None for a comment or blank lines. python-dotenv itself only warns of a line that is broken."""
+    """The name and value of a binding; None for comments and blank lines. python-dotenv only warns about invalid lines."""
     if binding.key is None and not binding.error:
         return None
     if binding.key is None or binding.value is None or not _NAME.fullmatch(binding.key):
@@ -119,7 +119,7 @@ def _parse_binding(path: Path, binding: Binding) -> tuple[str, str] | None:
 
 
 def _read_small_file(path: Path) -> str:
-    """A small regular file; a pipe would be waited for, a device never ends."""
+    """The text of a small regular file. A pipe could block, and a device may never end."""
     with open_regular(path) as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:

@@ -1,4 +1,4 @@
-"""Today: what of a config is already past, or can no longer come, by the time at which it is read."""
+"""Finds settings that are valid but no longer useful: a time in the past, or calendars that leave no day."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Fault = tuple[str, str, tuple[str, ...], str]  # section, name, the key inside i
 
 @dataclass(frozen=True, slots=True)
 class TimeCheck:
-    """When a config is read (aware, UTC).
+    """The time at which a config is read (aware, UTC), and how strictly it is checked.
 
-    `knows` says whether the database at a path has seen the moment of a job, by the job's name and the text of its pace.
-    Where it is not `strict`, what is past is warned about and no fault: a daemon must start again with a config that was good.
+    `was_seen` returns whether the database at a path knows a one-time job, by its name and the text of its schedule.
+    If not `strict`, the findings are warnings: a daemon must be able to start again with a config that was valid before.
     """
 
     now: datetime
@@ -35,8 +35,8 @@ class TimeCheck:
 
 
 def find_time_errors(settings: Settings, today: TimeCheck) -> Iterator[Fault]:
-    """What time has made wrong of valid settings."""
-    judged: dict[object, bool] = {}  # thousands of agents share a handful of ways
+    """The settings that are in the past or leave no day to run on."""
+    judged: dict[object, bool] = {}  # thousands of agents share a few schedules
     for name, beat in settings.heartbeats.items():
         if not beat.enabled or beat.calendars.always:
             continue
@@ -58,7 +58,7 @@ def _has_passed(text: str, name: str, state: Path, today: TimeCheck) -> bool:
 
 
 def _never_runs(text: str, free: str, now: datetime) -> bool:
-    """Whether calendars keep an entry, which is `free` without them, from all that it would do within two years."""
+    """Whether calendars leave an entry no run within two years; `free` is its schedule without calendars."""
     plain = entry_schedule.parse_schedule(free, now).next(now)
     if plain is None:
         return False
@@ -67,7 +67,7 @@ def _never_runs(text: str, free: str, now: datetime) -> bool:
 
 
 def _heartbeat_schedules(beat: Heartbeat) -> tuple[str, str]:
-    """Its pace with and without calendars; on a grid that is not known yet, or where it is only woken, at least once a day."""
+    """Its schedule with and without calendars; without a `schedule`, it is taken to run at least once a day."""
     daily = replace(beat, interval=None if beat.schedule else min(beat.interval or A_DAY, A_DAY))
     return entry_schedule.heartbeat_schedule_text(daily), entry_schedule.heartbeat_schedule_text(
         replace(daily, calendars=ALL_DAYS)

@@ -34,7 +34,7 @@ def read_content(path: Path, diagnostics: Diagnostics) -> bytes:
 
 
 def parse_content(content: bytes, diagnostics: Diagnostics) -> Any:
-    """What the content holds, as plain data. Raises ConfigError when it cannot be read as YAML."""
+    """The data of the content. Raises ConfigError if it is not YAML."""
     try:
         return marked_yaml.parse_yaml(_decode_content(content, diagnostics), diagnostics)
     except marked_yaml.UnreadableYaml:
@@ -43,8 +43,9 @@ def parse_content(content: bytes, diagnostics: Diagnostics) -> Any:
 
 
 def parse_past_errors(content: bytes, diagnostics: Diagnostics) -> marked_yaml.MarkedDocument:
-    """What the text holds. Behind what is no YAML the reading goes on, so that it hides none of the other faults; `diagnostics`
-    is then partial, if something had to be left out. Raises ConfigError where nothing more can be read.
+    """The data of the content. After a syntax error the parsing continues, so that one error does not hide the others.
+
+    `diagnostics.is_partial` is set if a part had to be left out. Raises ConfigError if the parsing cannot continue.
     """
     text, masks = _decode_content(content, diagnostics), dict[str, str]()
     for _ in range(MOST_BREAKS):
@@ -65,7 +66,7 @@ def parse_past_errors(content: bytes, diagnostics: Diagnostics) -> marked_yaml.M
 
 
 def _last_readable_line(text: str) -> int:
-    """The line up to which a text is YAML."""
+    """The last line up to which a text is valid YAML."""
     try:
         marked_yaml.parse_document(text, Diagnostics(""))
     except marked_yaml.YamlSyntaxError as broken:
@@ -76,7 +77,7 @@ def _last_readable_line(text: str) -> int:
 
 
 def check_owner(found: os.stat_result, path: Path, diagnostics: Diagnostics) -> None:
-    """A config is code, as a crontab is: who may write it runs commands."""
+    """Report other users who may write the config: it can run commands, as a crontab can."""
     quoted = shlex.quote(str(path))
     if everybody_may(found, MAY_WRITE):
         diagnostics.add_error(NO_POSITION, "", f"everybody may write this file, and with it run commands; do: chmod o-w {quoted}")
@@ -91,9 +92,9 @@ def check_owner(found: os.stat_result, path: Path, diagnostics: Diagnostics) -> 
 
 
 def check_folder(path: Path, diagnostics: Diagnostics) -> None:
-    """Who may write the folder can put another file in the config's place; where that is a link, this holds for both folders.
+    """Report other users who may write the folder of the config, or the folder that it links to, and so replace the file.
 
-    In a folder with the sticky bit, such as /tmp, nobody can replace the files of others.
+    In a folder with the sticky bit, such as /tmp, users cannot replace the files of others.
     """
     for folder in dict.fromkeys((config_folder(path), path.resolve().parent)):
         found = folder.stat()
@@ -114,7 +115,7 @@ def check_folder(path: Path, diagnostics: Diagnostics) -> None:
 
 
 def _decode_content(content: bytes, diagnostics: Diagnostics) -> str:
-    """The content as text; raises ConfigError for what is no UTF-8."""
+    """The content as text. Raises ConfigError if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ _DiagnosticKey = tuple[int, int, str]
 
 
 class Position(Protocol):
-    """A position in the file as the parser counts it: line and column from 0."""
+    """A position in the file as the YAML parser counts it: line and column from 0."""
 
     @property
     def line(self) -> int: ...
@@ -22,7 +22,7 @@ class Position(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExternalPosition:
-    """The place of what does not stand in the file; `variable` names the environment variable that holds it, if one does."""
+    """The position of a value that is not in the file; `variable` is the environment variable that it comes from, if any."""
 
     variable: str = ""
     line: int = -1
@@ -34,7 +34,7 @@ NO_POSITION = ExternalPosition()
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing to mend. `line` and `column` count from 1 and are 0 where no line of the file is to blame."""
+    """One error or warning. `line` and `column` count from 1; both are 0 if it is about no line of the file."""
 
     line: int
     column: int
@@ -48,13 +48,13 @@ class Diagnostic:
         return ": ".join(part for part in (place, self.path, self.message) if part)
 
     def as_json(self) -> dict[str, object]:
-        """For programs; `remedies` are the changes that the message suggests, any one of them, where a program can make them."""
+        """The diagnostic for `check --format json`; `remedies` are the alternative changes that a program can make."""
         found: dict[str, object] = {"line": self.line, "column": self.column, "path": self.path, "message": self.message}
         return found | ({"remedies": [remedy.as_json() for remedy in self.remedies]} if self.remedies else {})
 
 
 class ConfigError(Exception):
-    """A config that is refused, with all its faults; its text is one line for each, in the order of the file."""
+    """A config was rejected. The text has one line for each error, in the order of the file."""
 
     def __init__(self, errors: Iterable[Diagnostic], warnings: Iterable[Diagnostic] = ()) -> None:
         self.errors = tuple(errors)
@@ -63,12 +63,12 @@ class ConfigError(Exception):
 
 
 class Diagnostics:
-    """Gathers faults and warnings while a file is read.
+    """Collects errors and warnings while a file is read.
 
-    What is said once about a place is not said again: a fault in a default is one fault, however many inherit it. `homes`
-    gives the path under which a place is known if it was reached by another: that of the default. `unknown` are the maps with a
-    key that nobody could understand, and that may be any that is missing there. `partial`: a part of the file is no YAML and was
-    left out, so that nothing can be said of what is missing.
+    The same message is kept once per position, so an error in a default is one error, however many entries inherit it.
+    `default_paths` are the paths of values under `defaults` by position: messages name these, not the path of an entry.
+    `unknown_keys` are the maps with a key that could not be understood; it may stand for any key that is missing there.
+    `is_partial`: a part of the file is not YAML and was left out, so missing keys are not reported.
     """
 
     def __init__(self, source: str) -> None:
@@ -91,10 +91,10 @@ class Diagnostics:
         opens: bool = False,
         missing: str = "",
     ) -> None:
-        """Note a fault; it is that of a key that is `missing` at the place, if one is named.
+        """Add an error; `missing` is the key that is missing at this position, if the error is about one.
 
-        One that `spoils` its place leaves nothing there that more could be said of. One that `opens` its place is of a value in
-        the wrong form: what else is wrong with the value that was meant is said in the same line, in place of the advice.
+        After an error that `spoils` its position, further errors there are dropped. An error that `opens` its position is about
+        the form of a value: the next error there, about the corrected value, joins its line and replaces its advice.
         """
         at = (place.line, place.column)
         wrong = what if isinstance(what, InvalidValue) else InvalidValue(what)
@@ -114,7 +114,7 @@ class Diagnostics:
             self._open.setdefault(at, (key, wrong))
 
     def narrow_suggestions(self, place: Position, fits: Callable[[object], bool], otherwise: object) -> None:
-        """Of the values suggested at a place, keep those that fit what else the file says; `otherwise`: where none does."""
+        """Keep the suggested values at a position that pass `fits`; if none does, suggest `otherwise`."""
         if (found := self._open.get((place.line, place.column))) is None:
             return
         key, wrong = found
@@ -127,7 +127,7 @@ class Diagnostics:
 
     @property
     def has_errors(self) -> bool:
-        """Whether there was a fault."""
+        """Whether there is an error."""
         return bool(self._errors)
 
     @property
@@ -135,7 +135,7 @@ class Diagnostics:
         return _sort_by_position(self._warnings)
 
     def raise_errors(self) -> None:
-        """Raises ConfigError when there was a fault."""
+        """Raise ConfigError if there is an error."""
         if self._errors:
             raise ConfigError(_sort_by_position(self._errors), self.warnings)
 

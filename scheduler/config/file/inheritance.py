@@ -1,21 +1,22 @@
-"""Inheritance: what an entry takes over from the defaults, each value with the place where it was written."""
+"""Merges the defaults into an entry; each value keeps the position where it was written."""
 
 from __future__ import annotations
 
 from scheduler.config.file.marked_yaml import MarkedMap
 
-# One of a kind: an entry that writes one does not inherit the other.
+# Alternatives: an entry that sets one of these keys does not inherit the others.
 _JOB_SCHEDULE_KEYS = ("schedule", "every", "at")
 _JOB_ACTION_KEYS = ("command", "prompt")
 _HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
-_REPLACED_WHOLE = ("active_hours",)  # its parts say one thing together: a zone or a day must not come into another's window
+# The parts of these values belong together: the zone or days of one window must not be merged into another window
+_REPLACED_WHOLE = ("active_hours",)
 
 
 def merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
-    """`over` on top of `base`: maps merge key by key at every depth, all else replaces, and `active_hours` too; an empty value
-    for a map keeps the map.
+    """`over` on top of `base`. Maps are merged key by key at every depth; other values and `active_hours` are replaced. An empty
+    value in place of a map keeps the inherited map.
 
-    A map of another `kind` replaces too: its keys are not those of the first.
+    A map of another `kind` replaces the inherited map, because their keys differ.
     """
     if not over:
         return base
@@ -32,14 +33,14 @@ def merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
 
 
 def merge_job(base: MarkedMap, over: MarkedMap) -> MarkedMap:
-    """As `merge`, for jobs: of what says when, and of command and prompt, one of its own undoes an inherited other."""
+    """`merge_maps` for a job: its own `schedule`, `every` or `at` replaces an inherited one, as do `command` and `prompt`."""
     for either in (_JOB_SCHEDULE_KEYS, _JOB_ACTION_KEYS):
         base = _without_alternatives(base, over, either)
     return merge_maps(base, over)
 
 
 def merge_agent(base: MarkedMap, over: MarkedMap) -> MarkedMap:
-    """As `merge`, for agents: a heartbeat's schedule of its own undoes an inherited interval, and the other way round."""
+    """`merge_maps` for an agent: its own `schedule` replaces an inherited `interval`, and the other way round."""
     below, above = base.get("heartbeat"), over.get("heartbeat")
     if isinstance(below, MarkedMap) and isinstance(above, MarkedMap):
         base = MarkedMap({**base, "heartbeat": _without_alternatives(below, above, _HEARTBEAT_SCHEDULE_KEYS)}, base.marks)

@@ -1,7 +1,7 @@
-"""New jobs in the text of a config: whole lines between others, and not a byte of the others changed.
+"""Inserts new jobs into the text of a config as whole lines, without changing any other byte.
 
-A round trip through objects would keep comments too, but not every blank, bracket and quote. Where lines would not read as
-what they are meant to be, together with all that was there, none are put in.
+Loading and dumping the YAML would keep comments, but not all spaces, brackets and quotes. The new text is used only if it parses
+to the old data plus the new jobs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ APOSTROPHE = "'"
 
 
 class NoInsertionPoint(ValueError):
-    """The text has no place for new lines; says what to do about it."""
+    """The text has no place for new jobs; the message says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to write: its name, its keys, and lines of comment above it."""
+    """A job to insert: its name, its keys, and the comment lines above it."""
 
     name: str
     keys: Keys
@@ -42,7 +42,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class _InsertionPoint:
-    """Before which line, with which indentation and which step inside, and whether `cron:` is still to be written."""
+    """Where to insert: before which line, with which indentation and further indentation, and whether `cron:` is missing."""
 
     line: int
     indent: str
@@ -52,16 +52,16 @@ class _InsertionPoint:
 
 @dataclass(frozen=True, slots=True)
 class EditedText:
-    """A text with new jobs, and what it reads as."""
+    """A text with new jobs, and the data that it parses to."""
 
     text: str
     root: MarkedMap
 
 
 def insert_jobs(text: str, entries: Sequence[NewJob]) -> EditedText:
-    """The text with these jobs at the end of its `cron:`. Their names must be new.
+    """Insert the jobs at the end of `cron:`. Their names must be new.
 
-    Raises tree.Unreadable for text that is no YAML, NoRoom where `cron:` does not stand in lines of its own.
+    Raises UnreadableYaml for text that is not YAML, NoInsertionPoint if `cron:` is not on lines of its own.
     """
     before = marked_yaml.parse_yaml(text, Diagnostics(""))
     root = MarkedMap() if before is None else before
@@ -76,12 +76,12 @@ def insert_jobs(text: str, entries: Sequence[NewJob]) -> EditedText:
 
 
 def render_cron_section(entries: Sequence[NewJob], newline: str = "\n") -> str:
-    """A `cron:` of its own."""
+    """A complete `cron:` section with these jobs."""
     return newline.join(["cron:", *_render_jobs(entries, _InsertionPoint(0, _STEP))]) + newline
 
 
 def render_scalar(value: object) -> str:
-    """A text, number, list or map on one line, in as few quotes as it can do with."""
+    """A text, number or map on one line, quoted only where necessary."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{render_scalar(key)}: {_quote_text(str(inner))}" for key, inner in value.items()) + "}"
     if not isinstance(value, str):
@@ -116,7 +116,7 @@ def _printable_comment(comment: str) -> str:
 
 
 def _find_insertion_points(text: str, root: MarkedMap) -> Iterator[_InsertionPoint]:
-    """Where the jobs might go, the best first."""
+    """Possible insertion points, the best first."""
     lines = _split_text(text)
     bottom = _end_of_document(lines)
     if "cron" not in root:
@@ -131,12 +131,12 @@ def _find_insertion_points(text: str, root: MarkedMap) -> Iterator[_InsertionPoi
 
 
 def _end_of_document(lines: Sequence[str]) -> int:
-    """The line before which the document ends: that of its mark, or the end of the text."""
+    """The line after the document: the line of its end mark `...`, or the end of the text."""
     return next((number for number, line in enumerate(lines) if _END_MARK.match(line)), len(lines))
 
 
 def _measure_indentation(jobs: MarkedMap | None, column: int) -> tuple[str, str]:
-    """How far the names of jobs stand in, and how much further their keys."""
+    """The indentation of the job names, and the further indentation of their keys."""
     if not jobs:
         return " " * column + _STEP, _STEP
     name, (at, _) = next(iter(jobs.marks.items()))
@@ -150,7 +150,7 @@ def _measure_indentation(jobs: MarkedMap | None, column: int) -> tuple[str, str]
 
 
 def _line_after_last_job(lines: Sequence[str], first: int, end: int, indent: int) -> int:
-    """Behind the last line that belongs to the jobs: what follows are blank lines, and comments that stand further out."""
+    """The line after the last line of the jobs, before blank lines and less indented comments."""
     while end > first:
         line = lines[end - 1]
         outside = len(line) - len(line.lstrip(" ")) < indent
@@ -179,7 +179,7 @@ def _render_block(lines: Sequence[str], place: _InsertionPoint, entries: Sequenc
 
 
 def _split_text(text: str) -> list[str]:
-    """Lines as YAML counts them, with their ends."""
+    """The lines with their ends; none for an empty text."""
     return split_lines(text) if text else []
 
 

@@ -1,4 +1,4 @@
-"""Peeking: the database and the zone that a config names, which may be broken or missing; quick, for commands that only read."""
+"""Reads the database path and the time zone of a config that may be invalid or missing, for commands that only read."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t
 
 
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The database's real path, as well as the config at `path` says it; the default place when it does not."""
+    """The real path of the database: from the environment, else from the config at `path`, else the default."""
     text = (environ or {}).get(STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
     return real_path(resolve_path(config_folder(path), text))
 
 
 def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
-    """The name of the top-level zone, as well as the config at `path` says it; None where there is no config to read."""
+    """The name of the top-level time zone; None if the config at `path` cannot be read."""
     said = _read_top_level_value(path, "timezone")
     return said if said is None else (environ or {}).get(TIMEZONE_OVERRIDE) or said or DEFAULT_TIMEZONE
 
 
 def config_folder(path: Path) -> Path:
-    """The folder of a config, absolute; that of a link is where the link is."""
+    """The folder of a config, absolute. If the config is a link, it is the folder of the link."""
     return Path(os.path.abspath(path)).parent  # noqa: PTH100 -- Path.resolve would follow the link
 
 
 def resolve_path(folder: Path, text: str) -> Path:
-    """A path of the config: from its folder, or from home with ~/."""
+    """An absolute path from a path in the config: relative to its folder, or to the home folder with ~/."""
     return folder / (os.path.expanduser(text) if text.startswith("~/") else text)  # noqa: PTH111 -- Path's raises without a home
 
 
 def real_path(database: Path) -> Path:
-    """Where a database lies, without links: its lock and all else beside it are the same by whatever path it is named."""
+    """The path of a database without links, so that its lock and its other files are the same under every path."""
     return Path(os.path.realpath(database))  # Path.resolve raises where links lead in a circle
 
 
 def _read_top_level_value(path: Path, key: str) -> str | None:
-    """The value of a top-level key; empty where it does not stand there, None where nothing can be read."""
+    """The value of a top-level key; empty if the key is missing, None if the file cannot be read."""
     try:
         with open_regular(path) as file:
             found = re.search(_LINE.format(key=key), read_up_to(file, MAX_CONFIG_SIZE).decode(errors="replace"), re.MULTILINE)

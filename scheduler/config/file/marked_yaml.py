@@ -1,6 +1,6 @@
-"""The file as plain data, in which every key and value remembers where it stands.
+"""Parses YAML into plain data in which every key and value has its source position.
 
-Built from the C parser's events: the round-trip objects of the same library take ten times as long.
+It is built from the events of the C parser. The round-trip objects of the same library take ten times as long.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from scheduler.config.file import yaml_errors
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
 from scheduler.model.secret import MASK
 
-MAX_DEPTH = 64  # maps and lists inside each other; a config needs eight
-MAX_NODES = 5_000_000  # values once every alias is followed: 100,000 agents that share twenty keys are half of that
+MAX_DEPTH = 64  # levels of nested maps and lists; a config needs eight
+MAX_NODES = 5_000_000  # values with every alias expanded; 100,000 agents that share twenty keys have half as many
 
 Steps = Sequence[str | int]
 
@@ -45,7 +45,7 @@ _KEYWORDS = {
 
 
 class MarkedMap(dict[str, Any]):
-    """A map; `marks` says where each key and its value begin."""
+    """A map; `marks` are the positions of each key and its value."""
 
     __slots__ = ("marks",)
 
@@ -55,7 +55,7 @@ class MarkedMap(dict[str, Any]):
 
 
 class MarkedList(list[Any]):
-    """A list; `marks` says where each item begins."""
+    """A list; `marks` are the positions of its items."""
 
     __slots__ = ("marks",)
 
@@ -65,17 +65,17 @@ class MarkedList(list[Any]):
 
 
 class AmbiguousText(str):
-    """Text without quotes that other readers of YAML take for a number: 22:00, 022, 1_000."""
+    """Unquoted text that other YAML parsers read as a number: 22:00, 022, 1_000."""
 
     __slots__ = ()
 
 
 class UnreadableYaml(Exception):
-    """What is wrong is noted already, and nothing can be made of the text."""
+    """The text has no usable data. The errors are in the diagnostics already."""
 
 
 class YamlSyntaxError(Exception):
-    """The text is no YAML from here on: the parser's `error`, and the `path` of what it was reading."""
+    """The text is not YAML from some position on: the parser's `error`, and the `path` of the value that it was reading."""
 
     def __init__(self, error: Exception, path: str) -> None:
         self.error = error
@@ -85,17 +85,17 @@ class YamlSyntaxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MarkedDocument:
-    """What a text holds, Map, Items, str, int, float, bool or None, and where that begins."""
+    """The data of a text, MarkedMap, MarkedList, str, int, float, bool or None, and its position."""
 
     node: Any
     position: Position
 
 
 def parse_yaml(text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None) -> Any:
-    """The one document in `text`.
+    """The data of the single document in `text`.
 
-    Faults go to `diagnostics`; one of grammar, depth or size leaves the rest unread and raises Unreadable. `at` is the place to
-    give to everything, for text that is not the file.
+    Errors are added to `diagnostics`. An error of syntax, depth or size stops the parsing and raises UnreadableYaml. `at` is the
+    position of all values, for text that is not in the file.
     """
     try:
         return parse_document(text, diagnostics, at).node
@@ -108,7 +108,7 @@ def parse_yaml(text: str, diagnostics: Diagnostics, at: ExternalPosition | None 
 def parse_document(
     text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None, masks: Mapping[str, str] | None = None
 ) -> MarkedDocument:
-    """As `read`, but raises Broken for what is no YAML. `masks` are texts that stand for others, of the same length."""
+    """As `parse_yaml`, but raises YamlSyntaxError for syntax errors. `masks` replace texts of the same length."""
     breaks = yaml_errors.mask_line_breaks(text)
     for mask, sign in breaks.items():
         text = text.replace(sign, mask)
@@ -120,10 +120,10 @@ def parse_document(
 
 
 def locate_value(node: Any, steps: Steps, place: Position, *, tagged: bool = True) -> tuple[Position, list[str | int]]:
-    """Where the value at `steps` stands, and the steps that the file has too; `place` is that of `node` itself.
+    """The position of the value at `steps`, and the steps that exist in the file; `place` is the position of `node`.
 
-    Steps that the file does not have (a union's tag, the index of a single item written without its list) are passed over;
-    a last step that is missing is kept, at the place of what misses it, and so are all where the steps are not `tagged`.
+    Steps that the file does not have are left out: the tag of a union, or the index of a single item written without a list.
+    A missing last step is kept, at the position of the map that lacks it; if not `tagged`, all missing steps are kept.
     """
     known: list[str | int] = []
     for index, step in enumerate(steps):
@@ -142,13 +142,13 @@ def locate_value(node: Any, steps: Steps, place: Position, *, tagged: bool = Tru
 
 
 def dotted_path(steps: Steps) -> str:
-    """The path as it is written: agents.ops.context[0]."""
+    """The path as messages show it: agents.ops.context[0]."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{printable_key(step)}" for step in steps)
     return text.removeprefix(".")
 
 
 def printable_key(key: str) -> str:
-    """A key fit for a message: short, on one line, and without the value that NAME=value brought into it."""
+    """A key as messages may show it: short, on one line, and without a value that may be a secret (NAME=value)."""
     name, _, value = key.partition("=")
     key = f"{name}={MASK}" if value else key
     printable = key if key.isprintable() else ascii(key)[1:-1]
@@ -289,7 +289,7 @@ class _YamlReader:
 
 
 def _parse_plain_scalar(text: str) -> Any:
-    """What text without quotes means: numbers by YAML 1.2, and text that is a number to others marked as such."""
+    """The value of unquoted text by YAML 1.2; text that other parsers read as a number is marked as AmbiguousText."""
     if text[0] not in "+-.0123456789":
         return text
     if _AMBIGUOUS_NUMBER.fullmatch(text):

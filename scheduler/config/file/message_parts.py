@@ -1,4 +1,4 @@
-"""Wording: how a sentence shows a wrong value, offers the right words, and writes how many and how long."""
+"""Formats the parts of a message: quoted values, similar names, counts and durations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import islice
 
 from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or
 
-LONGEST_QUOTED = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
-MOST_COMPARED = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
-MOST_ALIKE = 3  # names that are all as close as each other: more are a family of names, and no slip
-MOST_LISTED = 5  # names that a message lists before it says how many there are
+LONGEST_QUOTED = 40  # characters of a value that a message may quote; a longer text may be a secret at the wrong key
+MOST_COMPARED = 1000  # names that a misspelt name is compared with; each comparison takes microseconds
+MOST_ALIKE = 3  # equally similar names that are suggested; more than these are a numbered series and not a typing error
+MOST_LISTED = 5  # names that a message lists before it gives their number
 
 
 def quote_value(value: object) -> str:
-    """A wrong value as a message may repeat it."""
+    """A value as messages may quote it."""
     if isinstance(value, str):
         return repr(str(value)) if len(value) <= LONGEST_QUOTED else "this text"
     if isinstance(value, bool):
@@ -26,9 +26,9 @@ def quote_value(value: object) -> str:
 
 
 def find_closest(word: str, known: Collection[str]) -> tuple[str, ...]:
-    """The known words that a misspelt one may be: those one or two letters away, the nearest alone; few, or none at all.
+    """The known words that a misspelt word may stand for: those one or two letters away, only the nearest, and only if few.
 
-    Of short words one letter is enough to make another word: up to four letters one may be wrong, and of one letter none.
+    In words of up to four letters one letter may differ, in words of one letter none: more would be another word.
     """
     allowed = 0 if len(word) < 2 else 1 if len(word) < 5 else 2
     if not allowed or len(word) > LONGEST_QUOTED or len(known) > MOST_COMPARED:
@@ -44,7 +44,7 @@ def find_closest(word: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def edit_distance(word: str, other: str, most: int) -> int:
-    """How many letters must be put in, left out, changed or swapped with the next; `most` + 1 for more than `most`."""
+    """The number of letters to insert, delete, change or swap with the next one; `most` + 1 for more than `most`."""
     if abs(len(word) - len(other)) > most:
         return most + 1
     before: list[int] = []
@@ -62,18 +62,18 @@ def edit_distance(word: str, other: str, most: int) -> int:
 
 
 def _fold_spelling(word: str) -> str:
-    """The word without what spellings differ in: max-retries, maxRetries and Max_Retries are one."""
+    """The word without differences of spelling: max-retries, maxRetries and Max_Retries are the same."""
     return word.replace("-", "").replace("_", "").replace(" ", "").lower()
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """'; did you mean ...?' when a known word is close, else nothing."""
+    """'; did you mean ...?' if a known word is similar, else an empty text."""
     close = find_closest(word, known)
     return f"; did you mean {join_with_or(close)}?" if close else ""
 
 
 def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidValue:
-    """A name that the file does not declare, with those that it does: the closest, or the first few of those `offered`."""
+    """An error for a name that the file does not declare; it suggests similar names, or the first few of those `offered`."""
     problem = f"{name!r} is not a declared {noun}"
     if close := find_closest(name, offered):
         return InvalidValue(problem, *map(Remedy, close), advice=f"did you mean {join_with_or(close)}?")
@@ -84,19 +84,19 @@ def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidVa
 
 
 def format_count(number: int, noun: str) -> str:
-    """So many of something: 1 run, 2 runs."""
+    """A number with its noun: 1 run, 2 runs."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def format_duration(span: timedelta) -> str:
-    """A length of time as the config writes it: 1h30m."""
+    """A duration as it is written in the config: 1h30m."""
     seconds = round(span.total_seconds())
     parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
 def describe_type(value: object) -> str:
-    """What sort of value it is."""
+    """The type of a value in words, with its article."""
     if value is None:
         return "an empty value"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Advice: what to write instead of what is wrong, in words and as changes that a program can make."""
+"""Describes an invalid value: what is wrong, and the changes that would correct it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One way to correct the file at the place of a diagnostic. What is None or empty stays as it is.
+    """One way to correct the file at the position of a diagnostic. A field that is None or empty changes nothing.
 
     `value` replaces the value there, or is that of a missing key. `key` is the right name of the key, `under` the path of the
     map that the key belongs in. `beside` are keys to set in the same map, `inside` keys to set in the value, which is a map.
@@ -40,7 +40,7 @@ class Remedy:
     is_certain: bool = field(default=False, compare=False)
 
     def as_json(self) -> dict[str, object]:
-        """The parts that say something, for `check --format json`."""
+        """The fields that are set, for `check --format json`."""
         found: dict[str, object] = {}
         if self.value is not None:
             found["value"] = self.value
@@ -55,9 +55,9 @@ class Remedy:
 
 
 class InvalidValue(ValueError):
-    """A value that is refused. The text is the `problem`, then the words of the advice; `steps` lead to the part that is wrong.
+    """An error about a value. Its text is the `problem` and the `advice`; `steps` lead to the invalid part of the value.
 
-    Without `words`, the advice is to write one of the remedies' values.
+    Without `advice`, the text lists the values of the remedies.
     """
 
     def __init__(self, problem: str, *remedies: Remedy, advice: str | None = None, steps: tuple[str | int, ...] = ()) -> None:
@@ -68,12 +68,12 @@ class InvalidValue(ValueError):
         super().__init__(compose_message(problem, remedies, advice))
 
     def inside_step(self, step: str | int) -> InvalidValue:
-        """The same fault, seen from the value that holds this one."""
+        """The same error for the value that contains this one under `step`."""
         return InvalidValue(self.problem, *self.remedies, advice=self.advice, steps=(step, *self.steps))
 
 
 def compose_message(problem: str, remedies: tuple[Remedy, ...], advice: str | None) -> str:
-    """What is wrong, and the advice."""
+    """The sentence of a diagnostic: the problem, then the advice."""
     advice = _write_one_of(remedies) if advice is None else advice
     return f"{problem}; {advice}" if advice else problem
 
@@ -84,21 +84,21 @@ def _write_one_of(remedies: tuple[Remedy, ...]) -> str:
 
 
 def suggest_examples(problem: str, *values: object, advice: str | None = None) -> InvalidValue:
-    """Refused, with values that could be written instead, as examples."""
+    """An error with values that could be written instead, as examples."""
     return InvalidValue(problem, *(Remedy(value) for value in values), advice=advice)
 
 
 def suggest_correction(problem: str, value: object, advice: str | None = None) -> InvalidValue:
-    """Refused, with the value that must have been meant."""
+    """An error with the value that the writer must have meant."""
     return InvalidValue(problem, Remedy(value, is_certain=True), advice=advice)
 
 
 def suggest_candidates(
     problem: str, parse: Callable[[Any], object], candidates: list[object], *examples: object, advice: str | None = None
 ) -> InvalidValue:
-    """Refused, with those candidates that `parse` takes; where it takes none, with examples in the given words.
+    """An error with the candidates that `parse` accepts, or, if it accepts none, with the examples.
 
-    One candidate alone is what was meant; of several, each may be.
+    A single accepted candidate is certain; several are alternatives.
     """
     if _IS_TRIAL.get():
         return InvalidValue(problem)
@@ -109,7 +109,7 @@ def suggest_candidates(
 
 
 def is_accepted(parse: Callable[[Any], object], value: object) -> bool:
-    """Whether a value would be right; a wrong one is not asked what might be meant by it."""
+    """Whether `parse` accepts a value. No suggestions are worked out for one that it rejects."""
     token = _IS_TRIAL.set(True)
     try:
         parse(value)
@@ -121,17 +121,17 @@ def is_accepted(parse: Callable[[Any], object], value: object) -> bool:
 
 
 def suggest_removal(problem: str, advice: str, *examples: Remedy) -> InvalidValue:
-    """Refused, for it would have no effect; the key can go."""
+    """An error for a key that would have no effect and can be removed."""
     return InvalidValue(problem, Remedy(remove=True), *examples, advice=advice)
 
 
 def join_with_or(words: tuple[str, ...]) -> str:
-    """The words as a choice: a, b or c."""
+    """The words as alternatives: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def as_yaml(value: object) -> str:
-    """A value as it is written on one line of the file; text stands in quotes where others could misread it."""
+    """A value as YAML on one line; text is quoted if a YAML parser could read it as something else."""
     if value is None:
         return "~"
     if isinstance(value, bool):

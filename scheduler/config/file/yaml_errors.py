@@ -1,4 +1,4 @@
-"""What keeps a text from being YAML: where, what to write instead, and how the rest of the text can be read all the same."""
+"""Explains YAML syntax errors, and finds a way to read the rest of the text behind them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from scheduler.config.file.diagnostics import NO_POSITION, Position
 from scheduler.config.file.remedies import InvalidValue, Remedy
 
-LARGEST_TEXT = 2_000_000  # characters; a longer text is not read again and again to find where it goes on
+LARGEST_TEXT = 2_000_000  # characters; longer texts are not parsed repeatedly to recover from errors
 MISSING_COLON = ("this is not `key: value`", "put a space after the colon")
 UNQUOTED_REFERENCE = 'inside brackets, ${NAME} must be in quotes: "${NAME}"; put it in quotes'
 ADD_QUOTES = Remedy(quote=True, is_certain=True)
@@ -25,15 +25,15 @@ _VALUE = re.compile(
 _NO_PAIR = re.compile(r"\s*(?![-#'\"{\[])(?:(?!: )[^#])*[^:\s](?:\s*|\s+#.*)")
 _REFERRING = re.compile(r"[^\s,{}\[\]\"']*(?:\$\{[^{}\"']*\}[^\s,{}\[\]\"']*)+")
 _IN_BRACKETS = re.compile(r"(?<=[\[{,:])\s*(?P<value>[^\s,{}\[\]\"'][^,{}\[\]\"']*?)\s*(?=[,}\]])")
-_BREAKS = ("\x85", "\u2028", "\u2029")  # ended a line in YAML 1.1; in 1.2, and in editors, they do not
-_PRIVATE_CODES = range(0xE000, 0xF8FF)  # letters that mean nothing by themselves
+_BREAKS = ("\x85", "\u2028", "\u2029")  # line breaks in YAML 1.1, but not in YAML 1.2 and not in editors
+_PRIVATE_CODES = range(0xE000, 0xF8FF)  # Unicode's private use area: no text means these characters
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How to go on behind what is no YAML: what is said of it, and the text without it.
+    """How to continue after a syntax error: the error to report, and the text without it.
 
-    `masks` stand in the text for what was meant, at the same length, so that all else keeps its place. Without masks, lines were
+    `masks` replace parts of the text by as many other characters, so that all positions stay the same. Without masks, lines were
     left out.
     """
 
@@ -44,7 +44,7 @@ class Recovery:
 
 
 def explain_yaml_error(error: Exception, text: str) -> tuple[Position, InvalidValue]:
-    """The place and the words for what the parser found in `text`; the remedy is in the words."""
+    """The position and the explanation of an error that the YAML parser found in `text`."""
     place, message = _describe_error(error, text)
     problem, _, words = message.partition("; ")
     return place, InvalidValue(problem, advice=words)
@@ -82,7 +82,7 @@ def _describe_error(error: Exception, text: str) -> tuple[Position, str]:
 
 
 def recover_from_error(error: Exception, text: str, reads_to: Callable[[str], int]) -> Recovery | None:
-    """How to go on behind an error. `reads_to` says up to which line a text can be read; None where there is no way on."""
+    """How to continue after an error; None if impossible. `reads_to` returns the last line up to which a text parses."""
     place, wrong = explain_yaml_error(error, text)
     if not isinstance(error, MarkedYAMLError) or place.line < 0 or len(text) > LARGEST_TEXT:
         return None
@@ -104,7 +104,7 @@ def recover_from_error(error: Exception, text: str, reads_to: Callable[[str], in
 def _skip_block(
     lines: list[str], place: Position, wrong: InvalidValue, first: int, reads_to: Callable[[str], int]
 ) -> Recovery | None:
-    """The text without the lines that are no YAML: those of the error, or the one before, which may be the cause."""
+    """The text without the block of the error, or without the line before, which may be its cause."""
     ways = [(first, place, wrong)]
     before = next((number for number in range(first - 1, -1, -1) if lines[number].strip()), None)
     if before is not None and _NO_PAIR.fullmatch(lines[before].rstrip("\r\n")):
@@ -120,7 +120,7 @@ def _skip_block(
 
 
 def _find_unquoted_texts(line: str, column: int) -> Iterator[tuple[int, int, bool]]:
-    """The parts of a line that could be text which lacks its quotes, and whether it is for a reference in brackets."""
+    """The parts of a line that may be unquoted text, each with whether it is a `${...}` reference inside brackets."""
     for found in _REFERRING.finditer(line):
         if found.start() <= column + 1 and column <= found.end() and not _VALUE.fullmatch(line.rstrip("\r\n")):
             yield found.start(), found.end(), True
@@ -136,19 +136,19 @@ def _find_unquoted_texts(line: str, column: int) -> Iterator[tuple[int, int, boo
 
 
 def _value_offset(text: str) -> int:
-    """Where the value of `key: value` begins in a text; 0 where it is no such pair."""
+    """The offset of the value in `key: value`; 0 if the text is not such a pair."""
     found = re.match(r"[A-Za-z_][\w.-]*:\s+", text)
     return found.end() if found else 0
 
 
 def _first_line_to_skip(error: MarkedYAMLError, place: Position) -> int:
-    """The line to leave out: that of the bracket which is not closed, else that of the error."""
+    """The first line to leave out: the line of the unclosed bracket, else the line of the error."""
     unclosed = str(error.problem or "").startswith(("did not find expected ',' or", "did not find expected node content"))
     return error.context_mark.line if unclosed and error.context_mark else place.line
 
 
 def _without_block(lines: list[str], first: int) -> str:
-    """The text with one line, and those that are indented below it, left empty."""
+    """The text with one line, and the lines indented below it, emptied."""
     left = list(lines)
     indent = _measure_indent(lines[first])
     for number in range(first, len(lines)):
@@ -164,7 +164,7 @@ def _measure_indent(line: str) -> int:
 
 
 def mask_line_breaks(text: str) -> dict[str, str]:
-    """Letters that can stand for the signs of `text` which the parser, but no editor, takes for the end of a line."""
+    """Replacements for the characters of `text` that the parser, but no editor, takes for a line break."""
     found: dict[str, str] = {}
     for sign in _BREAKS:
         if sign in text:
@@ -173,7 +173,7 @@ def mask_line_breaks(text: str) -> dict[str, str]:
 
 
 def unused_character(text: str) -> str:
-    """A letter without a meaning that is not in the text."""
+    """A character of the private use area that is not in the text."""
     return next(chr(code) for code in _PRIVATE_CODES if chr(code) not in text)
 
 
@@ -199,11 +199,11 @@ class _LineColumn:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines with their ends, as YAML 1.2 and editors count them."""
+    """The lines with their line ends, as YAML 1.2 and editors count them."""
     return [found for found in _LINE.findall(text) if found] or [""]
 
 
 def position_after(text: str) -> Position:
-    """The place of what follows `text`."""
+    """The position just after `text`."""
     lines = split_lines(text + "?")
     return _LineColumn(len(lines) - 1, len(lines[-1]) - 1)

@@ -1,6 +1,6 @@
-"""What a value in another notation must have meant: 30 minutes, 9am, Monday, 25.12.2026, $0.50.
+"""Converts values in other notations to the notation of the config: 30 minutes, 9am, Monday, 25.12.2026, $0.50.
 
-Each function gives the value as this file writes it, or None where it could mean two things, or nothing.
+Each function returns the value in the notation of the config, or None if the text is ambiguous or has no such value.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def normalize_duration(text: str) -> str | None:
 
 
 def format_seconds(seconds: Fraction) -> str | None:
-    """So many seconds as the file writes them."""
+    """A number of seconds as a duration of the config; None for fractions."""
     return format_duration(timedelta(seconds=int(seconds))) if seconds.denominator == 1 and seconds <= 10**9 else None
 
 
@@ -97,7 +97,7 @@ def _parse_seconds(text: str) -> Fraction | None:
 
 
 def parse_minute_of_day(value: object) -> int | None:
-    """A time of the day in minutes: 8, 800, 9:00, 9pm, 21h30. None for a number that is no hour and no HHMM."""
+    """A time of the day in minutes: 8, 800, 9:00, 9pm, 21h30. None for a number that is neither an hour nor HHMM."""
     if isinstance(value, bool):
         return None
     if isinstance(value, float):
@@ -143,7 +143,7 @@ def normalize_closing(value: object) -> str | None:
 
 
 def split_time_and_zone(text: str) -> tuple[str, str] | None:
-    """A time and the zone that stands behind it: 08:00Z, 08:00+02:00, 9:00 Europe/Berlin."""
+    """A time and the time zone after it: 08:00Z, 08:00+02:00, 9:00 Europe/Berlin."""
     found = _BEHIND.fullmatch(text.strip())
     return (found["time"], found["zone"]) if found and parse_minute_of_day(found["time"]) is not None else None
 
@@ -210,7 +210,7 @@ def _normalize_date(text: str) -> str | None:
         first, second, year = int(found[1]), int(found[3]), int(found[4])
         if found[2] == "." or first > 12 or first == second:
             return _iso_date_or_none(year, second, first)
-        return _iso_date_or_none(year, first, second) if second > 12 else None  # else nobody knows which is the month
+        return _iso_date_or_none(year, first, second) if second > 12 else None  # otherwise day and month are ambiguous
     if found := re.fullmatch(
         r"(?:(\d{1,2})(?:st|nd|rd|th)?\.? )?([a-z]{3})[a-z]*\.?(?: (\d{1,2})(?:st|nd|rd|th)?)?,? (\d{4})", text, re.ASCII
     ):
@@ -228,7 +228,7 @@ def _iso_date_or_none(year: int, month: int, day: int) -> str | None:
 
 
 def normalize_number(value: object) -> int | float | None:
-    """A number that stands in quotes, or has blanks, commas or a sign of its own in it."""
+    """A number in quotes, or with spaces, commas or a sign."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Time zones: names of the IANA list, read from the tzdata package and nowhere else."""
+"""Finds IANA time zones by name, and suggests zones for cities, countries, offsets and abbreviations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from scheduler.config.file.message_parts import edit_distance
 from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or
 from scheduler.config.keys.zone_places import ABBREVIATIONS, CITIES, COUNTRIES, UNEVEN
 
-# A machine's own zone files are often years old; with no path to them the package is the one source. Done where zones are
-# made from the user's words, so that nothing can make one before.
+# The zone files of a machine are often years old, so zones come from the tzdata package alone. This is set here, where zones
+# are made from the config, so that no zone can be made before.
 zoneinfo.reset_tzpath(to=[])
 
 UTC_ZONE = ZoneInfo("UTC")
 WRITE_A_ZONE = "write a name of the IANA list, like Europe/Berlin or UTC"
-MOST_LISTED = 3  # zones that a country is answered with
+MOST_LISTED = 3  # zones of a country that a message lists
 
-_OLD_REGIONS = ("Etc", "US", "Canada", "Mexico", "Brazil", "Chile")  # names that the list keeps for those who had them before
+_OLD_REGIONS = ("Etc", "US", "Canada", "Mexico", "Brazil", "Chile")  # obsolete regions that the IANA list keeps
 
 _OFFSET = re.compile(r"(?:gmt|utc)?\s*(?P<sign>[+\u2212-])\s*(?P<hours>\d{1,2})(?::?(?P<minutes>[0-5]\d))?", re.ASCII)
 _UTC_WORDS = (
@@ -43,7 +43,7 @@ _UTC_WORDS = (
 
 @lru_cache(maxsize=1024)
 def find_zone(name: str) -> ZoneInfo:
-    """The zone of that name; InvalidValue (a ValueError), with what to write, where there is none. `Europe` alone is none."""
+    """The time zone of that name. Raises InvalidValue (a ValueError) with suggestions if there is none."""
     if name in _zone_names():
         return ZoneInfo(name)
     problem = f"{_quote_name(name)} is not a time zone"
@@ -74,7 +74,7 @@ def _suggest_zones(problem: str, *names: str) -> InvalidValue:
 
 
 def _explain_offset(problem: str, found: re.Match[str]) -> InvalidValue:
-    """A distance from UTC, which is no zone: most clocks change theirs twice a year."""
+    """The error for an offset from UTC: it is not a time zone, because the offset of most zones changes twice a year."""
     minutes = int(found["hours"]) * 60 + int(found["minutes"] or 0)
     minutes = minutes if found["sign"] == "+" else -minutes
     if not minutes:
@@ -94,7 +94,7 @@ def _explain_offset(problem: str, found: re.Match[str]) -> InvalidValue:
 
 
 def _explain_place(problem: str, name: str) -> InvalidValue:
-    """A city, a country, a part of the world, or a slip of the pen."""
+    """The error for a city, a country, a region or a misspelt zone."""
     region, _, last = name.strip().rpartition("/")
     whole, place = _plain_name(name), _plain_name(last)
     if cities := _zones_by_other_city().get(place) or _zones_by_city().get(place):
@@ -127,7 +127,7 @@ def _closest_cities(place: str, region: str) -> tuple[str, ...]:
 
 def _nearest_names(word: str, among: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     most = 2 if len(word) > 6 else 1 if len(word) > 3 else 0
-    alike = (other for other in among if _digits_of(other) == _digits_of(word)) if most else ()  # GMT+2 and GMT+3 are no slip
+    alike = (other for other in among if _digits_of(other) == _digits_of(word)) if most else ()  # GMT+2 is no misspelt GMT+3
     ranked = sorted((away, other) for other in alike if (away := edit_distance(word, other, most)) <= most)
     found = dict.fromkeys(zone for away, other in ranked if away == ranked[0][0] for zone in among[other])
     return tuple(found) if 0 < len(found) <= MOST_LISTED else ()
@@ -149,7 +149,7 @@ def _zones_by_plain_name() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _zones_by_city() -> dict[str, tuple[str, ...]]:
-    """Zones by the city in their name; one that other names stand for comes first."""
+    """Zones by the city in their name; current names come before their aliases."""
     found = defaultdict[str, list[str]](list)
     places = {name for zones in _zones_by_country().values() for name in zones}
     for name in sorted(_zone_names(), key=lambda name: (name not in places, name)):
@@ -166,7 +166,7 @@ def _zones_by_other_city() -> dict[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=1)
 def _zones_by_country() -> dict[str, tuple[str, ...]]:
-    """The zones of each country, from the tables of the IANA list, in which the places that most people mean come first."""
+    """The zones of each country, from the tables of the IANA list, which begin with the largest places."""
     names = dict(row[:2] for row in _read_table("iso3166.tab"))
     zones = defaultdict[str, list[str]](list)
     for code, _, name, *_ in _read_table("zone.tab"):
@@ -177,7 +177,7 @@ def _zones_by_country() -> dict[str, tuple[str, ...]]:
 
 
 def _distinct_clocks(names: list[str]) -> tuple[str, ...]:
-    """Of zones whose clocks show the same all year round, the first."""
+    """The zones without those that have the same time all year as an earlier one."""
     seasons = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 7, 1, tzinfo=UTC))
     clocks = {tuple(day.astimezone(ZoneInfo(name)).utcoffset() for day in seasons): name for name in reversed(names)}
     return tuple(reversed(clocks.values()))

@@ -1,4 +1,4 @@
-"""Keys that a map may not hold: which key was meant, or in which map this one belongs."""
+"""Corrects unknown keys: finds the key that was meant, or the map where the key belongs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduler.config.keys.models import ConfigPart, kinds_of_model, models_in
 Steps = tuple[str, ...]
 MapShape = Literal["map", "named", "list"]
 
-# Words of other systems, by ours. Those that differ from ours in capitals, - or _ alone need not be here.
+# Names of our keys in other systems. Spellings that differ only in capitals, - or _ are recognized without this table.
 _SHARED = {"timezone": "tz zone timezone_name", "enabled": "enable"}
 _BOTH = {
     **_SHARED,
@@ -146,17 +146,20 @@ _UNIT = re.compile(r"(?P<base>.+?)_(?P<unit>seconds?|secs?|minutes?|mins?|hours?
 
 @dataclass(frozen=True, slots=True)
 class MapLocation:
-    """A map that may hold a key: the steps to it from the top of the file, and its model."""
+    """A map that may contain a key: the steps to it from the top of the file, and its model."""
 
     steps: Steps
     model: type[ConfigPart]
 
 
 def correct_unknown_keys(root: MarkedMap, diagnostics: Diagnostics) -> None:
-    """Note every key that its map may not hold, and put its value where it belongs; what belongs nowhere is taken out."""
+    """Report every unknown key, and move its value to the right key. Keys without a right place are removed.
+
+    This is done before defaults are inherited, so that each misspelt key is one error, and no key that depends on it is missed.
+    """
     while unknown := list(_find_unknown_keys(root, models.Config, ())):
         for node, steps, key in unknown:
-            if key in node:  # else a map that is shared has been put right already
+            if key in node:  # otherwise it was corrected already in a shared map
                 _correct_key(root, node, steps, key, diagnostics)
 
 
@@ -199,7 +202,7 @@ def _correct_key(root: MarkedMap, node: MarkedMap, steps: Steps, key: str, diagn
 
 
 def _ensure_map(root: MarkedMap, steps: Steps, marks: tuple[Position, Position]) -> MarkedMap:
-    """The map at `steps`, made where it is not there."""
+    """The map at `steps`, created if missing."""
     node, place = root, marks[0]
     for step in steps:
         if not isinstance(node.get(step), MarkedMap):
@@ -218,7 +221,7 @@ def _restore_indexes(steps: Steps) -> list[str | int]:
 
 @lru_cache(maxsize=256)
 def nested_models(model: type[ConfigPart]) -> dict[str, tuple[MapShape, tuple[type[ConfigPart], ...]]]:
-    """The keys of a model that hold maps of keys: whether one, several by name or a list, and of which models."""
+    """The keys of a model that contain maps: one map, maps by name or a list of maps, and their models."""
     found: dict[str, tuple[MapShape, tuple[type[ConfigPart], ...]]] = {}
     for key, field in model.model_fields.items():
         if parts := tuple(models_in(field.annotation)):
@@ -233,7 +236,7 @@ def key_names(model: type[ConfigPart]) -> frozenset[str]:
 
 
 def choose_model(models_there: tuple[type[ConfigPart], ...], value: object) -> type[ConfigPart] | None:
-    """Which of several models a map is of, by its `kind`; None where that does not say it."""
+    """The model of a map, chosen by its `kind`; None if that is missing or unknown."""
     if len(models_there) == 1:
         return models_there[0]
     kind = value.get("kind") if isinstance(value, MarkedMap) else None
@@ -243,7 +246,7 @@ def choose_model(models_there: tuple[type[ConfigPart], ...], value: object) -> t
 
 
 def find_renamed_key(key: str, model: type[ConfigPart], value: object) -> Remedy | None:
-    """The key of this model that another system's word, or another spelling, stands for; with its value where that changes."""
+    """The key of this model for a name of another system or another spelling, with its value if that changes."""
     ours = _find_our_key(key, model)
     if ours and not _fits_key(value, model, ours):
         return None
@@ -261,7 +264,7 @@ def find_renamed_key(key: str, model: type[ConfigPart], value: object) -> Remedy
 
 
 def explain_unknown_key(key: str, model: type[ConfigPart], value: object = None) -> InvalidValue:
-    """What is said of a key that a map of this model may not hold, wherever the map is."""
+    """The error for an unknown key in a map of this model, independent of its position in the file."""
     if remedy := find_renamed_key(key, model, value):
         return _suggest_key(remedy)
     if close := find_closest(key, key_names(model)):
@@ -272,7 +275,7 @@ def explain_unknown_key(key: str, model: type[ConfigPart], value: object = None)
 
 
 def list_allowed_keys(model: type[ConfigPart]) -> str:
-    """The keys that a small map may hold."""
+    """The advice to write one of the keys of a small map; empty for a large one."""
     known = tuple(model.model_fields)
     return f"write {join_with_or(known)}" if len(known) <= 6 else ""
 
@@ -288,7 +291,7 @@ def _suggest_spelling(close: tuple[str, ...]) -> InvalidValue:
 
 
 def explain_misplaced_key(key: str, value: object, steps: Steps, root: MarkedMap) -> InvalidValue:
-    """What is said of a key that the map at `steps` may not hold; the map is in the file at `root`."""
+    """The error for an unknown key in the map at `steps` of the file `root`."""
     model = model_at(steps, root)
     if model is None:
         return InvalidValue("unknown key")
@@ -319,7 +322,7 @@ def _kinds_with_key(key: str, steps: Steps, root: MarkedMap) -> tuple[str, ...]:
 
 
 def can_merge(value: object, there: object) -> bool:
-    """Whether a map can be put into one that is there already."""
+    """Whether a map can be merged into a map that exists already."""
     return isinstance(value, MarkedMap) and isinstance(there, MarkedMap) and not value.keys() & there.keys()
 
 
@@ -328,12 +331,12 @@ def _already_set(words: str) -> InvalidValue:
 
 
 def _fits_key(value: object, model: type[ConfigPart], key: str) -> bool:
-    """Whether a misspelt key has a value of the sort that the right one has: a map or none."""
+    """Whether the value of a misspelt key suits the right key: only some keys take maps."""
     return value is None or not isinstance(value, MarkedMap) or key in nested_models(model) or key in ("env", "headers")
 
 
 def _suggest_location(key: str, value: object, steps: Steps, root: MarkedMap) -> InvalidValue | None:
-    """The map that a known key belongs in: below the one where it is, else beside or above that, else elsewhere in the file."""
+    """The error for a known key in the wrong map. It suggests a map inside this one, else next to or above it, else elsewhere."""
     if steps and key in nested_models(models.Config) and isinstance(value, MarkedMap):
         if key in root:
             return _already_set(f"{key} belongs at the top of the file")
@@ -375,14 +378,14 @@ def _suggest_location(key: str, value: object, steps: Steps, root: MarkedMap) ->
 
 
 def _default_location(key: str) -> tuple[str, ...] | None:
-    """Where `defaults` takes a key that agents, heartbeats or jobs have."""
+    """The section of `defaults` for a key of agents, heartbeats or jobs, if there is only one."""
     of = {"heartbeat": models.Heartbeat, "agent": models.Agent, "cron": models.Job}
     found = [("defaults", section) for section, model in of.items() if key in key_names(model)]
     return found[0] if len(found) == 1 else None
 
 
 def _maps_below(steps: Steps, root: MarkedMap) -> Iterator[MapLocation]:
-    """The maps inside the one at `steps` that a key could be put in: those that are there, or may be left out."""
+    """The maps inside the map at `steps` that exist, or that could be added with a single key."""
     model = model_at(steps, root)
     held = _map_at(root, steps)
     if model is None:
@@ -414,7 +417,7 @@ def _has_required_keys(model: type[ConfigPart]) -> bool:
 
 @lru_cache(maxsize=256)
 def paths_with_key(key: str) -> tuple[str, ...]:
-    """The paths of the maps that may hold a key, the least deep of each section."""
+    """The paths of the maps that may contain a key, the shallowest of each section."""
     found: dict[str, str] = {}
     for path, model in _all_maps():
         if key in key_names(model):
@@ -424,7 +427,7 @@ def paths_with_key(key: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _all_maps() -> tuple[tuple[str, type[ConfigPart]], ...]:
-    """Every map of keys below the top, by its path as documentation writes it, the least deep first."""
+    """Every map below the top level with its path as in the documentation, the shallowest first."""
     found: list[tuple[str, type[ConfigPart]]] = []
     level: list[tuple[str, type[ConfigPart]]] = [("", models.Config)]
     while level:
@@ -480,7 +483,7 @@ def _find_our_key(key: str, model: type[ConfigPart]) -> str | None:
 
 @lru_cache(maxsize=256)
 def _known_spellings(model: type[ConfigPart]) -> dict[str, str]:
-    """Our keys by their spelling without _ and -, and by the words of others."""
+    """Our keys by their spelling without _ and -, and by their names in other systems."""
     words = {
         _fold_key(word): ours
         for ours, theirs in _OTHER_NAMES.get(model, {}).items()
@@ -492,7 +495,7 @@ def _known_spellings(model: type[ConfigPart]) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _duration_keys(model: type[ConfigPart]) -> frozenset[str]:
-    """The keys whose values are lengths of time."""
+    """The keys whose values are durations."""
     forms = {key: repr(field.metadata) for key, field in model.model_fields.items()}
     return frozenset(key for key, form in forms.items() if "label='duration" in form)
 

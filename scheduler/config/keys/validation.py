@@ -1,7 +1,7 @@
-"""Checking: a part of the file against its model, with pydantic's findings said in our words.
+"""Checks a part of the file against its model, and explains the errors of pydantic.
 
-A part with faults is mended for the checks that follow: what was meant takes the place of what is written, and what nobody
-can understand is left out. So one wrong value hides none of the other faults.
+After an error the checking continues: a value that was certainly meant replaces the invalid one, and a value that cannot be
+understood is removed. So one error does not hide the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SHORT_FOR: dict[type[ConfigPart], str] = {
 
 @dataclass(slots=True)
 class CheckedPart(Generic[PartT]):
-    """A part that was checked: the model of what is right in it, what that was made of, and what was left out, with its place."""
+    """A checked part: the model of its valid values, the data of that model, and the positions of values that were removed."""
 
     model: PartT
     node: Any
@@ -62,9 +62,7 @@ class CheckedPart(Generic[PartT]):
 def check_part(
     model: type[PartT], node: Any, steps: tuple[str, ...], place: Position, diagnostics: Diagnostics, *, is_partial: bool = False
 ) -> CheckedPart[PartT]:
-    """The part as a model. Its faults are noted, and what has them is mended or left out. `part`: what is missing may come from
-    elsewhere.
-    """
+    """Check a part and add its errors; invalid values are corrected or removed. `is_partial`: missing keys are no errors."""
     lost: dict[Steps, Position] = {}
     again: set[Steps] = set()
     while True:
@@ -75,7 +73,7 @@ def check_part(
             for found in error.errors(include_url=False, include_input=False):
                 at, known, wrong = _locate_error(model, whole, place, found)
                 key = tuple(known)
-                follows = any(gone[: len(key)] == key for gone in before)  # it lacks what has been left out
+                follows = any(gone[: len(key)] == key for gone in before)  # a consequence of a value that was removed
                 absent = found["type"] in ("missing", "union_tag_not_found")
                 if not follows and not ((is_partial or diagnostics.is_partial) and absent):
                     opens = found["type"] == "value_error" and not any(remedy.key for remedy in wrong.remedies)
@@ -93,7 +91,7 @@ def check_part(
                 node = without_value(node, gone)
                 if found["type"] == "extra_forbidden":
                     lost[*key[:-1], UNKNOWN_KEY] = at
-            if node is whole:  # nothing could be mended or left out: then nothing is left
+            if node is whole:  # nothing could be corrected or removed: discard the whole part
                 lost[()] = place
                 node = MarkedMap()
 
@@ -108,7 +106,7 @@ def _value_at(node: Any, steps: Steps) -> Any:
 
 
 def _can_be_corrected(wrong: InvalidValue, steps: Steps, node: Any) -> bool:
-    """Whether the fault says what was meant. Only the last item of a list is taken out, so that the others keep their numbers."""
+    """Whether the correction is certain. Only the last item of a list may be removed, so that the others keep their indexes."""
     last = bool(steps) and isinstance(steps[-1], int) and len(_value_at(node, steps[:-1])) == steps[-1] + 1
     return any(remedy.is_certain and (last or not remedy.remove or isinstance(steps[-1], str)) for remedy in wrong.remedies[:1])
 
@@ -123,7 +121,7 @@ def _steps_to_remove(found: ErrorDetails, steps: Steps) -> Steps:
 
 
 def apply_remedy(node: Any, steps: Steps, remedy: Remedy) -> Any:
-    """A copy of the data with the remedy applied where the steps lead; what is shared with others is not touched."""
+    """A copy of the data with the remedy applied at the steps; data that is shared by an alias is not changed."""
     if not steps:
         return _corrected_value(node, remedy)
     first, *rest = steps
@@ -159,7 +157,7 @@ def _corrected_value(value: Any, remedy: Remedy) -> Any:
 
 
 def without_value(node: Any, steps: Steps) -> Any:
-    """A copy of the data without the key, or without what is in the list, that the steps lead to."""
+    """A copy of the data without the key or list item at the steps."""
     if not steps:
         return MarkedMap()
     first, *rest = steps
@@ -176,7 +174,7 @@ def without_value(node: Any, steps: Steps) -> Any:
 def _locate_error(
     model: type[ConfigPart], node: Any, place: Position, found: ErrorDetails
 ) -> tuple[Position, list[str | int], InvalidValue]:
-    """Where one of pydantic's findings is, the steps to it, and what is said of it."""
+    """The position of an error of pydantic, the steps to it, and its explanation."""
     error = found["ctx"]["error"] if found["type"] == "value_error" else None
     tag = ("kind",) if found["type"] in _OF_A_UNION else ()
     inside = error.steps if isinstance(error, InvalidValue) else ()
@@ -204,7 +202,7 @@ def _explain_error(model: type[ConfigPart], node: Any, found: ErrorDetails) -> I
 
 
 def _explain_not_a_map(parts: list[type[ConfigPart]], value: Any) -> InvalidValue:
-    """What is said of a value in place of a map: the map that it may be short for, such as an interval for a heartbeat."""
+    """The error for a value in place of a map. It suggests the map that was meant, such as {interval: 30m} for 30m."""
     key = _SHORT_FOR.get(parts[0]) if len(parts) == 1 else None
     if key and not isinstance(value, MarkedMap | MarkedList):
         short = {key: str(value) if isinstance(value, AmbiguousText) else value}
@@ -218,7 +216,7 @@ def _explain_not_a_map(parts: list[type[ConfigPart]], value: Any) -> InvalidValu
 
 
 def _explain_kind(found: ErrorDetails, kinds: tuple[str, ...]) -> InvalidValue:
-    """What is said of a `kind` that is not there, or is none of those that there are."""
+    """The error for a missing or unknown `kind`."""
     if found["type"] == "union_tag_not_found":
         return InvalidValue("is missing", advice=f"write kind: {join_with_or(kinds)}")
     tag = str(found["ctx"]["tag"])
@@ -236,12 +234,12 @@ def _key_position(node: Any, steps: list[str | int], place: Position) -> Positio
 
 
 def _kinds_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> tuple[str, ...]:
-    """What `kind` may be in the union at `steps`."""
+    """The words that `kind` may be in the union at `steps`."""
     return tuple(kind for part in _models_at(model, steps) for kind in kinds_of_model(part))
 
 
 def _models_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> list[type[ConfigPart]]:
-    """The model at `steps`, or all that may stand there."""
+    """The models that the map at `steps` may have."""
     found = [model]
     for step in steps:
         if step in found[0].model_fields:

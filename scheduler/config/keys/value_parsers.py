@@ -1,6 +1,6 @@
-"""Fields: what a single value of the config may look like, and what it means.
+"""Parses the single values of the config.
 
-Each function takes what the file holds and gives the value; ValueError with one line on what is wrong and what to write.
+Each function takes the data of the file and returns the value, or raises ValueError with the problem and what to write.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Parsed = TypeVar("Parsed")
 
 LONGEST_DURATION = timedelta(days=3660)  # ten years
 A_DAY = timedelta(days=1)
-MOST_SECONDS = 10**9  # what is longer is as wrong as this
+MOST_SECONDS = 10**9  # longer durations are treated like this one
 MOST_USD = 1_000_000
-DURATION_EXAMPLES = ("90s", "30m", "1h30m")  # durations as they may be written
+DURATION_EXAMPLES = ("90s", "30m", "1h30m")  # as messages suggest them
 PUT_IN_QUOTES = "put it in quotes"
-WORDS_FOR_NONE = ("no", "off", "false", "never", "nothing", "disabled", "null", "nobody")  # words that others have for none
+WORDS_FOR_NONE = ("no", "off", "false", "never", "nothing", "disabled", "null", "nobody")  # other words for `none`
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
@@ -58,7 +58,7 @@ _OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "tran
 
 
 def parse_items(parse: Callable[[Any], Parsed], values: list[Any]) -> list[Parsed]:
-    """Every item parsed; a fault names the item."""
+    """Parse every item; an error has the index of its item."""
     found = []
     for index, value in enumerate(values):
         try:
@@ -103,7 +103,7 @@ def parse_bool(value: object) -> bool:
 
 
 def integer_between(least: int, most: int) -> Callable[[object], int]:
-    """For whole numbers from `least` to `most`."""
+    """A parser of whole numbers from `least` to `most`."""
 
     def parse(value: object) -> int:
         if type(value) is not int:
@@ -119,7 +119,7 @@ def integer_between(least: int, most: int) -> Callable[[object], int]:
 
 
 def even_integer_between(least: int, most: int) -> Callable[[object], int]:
-    """For even numbers from `least` to `most`: what comes in pairs."""
+    """A parser of even numbers from `least` to `most`."""
     number = integer_between(least, most)
 
     def parse(value: object) -> int:
@@ -132,7 +132,7 @@ def even_integer_between(least: int, most: int) -> Callable[[object], int]:
 
 
 def tokens_up_to(most: int) -> Callable[[object], int]:
-    """For amounts of tokens from one to `most`, a multiple of 1,000."""
+    """A parser of token amounts from 1 to `most`, which is a multiple of 1,000."""
 
     def parse(value: object) -> int:
         found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
@@ -156,7 +156,7 @@ def tokens_up_to(most: int) -> Callable[[object], int]:
 
 
 def parse_price(value: object) -> float:
-    """USD for a million tokens, from zero on."""
+    """USD per million tokens, zero or more."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _invalid_amount(
             f"{quote_value(value)} is not a price", parse_price, value, 3.0, "write USD per million tokens, like 3.0"
@@ -169,7 +169,7 @@ def parse_price(value: object) -> float:
 
 
 def usd_from(least: float) -> Callable[[object], float]:
-    """For amounts of USD, from `least` on."""
+    """A parser of amounts in USD, `least` or more."""
 
     def parse(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -192,7 +192,7 @@ def _invalid_amount(
 
 
 def one_of(*words: str) -> Callable[[object], str]:
-    """For one of a few words."""
+    """A parser of a fixed set of words."""
 
     def parse(value: object) -> str:
         if isinstance(value, str) and value in words:
@@ -206,12 +206,12 @@ def one_of(*words: str) -> Callable[[object], str]:
 
 
 def parse_duration(value: object) -> timedelta:
-    """A length of time, zero or more."""
+    """A duration, zero or more."""
     return _parse_length(value, parse_duration)
 
 
 def parse_positive_duration(value: object) -> timedelta:
-    """A length of time above zero."""
+    """A duration above zero."""
     span = _parse_length(value, parse_positive_duration)
     if not span:
         raise suggest_examples(f"{quote_value(value)} is zero", *DURATION_EXAMPLES)
@@ -219,7 +219,7 @@ def parse_positive_duration(value: object) -> timedelta:
 
 
 def parse_duration_up_to_a_day(value: object) -> timedelta:
-    """A length of time above zero, and no more than a day."""
+    """A duration above zero and of at most a day."""
     span = _parse_length(value, parse_duration_up_to_a_day)
     if not span:
         raise suggest_examples(f"{quote_value(value)} is zero", *DURATION_EXAMPLES)
@@ -229,26 +229,26 @@ def parse_duration_up_to_a_day(value: object) -> timedelta:
 
 
 def parse_interval(value: object) -> timedelta | None:
-    """A heartbeat's interval; None for `none`, zero for a heartbeat that is switched off."""
+    """The interval of a heartbeat; None for `none`, zero for a disabled heartbeat."""
     _reject_cron_expression(value)
     return None if value == "none" else _parse_length(value, parse_interval)
 
 
 def parse_job_interval(value: object) -> timedelta:
-    """A job's interval."""
+    """The interval of a job."""
     _reject_cron_expression(value)
     return parse_positive_duration(value)
 
 
 def _reject_cron_expression(value: object) -> None:
-    """An expression of cron in place of an interval, with the key that it belongs to."""
+    """Raise an error for a cron expression in place of an interval; it suggests the key `schedule`."""
     if type(value) is str and len(value) <= LONGEST_QUOTED and _looks_like_cron(value.strip()):
         remedies = [Remedy(key="schedule", is_certain=True)] if is_reboot(value) or is_accepted(parse_expression, value) else []
         raise InvalidValue(f"{quote_value(value)} is a cron expression", *remedies, advice=f"write schedule: {as_yaml(value)}")
 
 
 def _parse_length(value: object, parse: Callable[[Any], object]) -> timedelta:
-    """A length of time. What is offered in place of another notation is what `parse`, the field itself, would take."""
+    """A duration. For other notations the error suggests values that `parse`, the parser of the key, accepts."""
     problem = f"{quote_value(value)} is not a duration"
     if isinstance(value, bool | None) or not isinstance(value, str | int | float):
         raise suggest_examples(problem, *DURATION_EXAMPLES)
@@ -266,7 +266,7 @@ def _parse_length(value: object, parse: Callable[[Any], object]) -> timedelta:
 
 
 def _missing_unit(value: str | float, parse: Callable[[Any], object]) -> InvalidValue:
-    """A number alone could be of seconds, of minutes or, with a fraction, of hours."""
+    """The error for a number without a unit: it may be seconds, minutes or, with a fraction, hours."""
     text = str(value).strip()[:LONGEST_QUOTED]
     number = Fraction(text) if text.replace(".", "", 1).isdigit() else Fraction(0)
     spans = [text + unit for unit in ("s", "m")] if number.denominator == 1 else []
@@ -280,7 +280,7 @@ def _looks_like_cron(text: str) -> bool:
 
 
 def parse_share(value: object) -> Share:
-    """A part of a period: a fraction from 0 to 1, or a length of time."""
+    """A share of a period: a fraction from 0 to 1, or a duration."""
     problem = f"{quote_value(value)} is neither a percentage nor a duration"
     if value == 0 and type(value) is int:
         return timedelta(0)
@@ -308,7 +308,7 @@ def fits_period(value: object, period: timedelta) -> bool:
 
 
 def parse_rate(value: object) -> tuple[int, timedelta]:
-    """How many within how long."""
+    """A count and the duration in which it is allowed."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     within = _parse_span(found[2]) if found else None
     if found and int(found[1]) and within and within <= LONGEST_DURATION:
@@ -319,14 +319,14 @@ def parse_rate(value: object) -> tuple[int, timedelta]:
 
 
 def parse_opening_time(value: object) -> int:
-    """When a window opens, in minutes from midnight."""
+    """The start of a time window, in minutes from midnight."""
     if value == "24:00":
         raise suggest_correction("24:00 cannot be a start", "00:00")
     return _parse_minute(value, parse_opening_time, other_notations.normalize_opening)
 
 
 def parse_closing_time(value: object) -> int:
-    """When a window closes, in minutes from midnight."""
+    """The end of a time window, in minutes from midnight."""
     return _parse_minute(value, parse_closing_time, other_notations.normalize_closing)
 
 
@@ -353,7 +353,7 @@ def _parse_minute(value: object, parse: Callable[[object], int], read: Callable[
 
 
 def _time_with_zone(problem: str, time: str | None, name: str) -> InvalidValue:
-    """A time with its zone behind it, which has a key of its own."""
+    """The error for a time with a time zone, which belongs under a key of its own."""
     try:
         right = str(time_zones.find_zone(name))
     except InvalidValue as wrong:
@@ -367,7 +367,7 @@ def _time_with_zone(problem: str, time: str | None, name: str) -> InvalidValue:
 
 
 def parse_windows(value: object) -> object:
-    """The forms of active hours as one: a list of maps with start and end."""
+    """All forms of active hours as a list of maps with start and end."""
     if value == "always":
         return []
     if isinstance(value, list):
@@ -392,7 +392,7 @@ def _parse_window(value: object, *, or_always: bool = False) -> object:
 
 
 def _guess_windows(text: str) -> list[object]:
-    """What a text must have meant that says when, perhaps with days and a zone around it."""
+    """The windows that a text may mean, with days and a time zone if it contains them."""
     if found := other_notations.normalize_window(text):
         return [found]
     around: dict[str, object] = {}
@@ -437,7 +437,7 @@ def _parse_listed_day(value: object) -> frozenset[int]:
 
 
 def parse_calendar_dates(value: object) -> tuple[DateRange, ...]:
-    """Days of the calendar, each alone or as a range; one may stand without brackets."""
+    """Dates and ranges of dates; a single one may be written without brackets."""
     return tuple(parse_items(_parse_date_range, value if isinstance(value, list) else [value]))
 
 
@@ -468,7 +468,7 @@ def parse_zone(value: object) -> ZoneInfo:
 
 
 def parse_name(value: str) -> str:
-    """A name that may stand in metrics, file names and commands."""
+    """A name that is safe in metrics, file names and commands."""
     if _NAME.fullmatch(value):
         return value
     raise ValueError(
@@ -477,7 +477,7 @@ def parse_name(value: str) -> str:
 
 
 def parse_names(value: object) -> tuple[str, ...]:
-    """Several words, or one that stands without brackets. An empty list means none."""
+    """A list of names; a single one may be written without brackets."""
     if isinstance(value, AmbiguousText | int | float):
         parse_text(value)
     if isinstance(value, str):
@@ -497,7 +497,7 @@ def parse_names(value: object) -> tuple[str, ...]:
 
 
 def parse_token_rights(value: object) -> tuple[str, ...]:
-    """What a token may do; at least one thing."""
+    """The permissions of a token, at least one."""
     words = parse_names(value)
     left = [right for right in get_args(Permission) if right not in words]
     found = tuple(parse_items(lambda word: word if word in get_args(Permission) else one_of(*left)(word), list(words)))
@@ -507,7 +507,7 @@ def parse_token_rights(value: object) -> tuple[str, ...]:
 
 
 def parse_targets(value: object) -> tuple[str, ...]:
-    """Channels by name; `none` and an empty list mean nobody."""
+    """Names of channels; `none` and an empty list mean no channel."""
     return () if value == "none" else parse_names(value)
 
 
@@ -522,7 +522,7 @@ def parse_argv(value: object) -> tuple[str, ...]:
 
 
 def _text_instead_of_list(value: object) -> InvalidValue:
-    """A text in place of a program with its arguments: its words, or a shell for what only a shell understands."""
+    """The error for a text in place of [program, argument]: it suggests the words of the text, or a shell if it needs one."""
     problem = f"this must be a list, not {describe_type(value)}"
     if type(value) is not str or not value.strip() or len(value) > LONGEST_QUOTED:
         return InvalidValue(f"{problem}; write [program, argument]")
@@ -536,12 +536,12 @@ def _text_instead_of_list(value: object) -> InvalidValue:
 
 
 def parse_command(value: object) -> str | tuple[str, ...]:
-    """A line for the shell, or a program with its arguments."""
+    """A shell command, or a program with its arguments."""
     return parse_argv(value) if isinstance(value, list) else parse_nonempty_text(value)
 
 
 def parse_environment(value: object) -> tuple[tuple[str, str], ...]:
-    """Variables of a child, in the file's order; no message repeats a value."""
+    """Environment variables in the order of the file; messages never show their values."""
     if value is None:
         return ()
     if not isinstance(value, dict):
@@ -554,7 +554,7 @@ def parse_environment(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _check_map_text(key: str, held: object) -> None:
-    """A value of a map, which may be a secret, must be a text."""
+    """Check that a value of a map is a text, without showing it: it may be a secret."""
     if type(held) is str and "\0" not in held:
         return
     if isinstance(held, dict | list | str) and not isinstance(held, AmbiguousText):
@@ -563,7 +563,7 @@ def _check_map_text(key: str, held: object) -> None:
 
 
 def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
-    """Headers of a request, in the file's order; no message repeats a value."""
+    """Request headers in the order of the file; messages never show their values."""
     if value is None:
         return ()
     if not isinstance(value, dict):
@@ -585,7 +585,7 @@ def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def parse_callable(value: object) -> str:
-    """A callable of Python."""
+    """The name of a Python callable."""
     if _CALLABLE.fullmatch(found := parse_text(value)):
         return found
     module, dot, function = found.rpartition(".")
@@ -597,7 +597,7 @@ def parse_callable(value: object) -> str:
 
 
 def parse_none_or_map(value: object) -> object:
-    """A map that the word `none` undoes; an empty value is the map without keys."""
+    """A map, or None for the word `none`; an empty value is a map without keys."""
     if value == "none":
         return None
     if value is False or (isinstance(value, str) and value.lower() in WORDS_FOR_NONE):
@@ -608,7 +608,7 @@ def parse_none_or_map(value: object) -> object:
 
 
 def parse_budget(value: object) -> object:
-    """A map of bounds that the word `unlimited` undoes; an empty value is the map without keys."""
+    """A map of limits, or None for the word `unlimited`; an empty value is a map without keys."""
     if value == "unlimited":
         return None
     if isinstance(value, str | int | float):
@@ -627,7 +627,7 @@ def parse_budget(value: object) -> object:
 
 
 def parse_precheck(value: object) -> object:
-    """The forms of a precheck as one: a map with its command, or nothing."""
+    """All forms of a precheck as a map with its command, or None."""
     if isinstance(value, str):
         return None if value == "none" else {"command": parse_nonempty_text(value)}
     if isinstance(value, list) and value and all(type(word) is str for word in value):
@@ -638,7 +638,7 @@ def parse_precheck(value: object) -> object:
 
 
 def parse_runner(value: object) -> object:
-    """A map; an empty value is the one without keys. A program alone is no runner, for it may be a model or a URL as well."""
+    """A map; an empty value is a map without keys. A text alone is rejected, because it may be a program, a model or a URL."""
     if isinstance(value, list) and value and all(type(word) is str for word in value) and len(" ".join(value)) <= LONGEST_QUOTED:
         raise suggest_correction("this must be a map, not a list", {"kind": "command", "argv": list(value)})
     if isinstance(value, str) and value in ("anthropic", "command", "http", "openai", "python"):
@@ -657,7 +657,7 @@ def parse_path(value: object) -> str:
 
 
 def parse_workspace_file(value: object) -> str:
-    """A file's name that cannot leave its folder."""
+    """The name of a file inside its folder."""
     name = parse_nonempty_text(value)
     if name.startswith(("/", "~")) or ".." in name.split("/"):
         raise InvalidValue(f"{quote_value(name)} is outside the workspace; write the name of a file inside it")
@@ -665,7 +665,7 @@ def parse_workspace_file(value: object) -> str:
 
 
 def parse_checklist(value: object) -> str:
-    """A file inside the workspace, or, with a line break, the list itself."""
+    """A file in the workspace, or, with a line break, the checklist itself."""
     return parse_text(value) if isinstance(value, str) and "\n" in value else parse_workspace_file(value)
 
 
@@ -675,7 +675,7 @@ def parse_workspace_files(value: object) -> tuple[str, ...]:
 
 
 def parse_secret(value: object) -> str:
-    """Text that may hold references; no message repeats it."""
+    """A text that may contain references; messages never show it."""
     if type(value) is str and value and "\0" not in value:
         return value
     if isinstance(value, dict | list):
@@ -686,13 +686,13 @@ def parse_secret(value: object) -> str:
 
 
 def parse_channel(value: object) -> object:
-    """The forms of a channel as one: a map with its URL."""
+    """All forms of a channel as a map with its URL."""
     return {"url": value} if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=4096)
 def _parse_span(text: str) -> timedelta | None:
-    """A length of time above zero; None for all else."""
+    """A duration above zero; None for any other text."""
     found = _DURATION.fullmatch(text)
     if not found:
         return None

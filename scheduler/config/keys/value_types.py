@@ -1,4 +1,4 @@
-"""Forms: how each kind of value is read, shown to an editor and called in the reference."""
+"""Defines the types of values in the config: their parser, their JSON Schema and their name in the reference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scheduler.config.keys import value_parsers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueType:
-    """The form of one value: `parse` as in fields.py, `schema` for an editor, `called` in the reference.
+    """The type of one value: its `parse` function, its JSON `schema`, and its `label` in the reference.
 
-    It takes the place of the type that it annotates, so that an empty value is never taken for a None that is meant.
+    It replaces the validation of the annotated type, so that an empty value is not read as None.
     """
 
     parse: Callable[[Any], Any]
@@ -118,7 +118,7 @@ Stagger = Annotated[
 
 
 def optional_key(default: Any, description: str, *, written_default: Any = None, default_in_words: str = "") -> Any:
-    """One key: its default as a value and as `written` in a file, or in words (`else_`) where it is worked out."""
+    """A key with a default: the value, its text in a file (`written_default`), or a description if it is computed."""
 
     def extra(schema: dict[str, Any]) -> None:
         schema.pop("default", None)

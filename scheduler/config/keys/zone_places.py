@@ -1,7 +1,7 @@
-"""Large cities and regions that have no time zone of their own, by the zone whose clock they use.
+"""Lists large cities and regions without a time zone of their own, by the zone that they use.
 
-The IANA list names one city for each clock, so that most large cities are not on it. Written as people write them in English,
-without accents. The list itself comes with a table of countries.
+The IANA list names one city for each zone, so it lacks most large cities. Names are in English, without accents. A table of
+countries comes with the IANA list.
 """
 
 from __future__ import annotations
