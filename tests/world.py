@@ -29,6 +29,7 @@ from scheduler.net.http_client import HttpClient
 from scheduler.store import entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
+from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes
 from scheduler.system.process import Children
 from scheduler.work import agent_calls, plan
@@ -248,7 +249,7 @@ class World:
 
     def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The run records, oldest first."""
-        return run_history.list_runs(self.store.connection, name=name, limit=100_000, **filters)[::-1]
+        return run_history.list_runs(self.store.connection, RunFilter(name=name, **filters), limit=100_000)[::-1]
 
     def history(self, name: str | None = None) -> list[str]:
         """The run records as short lines: `03-02 08:30 interval ok heartbeat_ok`, with `x4` for a record of four slots."""

@@ -30,6 +30,7 @@ from scheduler.config.file.message_parts import format_count
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, run_history
+from scheduler.store.run_history import RunFilter
 
 RUNNING = "running"  # the value of --outcome for a run without an outcome
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
@@ -64,7 +65,7 @@ def runs(
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)
-        found = run_history.list_runs(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
+        found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:

@@ -78,23 +78,18 @@ def apply_request(tick: Tick, asked: PendingRequest) -> None:
 
 @contextmanager
 def _savepoint(tick: Tick) -> Iterator[None]:
-    """A part of the turn that, if it raises, has not been."""
+    """A part of the tick that is undone if it raises, and with it a change of the plan."""
     entries.save_changed_entries(tick.tx)  # of what came before; a rollback drops what is not written
-    told, plan = len(tick.tx.events), tick.plan
-    tick.tx.db.execute("savepoint step")
+    plan = tick.plan
     try:
-        yield
-        entries.save_changed_entries(tick.tx)
+        with tick.tx.savepoint():
+            yield
+            entries.save_changed_entries(tick.tx)
     except sqlite3.Error:
         raise
     except Exception:
-        tick.tx.db.execute("rollback to step")
-        tick.tx.db.execute("release step")
-        del tick.tx.events[told:]
         tick.adopt_plan(plan)
-        tick.tx.invalidate_cache()
         raise
-    tick.tx.db.execute("release step")
 
 
 def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:

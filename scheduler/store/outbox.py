@@ -135,30 +135,19 @@ def _queue_parts(
     title: str | None = None,
 ) -> sqlite3.Row | None:
     """Insert all parts of a message; returns the id of the last one, None if that existed already."""
-    parts = _split_message(channels.get(target.channel), message)
-    row = None
+    channel = channels.get(target.channel)
+    parts = [message] if channel is None or channel.limit is None else split_text(message, channel.limit)
+    now, row = to_millis(tx.now), None
     for part, text in enumerate(parts, 1):
-        row = _insert_part(tx, about, target, part, len(parts), text, notice, title or about.name)
-    return row
-
-
-def _split_message(channel: Channel | None, message: str) -> list[str]:
-    return [message] if channel is None or channel.limit is None else split_text(message, channel.limit)
-
-
-def _insert_part(
-    tx: Transaction, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None, title: str
-) -> sqlite3.Row | None:
-    now = to_millis(tx.now)
-    row: sqlite3.Row | None = tx.db.execute(
-        "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
-        " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
-        " on conflict (key, channel) do nothing returning id",
-        (
-            message_key(about, part, notice), target.channel, target.recipient, about.run_id, about.kind, about.name,
-            about.trigger, to_millis(about.slot), part, parts, title, text, notice, now, now,
-        ),
-    ).fetchone()  # fmt: skip
+        row = tx.db.execute(
+            "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
+            " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
+            " on conflict (key, channel) do nothing returning id",
+            (
+                message_key(about, part, notice), target.channel, target.recipient, about.run_id, about.kind, about.name,
+                about.trigger, to_millis(about.slot), part, len(parts), title or about.name, text, notice, now, now,
+            ),
+        ).fetchone()  # fmt: skip
     return row
 
 

@@ -17,25 +17,30 @@ from scheduler.store import wakes
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
 
-def list_runs(
-    db: sqlite3.Connection,
-    kind: Kind | None = None,
-    name: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    outcome: str | None = None,
-    reason: str | None = None,
-    limit: int = 20,
-    sort: str = "id",
-) -> list[dict[str, Any]]:
-    """Run records as plain data, the newest first, or by descending cost if `sort` is `cost`. Each filter may be None."""
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; None matches any. Slots lie in [since, until). The outcome of an open run is its state."""
+
+    kind: Kind | None = None
+    name: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+
+ALL_RUNS = RunFilter()
+
+
+def list_runs(db: sqlite3.Connection, wanted: RunFilter = ALL_RUNS, limit: int = 20, sort: str = "id") -> list[dict[str, Any]]:
+    """At most `limit` run records as plain data, the newest first, or by descending cost if `sort` is `cost`."""
     filters = {
-        "kind = ?": kind,
-        "name = ?": name,
-        "slot >= ?": since and to_millis(since),
-        "slot < ?": until and to_millis(until),
-        "case state when 'closed' then outcome else state end = ?": outcome,
-        "reason = ?": reason,
+        "kind = ?": wanted.kind,
+        "name = ?": wanted.name,
+        "slot >= ?": wanted.since and to_millis(wanted.since),
+        "slot < ?": wanted.until and to_millis(wanted.until),
+        "case state when 'closed' then outcome else state end = ?": wanted.outcome,
+        "reason = ?": wanted.reason,
     }
     used = {text: value for text, value in filters.items() if value is not None}
     where = " and ".join(used) or "true"

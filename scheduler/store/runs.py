@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from heartbeat.runners import Tokens
-from scheduler.model.entry import Claim
+from scheduler.model.entry import Claim, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
@@ -238,17 +238,11 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
         return False
     entry = claim.entry
     tx.report(
-        closed_event(
-            tx,
-            claim.run_id,
-            entry.kind,
-            entry.name,
-            claim.slot,
-            claim.trigger,
-            result,
+        replace(
+            closed_event(tx, claim.run_id, entry.key, claim.slot, claim.trigger, result),
             attempt=claim.attempt,
-            started=min(claim.started_at, tx.now),  # the clock may have been set back since the run began
-            finished=from_millis(closed["finished_at"]),
+            started_at=min(claim.started_at, tx.now),  # the clock may have been set back since the run began
+            finished_at=from_millis(closed["finished_at"]),
         )
     )
     return True
@@ -319,44 +313,38 @@ def close_undeclared_run(tx: Transaction, kind: Kind, name: str, run: OpenRun, r
         (result.outcome, result.reason, result.error, to_millis(tx.now), run.run_id),
     ).fetchone()
     tx.report(
-        closed_event(
-            tx,
-            run.run_id,
-            kind,
-            name,
-            run.slot,
-            run.trigger,
-            result,
+        replace(
+            closed_event(tx, run.run_id, (kind, name), run.slot, run.trigger, result),
             attempt=run.attempt,
-            started=run.started_at,
-            finished=from_millis(row["finished_at"]),
+            started_at=run.started_at,
+            finished_at=from_millis(row["finished_at"]),
         )
     )
 
 
 def closed_event(
-    tx: Transaction, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, result: AttemptResult,
-    *, slots: int = 1, attempt: int = 0, started: datetime | None = None, finished: datetime | None = None,
-) -> RunClosed:  # fmt: skip
-    """The event that reports the end of a run, or of `slots` slots that were skipped together."""
+    tx: Transaction, run_id: int, key: Key, slot: datetime, trigger: Trigger, result: AttemptResult, slots: int = 1
+) -> RunClosed:
+    """The event for the end of a run that never started, or of `slots` slots that were skipped together."""
+    kind, name = key
     return RunClosed(
-        run_id,
-        kind,
-        name,
-        slot,
-        slots,
-        trigger,
-        result.outcome,
-        result.reason,
-        result.suppression,
-        attempt,
-        started,
-        finished or tx.now,
-        result.error,
-        result.log,
-        result.truncated,
-        result.precheck_problem,
-        result.left_out,
+        run_id=run_id,
+        kind=kind,
+        name=name,
+        slot=slot,
+        slots=slots,
+        trigger=trigger,
+        outcome=result.outcome,
+        reason=result.reason,
+        suppression=result.suppression,
+        attempt=0,
+        started_at=None,
+        finished_at=tx.now,
+        error=result.error,
+        log=result.log,
+        truncated=result.truncated,
+        precheck_problem=result.precheck_problem,
+        left_out=result.left_out,
     )
 
 

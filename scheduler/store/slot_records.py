@@ -29,7 +29,7 @@ def record_skip(
     if row is None:
         return None
     result = AttemptResult(Outcome.SKIPPED, reason)
-    tx.report(runs.closed_event(tx, row["id"], entry_row.kind, entry_row.name, first, trigger, result, slots=count))
+    tx.report(runs.closed_event(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, count))
     return int(row["id"])
 
 

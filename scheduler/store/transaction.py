@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -35,7 +37,23 @@ class Transaction:
         """Record an event. It is published only if the transaction commits."""
         self.events.append(event)
 
-    def invalidate_cache(self) -> None:
-        """Drop what is not written yet, and query the rare conditions again: a savepoint was rolled back."""
-        self.changed_entries.clear()
-        self.held_lanes = self.entries_with_wakes = self.open_breakers = None
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part of the transaction that is undone if it raises: its rows and its events.
+
+        After an error of SQLite nothing is undone here, because the whole transaction will be rolled back.
+        """
+        reported = len(self.events)
+        self.db.execute("savepoint part")
+        try:
+            yield
+        except sqlite3.Error:
+            raise
+        except Exception:
+            self.db.execute("rollback to part")
+            self.db.execute("release part")
+            del self.events[reported:]
+            self.changed_entries.clear()
+            self.held_lanes = self.entries_with_wakes = self.open_breakers = None  # their rows may have changed back
+            raise
+        self.db.execute("release part")

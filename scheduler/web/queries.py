@@ -18,6 +18,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
 from scheduler.store import disk_reserve, entries, outbox, run_history, targets
 from scheduler.store.database import open_read_only, parse_row_id
+from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
 from scheduler.web.app_state import AppState
@@ -90,7 +91,7 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     limit, sort = _parse_limit(request.query.get("limit", "20")), _parse_sort(request.query.get("sort", "id"))
     outcome, reason = request.query.get("outcome"), request.query.get("reason")
     with open_reader(request.app_state) as db:
-        return {"runs": run_history.list_runs(db, kind, name, since, until, outcome, reason, limit, sort)}
+        return {"runs": run_history.list_runs(db, RunFilter(kind, name, since, until, outcome, reason), limit, sort)}
 
 
 def get_run(request: ApiRequest) -> dict[str, Any]:
