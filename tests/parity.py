@@ -61,7 +61,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_async_result_is_classified_and_sent_once",)),
         Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
         Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
-        Row("clean stop", ("test_daemon.py::test_a_stop_lets_what_runs_end_and_leaves_in_order",)),
+        Row("clean stop", ("test_daemon.py::test_a_stop_waits_for_runs_in_progress_and_exits_cleanly",)),
     ),
     "MisterMorph": (
         Row('interval "0m" disables; checklist path with `~`'),
@@ -80,7 +80,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("phase 1: forced call of a virtual tool {action, tasks}; phase 2: the agent executes; then notify", ("test_story_models.py::test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner",)),
         Row("`## Active Tasks`, `## Completed`"),
         Row("callbacks on_execute, on_notify", ("test_library.py::test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent",)),
-        Row("cron says when, heartbeat says whether", ("test_layers.py::test_a_file_imports_only_what_its_room_may_know",)),
+        Row("cron says when, heartbeat says whether", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
         Row("file edited by user, agent or skill"),
     ),
     "OpenClaw": (
@@ -99,7 +99,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
                 "test_due_items.py::test_a_paused_item_is_never_in_the_prompt_not_even_with_everything",
             ),
         ),
-        Row("dead man's switch", ("test_deadman.py::test_a_daemon_that_is_killed_or_stopped_pings_no_more",)),
+        Row("dead man's switch", ("test_deadman.py::test_a_killed_or_stopped_daemon_sends_no_pings",)),
         Row("adaptive interval"),
     ),
 }  # fmt: skip

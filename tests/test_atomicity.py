@@ -1,4 +1,4 @@
-"""What belongs together is written together: the daemon may die after any statement, and nobody else can take the same slot."""
+"""Transactions are atomic: the daemon can die after any SQL statement, and two daemons cannot claim the same slot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = agent(interval="1d", deliver="hook") + HOOK + WAKER
 
 
 def die_at(folder: Path, statement: int) -> int:
-    """Play two hours in a child process that is gone after so many statements; its exit code."""
+    """Simulate two hours in a child process that exits after this many SQL statements. Returns its exit code."""
     child = os.fork()
     if child == 0:
         code = 2
@@ -53,7 +53,7 @@ def die_at(folder: Path, statement: int) -> int:
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_a_death_after_any_statement_leaves_all_or_nothing_and_the_next_life_goes_on(tmp_path: Path, step: int) -> None:
+def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot_continues(tmp_path: Path, step: int) -> None:
     codes = set()
     for statement in range(20 + step, 180, 6):
         folder = tmp_path / str(statement)
@@ -79,8 +79,8 @@ def test_a_death_after_any_statement_leaves_all_or_nothing_and_the_next_life_goe
     assert 9 in codes
 
 
-def test_two_daemons_that_wrote_the_same_file_would_still_claim_each_slot_once(tmp_path: Path) -> None:
-    """The lock forbids it; the rows would not allow it either."""
+def test_two_daemons_on_one_database_would_claim_each_slot_once(tmp_path: Path) -> None:
+    """The state lock prevents this. The claims are safe without it, too."""
     names = [f"agent{number}" for number in range(250)]
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = World(tmp_path, "agents:\n" + "".join(f"  {name}: {beat}\n" for name in names))

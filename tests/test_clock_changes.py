@@ -1,4 +1,4 @@
-"""Jumps of the clock, one after the other: every slot is accounted for exactly once, and no agent falls silent."""
+"""After any sequence of system clock changes, every slot is recorded exactly once and no agent stops running."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jumps import Jumps
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_however_the_clock_jumps_every_slot_is_accounted_for_exactly_once(tmp_path: Path, seed: int) -> None:
+def test_every_slot_is_recorded_exactly_once_over_random_clock_changes(tmp_path: Path, seed: int) -> None:
     jumps = Jumps(tmp_path, seed, 10)
     jumps.play()
     jumps.close()

@@ -1,4 +1,4 @@
-"""A real daemon as its users have it: started, reloaded, woken, killed, started again."""
+"""Tests with a real daemon process: start, reload, wake, pause, stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from servers.scripted import Server, silent_until_closed
 
 pytestmark = pytest.mark.process
 
-PATIENCE = 60.0  # seconds before a test says that what it waits for does not come
+PATIENCE = 60.0  # seconds until a wait fails the test
 
 AGENT = """\
 state: state/h.db
@@ -67,7 +67,7 @@ class Daemon:
         self.expect(" started ")
 
     def expect(self, pattern: str) -> str:
-        """The next log line that holds the pattern."""
+        """The next log line that matches the pattern."""
         assert self.process.stderr is not None
         deadline = time.monotonic() + PATIENCE
         rest = b""
@@ -87,13 +87,13 @@ class Daemon:
         raise AssertionError(f"no line with {pattern!r} in:\n" + "\n".join(self.log[-30:]))
 
     def until(self, question: Callable[[], Any]) -> Any:
-        """The first answer that is not empty."""
+        """The first result that is true."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             answer = question()
             if answer:
                 return answer
-            time.sleep(0.02)  # what is asked for lies in another process
+            time.sleep(0.02)  # the state is in another process
         raise AssertionError("\n".join(self.log[-30:]))
 
     def do(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -150,14 +150,14 @@ def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
 Begin = Callable[..., Daemon]
 
 
-def test_a_saved_config_is_taken_up_and_only_what_changed_moves(daemon: Begin) -> None:
+def test_a_saved_config_is_applied_and_affects_only_what_changed(daemon: Begin) -> None:
     it = daemon(config(job="'true'"))
     it.config.write_text(config(interval="2h", job="'true'"))
     assert 'change="changed agent/ops: interval' in it.expect("reload ")
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
 
 
-def test_a_broken_config_is_refused_with_its_place_and_the_beats_go_on(daemon: Begin) -> None:
+def test_a_broken_config_is_rejected_with_its_position_and_runs_continue(daemon: Begin) -> None:
     it = daemon(config(job="'true'"))
     it.config.write_text(config(interval="soon", job="'true'"))
     line = it.expect("reload_refused")
@@ -171,7 +171,7 @@ def test_a_broken_config_is_refused_with_its_place_and_the_beats_go_on(daemon: B
 
 
 @pytest.mark.parametrize("home", [None, "edited"], ids=["as it was", "edited"])
-def test_a_config_that_is_moved_away_is_reported_until_it_is_back_and_the_beats_go_on(daemon: Begin, home: str | None) -> None:
+def test_a_missing_config_is_reported_until_it_is_back_and_runs_continue(daemon: Begin, home: str | None) -> None:
     it = daemon(config(job="'true'"))
     it.config.rename(away := it.config.with_name("away.yaml"))
     assert f"{it.config}: cannot be read: No such file" in it.expect("reload_refused")
@@ -188,7 +188,7 @@ def test_a_config_that_is_moved_away_is_reported_until_it_is_back_and_the_beats_
     assert sum(" reload_refused " in line for line in it.log) == 1
 
 
-def test_sighup_command_and_file_take_the_same_path(daemon: Begin) -> None:
+def test_sighup_the_reload_command_and_a_saved_file_reload_alike(daemon: Begin) -> None:
     it = daemon(config())
     it.process.send_signal(signal.SIGHUP)
     assert "nothing changed" in it.expect("reload change=")
@@ -200,7 +200,7 @@ def test_sighup_command_and_file_take_the_same_path(daemon: Begin) -> None:
     assert re.search(r"config\.yaml:\d+:\d+:", refused.stderr)
 
 
-def test_a_wake_by_hand_is_followed_to_its_end(daemon: Begin) -> None:
+def test_the_wake_command_follows_its_run_to_the_end(daemon: Begin) -> None:
     it = daemon(config(script="grep -q 'the mail queue' && echo 'ALERT: mail is stuck' || echo HEARTBEAT_OK"))
     it.expect("run id=")
     woken = it.do("wake", "ops", "--text", "look at the mail queue", "--wait")
@@ -219,7 +219,7 @@ def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
     it.until(lambda: it.runs("tick", "--reason", "paused") or it.runs("tick"))
 
 
-def test_a_lane_can_be_taken_before_the_first_beat(daemon: Begin) -> None:
+def test_a_lane_can_be_locked_before_the_first_run(daemon: Begin) -> None:
     it = daemon(config(interval="none"))
     taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, timeout=60, check=False)
     assert taken.returncode == 0
@@ -233,7 +233,7 @@ def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: Begin) -> 
     assert "Traceback" not in second.stderr
 
 
-def test_a_link_to_the_database_lets_no_second_daemon_start(daemon: Begin, tmp_path: Path) -> None:
+def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin, tmp_path: Path) -> None:
     it = daemon(config(script="touch ../../begun; exec sleep 600"))
     it.until((tmp_path / "begun").exists)
     other = tmp_path / "other"
@@ -252,7 +252,7 @@ def test_a_link_to_the_database_lets_no_second_daemon_start(daemon: Begin, tmp_p
 
 
 @pytest.mark.parametrize("file", ["h.db-wal", "h.db-shm"])
-def test_a_log_that_is_removed_is_noticed_and_a_restart_has_every_row(daemon: Begin, file: str) -> None:
+def test_a_removed_write_ahead_log_is_detected_and_a_restart_has_every_record(daemon: Begin, file: str) -> None:
     it = daemon(config(job="'true'"))
     it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1)
     (it.folder / "state" / file).unlink()
@@ -266,9 +266,11 @@ def test_a_log_that_is_removed_is_noticed_and_a_restart_has_every_row(daemon: Be
     assert sum(row["slots"] for row in rows) == max(slots) - min(slots) + 1
 
 
-def test_a_state_that_is_no_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_state_path_that_is_not_a_file_is_refused_and_not_changed(tmp_path: Path) -> None:
     path, pipe = tmp_path / "config.yaml", tmp_path / "state" / "h.db"
-    path.write_text(config() + 'cron:\n  x: {at: "2040-01-01T00:00", command: "true"}\n')  # whose moment is looked up at load
+    path.write_text(
+        config() + 'cron:\n  x: {at: "2040-01-01T00:00", command: "true"}\n'
+    )  # its time is looked up in the database at load
     pipe.parent.mkdir()
     os.mkfifo(pipe)
     before = pipe.lstat()
@@ -280,8 +282,8 @@ def test_a_state_that_is_no_file_is_refused_and_left_as_it_is(tmp_path: Path) ->
     assert list(pipe.parent.iterdir()) == [pipe]
 
 
-def test_killed_again_and_again_nothing_is_lost_and_nothing_runs_twice(daemon: Begin) -> None:
-    """The job appends to a file: what it did is compared with what the rows say of it."""
+def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> None:
+    """The job appends to a file, which is compared with the run records."""
     it = daemon(config(job="'echo $HEARTBEATD_RUN >> done.txt'"))
     for _ in range(4):
         it.until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
@@ -300,7 +302,7 @@ def test_killed_again_and_again_nothing_is_lost_and_nothing_runs_twice(daemon: B
     assert "down" in it.do("status").stdout
 
 
-def test_a_command_that_outlives_a_killed_daemon_is_ended_at_the_next_start(daemon: Begin) -> None:
+def test_a_command_that_outlives_a_killed_daemon_is_killed_at_the_next_start(daemon: Begin) -> None:
     it = daemon(config(job="'echo $$ >> pids.txt; exec sleep 600'"))
     pids = it.folder / "pids.txt"
     it.until(pids.exists)
@@ -313,7 +315,7 @@ def test_a_command_that_outlives_a_killed_daemon_is_ended_at_the_next_start(daem
     assert row["reason"] == "exit"
 
 
-def test_what_a_finished_run_left_running_outlives_a_crash_and_what_is_ended_is_logged(daemon: Begin) -> None:
+def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orphans_are_logged(daemon: Begin) -> None:
     """The service is in the background when its job has ended; the tick is cut short, and so is a program that tells of it."""
     jobs = (
         'cron:\n  service: {schedule: "@reboot", command: "sleep 600 >/dev/null 2>&1 & echo $! >> service.txt"}\n'
@@ -350,7 +352,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_a_stop_lets_what_runs_end_and_leaves_in_order(daemon: Begin) -> None:
+def test_a_stop_waits_for_runs_in_progress_and_exits_cleanly(daemon: Begin) -> None:
     it = daemon(config(job="'touch begun; read line < gate; echo done'"))
     os.mkfifo(it.folder / "gate")
     it.until((it.folder / "begun").exists)
@@ -361,7 +363,7 @@ def test_a_stop_lets_what_runs_end_and_leaves_in_order(daemon: Begin) -> None:
     assert not (it.folder / "state" / "daemon.json").exists()
 
 
-def test_the_second_signal_stops_at_once(daemon: Begin) -> None:
+def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
     it = daemon(config(job="'touch begun; exec sleep 600'"))
     it.until((it.folder / "begun").exists)
     it.process.send_signal(signal.SIGINT)
@@ -370,7 +372,7 @@ def test_the_second_signal_stops_at_once(daemon: Begin) -> None:
     assert len(it.runs("tick", "--outcome", "abandoned")) == 1
 
 
-def test_one_round_does_what_is_due_and_says_by_its_exit_code_how_it_went(tmp_path: Path) -> None:
+def test_run_once_runs_what_is_due_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config(job="'exit 3'"))
     once = subprocess.run(
@@ -412,7 +414,7 @@ def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path) -> None:
     assert (tmp_path / "state" / "h.db").read_bytes() == b"this was a shopping list" * 1000
 
 
-def test_while_the_daemon_is_down_the_command_line_writes_for_it(daemon: Begin) -> None:
+def test_commands_write_to_the_database_while_the_daemon_is_down(daemon: Begin) -> None:
     it = daemon(config(script="grep -q 'left a note' && echo 'ALERT: read' || echo HEARTBEAT_OK"))
     it.expect("run id=")
     it.stop()
@@ -423,7 +425,7 @@ def test_while_the_daemon_is_down_the_command_line_writes_for_it(daemon: Begin) 
     it.expect("said .*ALERT: read")
 
 
-def test_a_run_that_burns_is_cancelled_with_its_processes(daemon: Begin) -> None:
+def test_a_cancelled_run_ends_with_all_its_processes(daemon: Begin) -> None:
     it = daemon(config(job="'echo $$ >> pids.txt; sleep 600 & echo $! >> pids.txt; wait'"))
     pids = it.folder / "pids.txt"
     it.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
@@ -438,7 +440,7 @@ def test_a_run_that_burns_is_cancelled_with_its_processes(daemon: Begin) -> None
     assert it.do("cancel", "9999").returncode == 2
 
 
-def test_a_call_that_is_cancelled_ends_at_once_and_frees_its_lane(daemon: Begin) -> None:
+def test_a_cancelled_model_call_ends_at_once_and_releases_its_lane(daemon: Begin) -> None:
     closed = threading.Event()
     with Server([silent_until_closed(closed), gateway.says("HEARTBEAT_OK")]) as server:
         it = daemon(GATEWAY.format(url=server.url))
@@ -451,7 +453,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_frees_its_lane(daemon: Begin)
         assert it.until(lambda: it.runs("ops", "--outcome", "ok"))
 
 
-def test_a_report_is_delivered_by_a_job(daemon: Begin) -> None:
+def test_a_job_can_deliver_the_report(daemon: Begin) -> None:
     """As docs/operations.md shows it; only the program's name and where its code lies are this test's."""
     root = Path(__file__).parents[1]
     report = f"{shlex.quote(sys.executable)} -m scheduler report --for 7d"

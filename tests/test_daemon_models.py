@@ -1,4 +1,4 @@
-"""The shipped config beside a model: a real daemon that asks one when both lines are changed, and nobody before."""
+"""The shipped config with a model: a real daemon calls it once two lines are changed, and nothing before."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.addaudithook(note)
 
 
 class Equipped(Daemon):
-    """A daemon with an environment and options of its own."""
+    """A daemon with its own environment and options."""
 
     def __init__(self, folder: Path, yaml: str, environ: Mapping[str, str], options: tuple[str, ...] = ()) -> None:
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **environ}
@@ -63,7 +63,7 @@ class Equipped(Daemon):
 
 
 class Shipped(Equipped):
-    """A daemon on the shipped config, changed as `edits` say; its clock-bound keys are set by the environment."""
+    """A daemon with the shipped config and these edits. Its keys that depend on the time are set through the environment."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str], *edits: tuple[str, str], options: tuple[str, ...] = ()) -> None:
         shutil.copytree(CHECKOUT / "agents", folder / "agents")
@@ -81,7 +81,7 @@ class Shipped(Equipped):
 
     @property
     def reached(self) -> list[str]:
-        """Whom the daemon connected to, and whose address it looked up beside the one that it listens at."""
+        """The addresses the daemon connected to and the names it looked up, except its own."""
         return [line for line in self._reached.read_text().splitlines() if line != LISTENS]
 
 
@@ -101,7 +101,7 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
             daemon.kill()
 
 
-def test_both_lines_changed_and_a_key_the_assistant_beats_and_its_row_says_what_it_took(tmp_path: Path) -> None:
+def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_usage(tmp_path: Path) -> None:
     with Server([says("HEARTBEAT_OK")]) as server:
         environ = {"ANTHROPIC_API_KEY": KEY, "HEARTBEATD_SET__providers__anthropic__base_url": server.url}
         with running(it := Shipped(tmp_path, environ, FIRST, SECOND)):
@@ -116,7 +116,7 @@ def test_both_lines_changed_and_a_key_the_assistant_beats_and_its_row_says_what_
     assert f"{tokens} 30" in page
 
 
-def test_as_shipped_and_without_a_key_the_machine_is_watched_and_nobody_is_called(tmp_path: Path) -> None:
+def test_the_shipped_config_without_a_key_watches_the_machine_and_calls_no_model(tmp_path: Path) -> None:
     it = Shipped(tmp_path, {}, options=("--for", "3s"))
     it.until(lambda: it.runs("host"))
     assert it._wait() == 0
@@ -127,7 +127,7 @@ def test_as_shipped_and_without_a_key_the_machine_is_watched_and_nobody_is_calle
 
 @pytest.mark.parametrize("edits", [(), (SECOND,)], ids=["as shipped", "switched on"])
 @pytest.mark.parametrize("found", ["environment", "profile"])
-def test_a_key_that_is_not_in_the_config_calls_nobody(tmp_path: Path, found: str, edits: tuple[tuple[str, str], ...]) -> None:
+def test_a_key_in_the_environment_alone_calls_no_model(tmp_path: Path, found: str, edits: tuple[tuple[str, str], ...]) -> None:
     with Server([says("trap")]) as trap:
         if found == "profile":
             profile(tmp_path / ".config" / "anthropic", trap.url)
@@ -140,7 +140,7 @@ def test_a_key_that_is_not_in_the_config_calls_nobody(tmp_path: Path, found: str
     assert [(row["outcome"], row["reason"]) for row in refused] == [("failed", "auth")] * len(edits)
 
 
-def test_both_lines_changed_but_no_key_the_config_says_which_one_is_missing(tmp_path: Path) -> None:
+def test_with_both_lines_changed_but_no_key_the_config_error_names_the_key(tmp_path: Path) -> None:
     with running(it := Shipped(tmp_path, {})):
         it.config.write_text(edited(it.config.read_text("utf-8"), FIRST, SECOND))
         refused = it.do("check")

@@ -1,4 +1,4 @@
-"""The dead man's switch: a ping says that the engine does its work, and whoever stands still says nothing."""
+"""The dead man's switch: a working engine sends pings, a stalled one sends none."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Deadman
 
-assert daemon  # a fixture of the tests of the daemon
+assert daemon  # a fixture of test_daemon.py
 
 SWITCH = Deadman(Secret("https://hc.example/canary"), timedelta(minutes=1), allow_private=False)
 TAKEN = DeliveryResult("delivered")
 
 
 class Loop:
-    """A loop in virtual time that takes a turn every 15 seconds, and the pings that it sends."""
+    """A main loop in virtual time with a tick every 15 seconds, and its pings."""
 
     def __init__(self) -> None:
         self.clock, self.health = Clock(utc("2026-03-02 08:00")), EngineHealth()
@@ -48,7 +48,7 @@ class Loop:
         return self.answer, self.takes
 
     def run(self, seconds: float, problem: str | None = None) -> list[str]:
-        """The pings of that time; with a `problem` no turn can be written down."""
+        """Let time pass and return its pings. With a `problem` no tick can be committed."""
         before, end = len(self.sent), self.clock.monotonic + seconds
         self.health.problem = problem
         while self.clock.monotonic < end:
@@ -57,7 +57,7 @@ class Loop:
         return self.sent[before:]
 
 
-def test_the_first_ping_is_a_start_and_then_one_comes_every_minute() -> None:
+def test_the_first_ping_is_start_and_one_follows_every_minute() -> None:
     loop = Loop()
     assert loop.run(150) == ["08:00:00 start", "08:00:01 success", "08:01:01 success", "08:02:01 success"]
 
@@ -68,14 +68,14 @@ def test_without_a_switch_nothing_is_pinged() -> None:
     assert (loop.run(600), loop.pinger.ping_if_due(0.0, None)) == ([], None)
 
 
-def test_a_database_that_cannot_be_written_is_a_fail_with_its_reason_until_it_can_be() -> None:
+def test_an_unwritable_database_sends_fail_with_the_reason_until_it_is_writable() -> None:
     loop = Loop()
     loop.run(30)
     assert loop.run(120, "disk full") == ["08:01:01 success", "08:02:01 fail disk full"]
     assert loop.run(60) == ["08:03:01 success"]
 
 
-def test_one_turn_that_was_written_down_in_the_time_between_is_enough() -> None:
+def test_one_committed_tick_since_the_last_ping_is_enough() -> None:
     loop = Loop()
     loop.run(2)
     loop.run(20, "locked")
@@ -83,27 +83,27 @@ def test_one_turn_that_was_written_down_in_the_time_between_is_enough() -> None:
     assert loop.run(40, "locked") == ["08:01:01 success"]
 
 
-def test_a_loop_that_stands_still_says_nothing_and_makes_up_for_nothing() -> None:
+def test_a_stalled_loop_sends_no_pings_and_catches_up_on_none() -> None:
     loop = Loop()
     loop.run(30)
     loop.clock.advance(timedelta(hours=1))
     assert loop.run(30) == ["09:00:30 success"]
 
 
-def test_a_ping_that_is_under_way_is_waited_for_without_holding_up_the_loop() -> None:
+def test_a_ping_in_progress_does_not_block_the_loop() -> None:
     loop = Loop()
     loop.takes = timedelta(seconds=9)
     assert loop.run(60) == ["08:00:00 start", "08:00:09 success"]
 
 
-def test_a_changed_switch_is_started_anew() -> None:
+def test_a_changed_switch_starts_again() -> None:
     loop = Loop()
     loop.run(30)
     loop.switch = Deadman(Secret("https://hc.example/other"), timedelta(seconds=30), allow_private=False)
     assert loop.run(40) == ["08:00:30 start", "08:00:31 success", "08:01:01 success"]
 
 
-def test_what_was_wrong_with_a_switch_is_forgotten_with_it() -> None:
+def test_the_problem_of_a_removed_switch_is_cleared() -> None:
     loop = Loop()
     loop.answer = DeliveryResult("retry", "no connection to hc.example")
     loop.run(30)
@@ -112,7 +112,7 @@ def test_what_was_wrong_with_a_switch_is_forgotten_with_it() -> None:
     assert loop.told == ["no connection to hc.example", None]
 
 
-def test_a_ping_that_comes_to_its_end_after_its_switch_says_nothing_of_the_next_one() -> None:
+def test_the_late_result_of_a_removed_switch_does_not_affect_the_next_one() -> None:
     loop = Loop()
     loop.answer, loop.takes = DeliveryResult("retry", "no connection to hc.example"), timedelta(seconds=9)
     loop.run(3)
@@ -122,7 +122,7 @@ def test_a_ping_that_comes_to_its_end_after_its_switch_says_nothing_of_the_next_
 
 
 @pytest.mark.parametrize("wrong", [DeliveryResult("retry", "no connection to hc.example"), OSError("out of cheese")])
-def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_pings_are_counted_and_logged_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     loop.run(30)
     loop.answer = wrong
@@ -135,7 +135,7 @@ def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: 
     assert "canary" not in f"{caplog.text} {[record.__dict__ for record in caplog.records]} {loop.told} {loop.switch}"
 
 
-# What a ping is on the wire.
+# --- HTTP requests of a ping
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_the_paths_are_those_of_healthchecks(server: Server, path: str, beat: st
     assert [(request.method, request.path) for request in server.requests] == [("POST", asked)]
 
 
-def test_a_fail_says_why(server: Server) -> None:
+def test_a_fail_ping_has_the_reason(server: Server) -> None:
     ping(server, "fail", "disk full")
     assert server.requests[0].json == {"beat": "fail", "problem": "disk full"}
 
@@ -184,17 +184,17 @@ def test_a_private_address_is_refused_unless_it_is_allowed(server: Server) -> No
 @pytest.mark.parametrize(
     ("act", "error"), [(page(404), "404 Not Found"), (hang_up(), "closed the connection"), (page(302), "redirects")]
 )
-def test_what_goes_wrong_is_told_without_the_url(server: Server, act: Any, error: str) -> None:
+def test_ping_errors_do_not_show_the_url(server: Server, act: Any, error: str) -> None:
     server.script = [act]
     sent = ping(server)
     assert error in sent.error
     assert "canary" not in repr(sent)
 
 
-# What the config says of it.
+# --- the deadman settings
 
 
-def test_a_switch_is_one_line_and_its_url_shows_nowhere(tmp_path: Path) -> None:
+def test_a_switch_is_configured_in_one_line_and_its_url_is_never_shown(tmp_path: Path) -> None:
     settings = read(tmp_path, 'deadman: {url: "${HC}"}\n' + SMALL, {"HC": "https://hc.example/canary"}).settings
     assert settings.deadman is not None
     assert (settings.deadman.every, settings.deadman.allow_private) == (timedelta(minutes=1), False)
@@ -212,11 +212,11 @@ def test_a_switch_is_one_line_and_its_url_shows_nowhere(tmp_path: Path) -> None:
         ("{url: 'https://hc.example/x', every: 0s}", "config.yaml:1:47: deadman.every: '0s' is zero; write 90s, 30m or 1h30m"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(tmp_path: Path, written: str, complaint: str) -> None:
+def test_invalid_deadman_settings_are_reported(tmp_path: Path, written: str, complaint: str) -> None:
     assert complaints(tmp_path, f"deadman: {written}\n{SMALL}") == [complaint]
 
 
-# A real daemon.
+# --- a real daemon
 
 CONFIG = """\
 state: state/h.db
@@ -231,20 +231,20 @@ def pinged(server: Server, path: str, since: int = 0) -> bool:
 
 
 def silent(server: Server, seconds: float) -> bool:
-    """Whether nothing more comes for so long; what is under way may still come."""
+    """Whether no request arrives for this long, after those in progress."""
     count, since = len(server.requests), time.monotonic()
     while time.monotonic() - since < 10:
         if len(server.requests) != count:
             count, since = len(server.requests), time.monotonic()
         if time.monotonic() - since > seconds:
             return True
-        time.sleep(0.02)  # what is waited for is that nothing happens
+        time.sleep(0.02)  # the wait is for the absence of requests
     return False
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_daemon_that_is_killed_or_stopped_pings_no_more(daemon: Begin, server: Server, how: signal.Signals) -> None:
+def test_a_killed_or_stopped_daemon_sends_no_pings(daemon: Begin, server: Server, how: signal.Signals) -> None:
     it = daemon(CONFIG.format(url=server.url))
     it.until(lambda: len(server.requests) >= 4)
     assert [request.path for request in server.requests[:2]] == ["/canary/start", "/canary"]
@@ -253,8 +253,8 @@ def test_a_daemon_that_is_killed_or_stopped_pings_no_more(daemon: Begin, server:
 
 
 @pytest.mark.process
-def test_a_daemon_whose_loop_is_stuck_pings_no_more_though_its_threads_live(daemon: Begin, server: Server) -> None:
-    """The engine writes the log itself: a pipe that is full holds it up, while its interface and its threads go on."""
+def test_a_daemon_with_a_stuck_main_loop_sends_no_pings(daemon: Begin, server: Server) -> None:
+    """The engine writes the log, so a full pipe blocks it while the HTTP server and other threads go on."""
     it = daemon(CONFIG.format(url=server.url) + 'cron: {loud: {every: 1s, command: "seq 9000", deliver: log}}\n')
     log = it.process.stderr
     assert log is not None
@@ -272,7 +272,7 @@ def test_a_daemon_whose_loop_is_stuck_pings_no_more_though_its_threads_live(daem
 
 
 @pytest.mark.process
-def test_a_daemon_that_cannot_write_its_database_says_so(daemon: Begin, server: Server) -> None:
+def test_a_daemon_that_cannot_write_its_database_sends_fail(daemon: Begin, server: Server) -> None:
     it = daemon(CONFIG.format(url=server.url))
     it.until(lambda: pinged(server, "/canary"))
     other = sqlite3.connect(it.folder / "state" / "h.db", isolation_level=None)
@@ -285,7 +285,7 @@ def test_a_daemon_that_cannot_write_its_database_says_so(daemon: Begin, server: 
 
 
 @pytest.mark.process
-def test_status_and_metrics_say_that_pings_do_not_arrive(daemon: Begin, server: Server) -> None:
+def test_status_and_metrics_show_failed_pings(daemon: Begin, server: Server) -> None:
     server.script = [page(404)]
     it = daemon(CONFIG.format(url=server.url))
     it.until(lambda: it.json("status")["deadman_problem"])
@@ -299,7 +299,7 @@ def test_status_and_metrics_say_that_pings_do_not_arrive(daemon: Begin, server: 
 
 
 @pytest.mark.process
-def test_a_switch_that_hangs_holds_up_nothing(daemon: Begin, server: Server) -> None:
+def test_a_hanging_ping_delays_nothing(daemon: Begin, server: Server) -> None:
     server.script = [drip()]
     it = daemon(CONFIG.format(url=server.url) + "cron: {tick: {every: 1s, command: 'true'}}\n")
     it.until(lambda: server.requests)

@@ -1,4 +1,4 @@
-"""A disk that is full: nothing is executed that could not be written down first, and what was missed has its row."""
+"""On a full disk nothing runs that cannot be recorded first, and missed slots are recorded later."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Mount = Callable[[Path, str], "Disk"]
 
 
 class Disk:
-    """A file system of its own, which can be filled to the last byte."""
+    """A separate file system that can be filled completely."""
 
     def __init__(self, folder: Path) -> None:
         self._ballast = folder / "ballast"
@@ -70,7 +70,7 @@ class Disk:
 
 @pytest.fixture
 def mount() -> Iterator[Mount]:
-    """`mount(folder, size)`: a file system in memory, at a folder that it makes."""
+    """`mount(folder, size)` mounts a file system in memory at a new folder."""
     mounted: list[Path] = []
 
     def begin(folder: Path, size: str) -> Disk:
@@ -90,7 +90,7 @@ def mount() -> Iterator[Mount]:
 
 @pytest.fixture
 def daemon(mount: Mount, tmp_path: Path) -> Iterator[Callable[[str], tuple[Daemon, Disk]]]:
-    """`daemon(size)`: a daemon whose database lies on a disk of that size, and what its agents work on elsewhere."""
+    """`daemon(size)` starts a daemon with its database on a disk of this size. Its agents work on another disk."""
     begun: list[Daemon] = []
 
     def begin(size: str) -> tuple[Daemon, Disk]:
@@ -105,7 +105,7 @@ def daemon(mount: Mount, tmp_path: Path) -> Iterator[Callable[[str], tuple[Daemo
 
 
 def readiness(it: Daemon) -> tuple[int, str]:
-    """What /readyz answers."""
+    """The answer of /readyz."""
     url = json.loads((it.folder / "state" / "daemon.json").read_text())["url"]
     try:
         with urlopen(f"{url}/readyz", timeout=10) as page:
@@ -115,7 +115,7 @@ def readiness(it: Daemon) -> tuple[int, str]:
 
 
 def did(it: Daemon) -> list[str]:
-    """The marks of all runs that did anything, however often."""
+    """The run IDs of all runs that did any work, with repetitions."""
     return (it.folder / "did.txt").read_text().split()
 
 
@@ -128,7 +128,7 @@ def slots_without_a_row(rows: list[dict[str, Any]], every: int) -> int:
     return (max(seconds) - min(seconds)) // every + 1 - sum(row["slots"] for row in rows)
 
 
-def test_on_a_full_disk_nothing_runs_and_when_there_is_room_again_every_slot_has_its_row(
+def test_on_a_full_disk_nothing_runs_and_afterwards_every_slot_is_recorded(
     daemon: Callable[[str], tuple[Daemon, Disk]],
 ) -> None:
     it, disk = daemon("3m")
@@ -136,10 +136,10 @@ def test_on_a_full_disk_nothing_runs_and_when_there_is_room_again_every_slot_has
     disk.fill()
     it.until(lambda: readiness(it)[0] == 503)
     assert "full" in readiness(it)[1]
-    it.until(lambda: failed_turns(it) >= 2)  # what was claimed before has ended by now
+    it.until(lambda: failed_turns(it) >= 2)  # runs claimed earlier have ended by now
     before, turns, begun = did(it), failed_turns(it), monotonic()
     it.until(lambda: failed_turns(it) >= turns + 4)
-    assert monotonic() - begun > 2  # it tries again once a second, and no oftener
+    assert monotonic() - begun > 2  # at most one attempt per second
     assert did(it) == before
     disk.clear()
     it.until(lambda: readiness(it)[0] == 200)
@@ -154,7 +154,7 @@ def test_on_a_full_disk_nothing_runs_and_when_there_is_room_again_every_slot_has
     assert slots_without_a_row(it.runs("ops"), every=2) == 0
 
 
-def test_a_disk_that_fills_up_is_told_once_and_the_reserve_lets_beats_go_on(
+def test_a_disk_that_fills_up_is_reported_once_and_the_reserve_lets_runs_continue(
     daemon: Callable[[str], tuple[Daemon, Disk]],
 ) -> None:
     it, disk = daemon("24m")
@@ -176,7 +176,7 @@ def test_a_disk_that_fills_up_is_told_once_and_the_reserve_lets_beats_go_on(
     assert slots_without_a_row(it.runs("tick"), every=1) == 0
 
 
-def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is_plenty(
+def test_the_reserve_is_released_for_records_and_restored_when_there_is_space(
     mount: Mount, tmp_path: Path, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = mount(tmp_path / "state", "24m")
@@ -185,7 +185,7 @@ def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is
     reserve = world.state.with_name("heartbeatd.db.reserve")
     assert reserve.stat().st_blocks * 512 == MIB
     disk.fill()
-    world.run(hours=4)  # without folding the log sooner it is ten minutes
+    world.run(hours=4)  # without an earlier checkpoint it takes ten minutes
     assert not reserve.exists()
     assert world.engine.health.problem is None
     assert len(world.records("ops")) == 4 * 60 + 30 + 1
@@ -196,7 +196,7 @@ def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is
     assert world.store.connection.execute("pragma wal_autocheckpoint").fetchone()[0] == 1000
 
 
-def test_where_as_much_goes_as_comes_the_reserve_lets_beats_go_on_without_an_end(
+def test_runs_continue_indefinitely_if_records_are_deleted_as_fast_as_added(
     mount: Mount, tmp_path: Path, make_world: MakeWorld
 ) -> None:
     disk = mount(tmp_path / "state", "24m")
@@ -209,7 +209,7 @@ def test_where_as_much_goes_as_comes_the_reserve_lets_beats_go_on_without_an_end
 
 
 @pytest.mark.parametrize("end", [Daemon.kill, Daemon.stop], ids=["killed", "stopped"])
-def test_a_daemon_starts_on_a_full_disk_by_its_reserve(
+def test_the_reserve_lets_a_daemon_start_on_a_full_disk(
     daemon: Callable[[str], tuple[Daemon, Disk]], end: Callable[[Daemon], Any]
 ) -> None:
     it, disk = daemon("24m")
@@ -224,11 +224,13 @@ def test_a_daemon_starts_on_a_full_disk_by_its_reserve(
     assert sum(" reserve_" in line for line in it.log) == 1
 
 
-SIZES = ("12k", "40k", "100k", "200k", "210k", "220k", "230k")  # a database that is new needs some 260 KiB
+SIZES = ("12k", "40k", "100k", "200k", "210k", "220k", "230k")  # a new database needs about 260 KiB
 
 
 @pytest.mark.parametrize("size", ["4k", *SIZES])
-def test_a_first_start_on_a_full_disk_names_path_and_remedy_and_leaves_no_draft(mount: Mount, tmp_path: Path, size: str) -> None:
+def test_a_first_start_on_a_full_disk_names_the_path_and_remedy_and_leaves_no_partial_database(
+    mount: Mount, tmp_path: Path, size: str
+) -> None:
     disk = mount(tmp_path / "state", size)
     if size == "4k":
         disk.fill()
@@ -244,11 +246,11 @@ def test_a_first_start_on_a_full_disk_names_path_and_remedy_and_leaves_no_draft(
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Of all files but SQLite's own log and index, which it may make only to read."""
+    """The sizes of all files except SQLite's WAL and index, which even a reader may create."""
     return {path.name: path.stat().st_size for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm"))}
 
 
-def test_a_later_start_on_a_full_disk_names_path_and_remedy_and_leaves_all_as_it_was(mount: Mount, tmp_path: Path) -> None:
+def test_a_later_start_on_a_full_disk_names_the_path_and_remedy_and_changes_nothing(mount: Mount, tmp_path: Path) -> None:
     disk = mount(tmp_path / "state", "3m")
     (tmp_path / "config.yaml").write_text(CONFIG)
     subprocess.run([*RUN[:-1], "2s"], cwd=tmp_path, timeout=60, check=True)
@@ -263,7 +265,7 @@ def test_a_later_start_on_a_full_disk_names_path_and_remedy_and_leaves_all_as_it
     subprocess.run(RUN, cwd=tmp_path, timeout=60, check=True)
 
 
-def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_half_copy(mount: Mount, tmp_path: Path) -> None:
+def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(mount: Mount, tmp_path: Path) -> None:
     disk = mount(tmp_path / "state", "1m")
     path = tmp_path / "state" / "h.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -273,7 +275,7 @@ def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_half_copy(mou
         connection.execute("pragma journal_mode = wal")
     disk.fill()
     ballast = tmp_path / "state" / "ballast"
-    os.truncate(ballast, ballast.stat().st_size - 80 * 1024)  # room to open the database, and not for a copy of it
+    os.truncate(ballast, ballast.stat().st_size - 80 * 1024)  # space to open the database, but not for a copy
     with pytest.raises(StoreError, match="its disk is full; make room there"):
         Store.open(path)
     assert not path.with_name("h.db.before-migration").exists()

@@ -1,4 +1,4 @@
-"""What docs/ shows works: every config in it is accepted, and every key that it names exists."""
+"""The examples in docs/ work: every config is accepted, and every key exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMING = (DOCS / "coming-from.md").read_text("utf-8")
 SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])
 
 
-def test_seven_systems_have_their_section() -> None:
+def test_each_of_seven_systems_has_a_section() -> None:
     assert list(SECTIONS) == ["claw0", "GoClaw", "PicoClaw", "MisterMorph", "nanobot", "OpenClaw", "ZeroClaw"]
 
 
@@ -32,13 +32,13 @@ def test_seven_systems_have_their_section() -> None:
         ("OpenClaw", ["`tasks:`"]),
     ],
 )
-def test_what_is_different_here_is_said(system: str, words: list[str]) -> None:
+def test_each_section_lists_the_differences(system: str, words: list[str]) -> None:
     _, _, different = SECTIONS[system].partition("**Different here**")
     assert all(word in different for word in words)
 
 
 @pytest.mark.parametrize("system", SECTIONS)
-def test_a_system_s_config_is_accepted_as_it_is_shown(tmp_path: Path, system: str) -> None:
+def test_the_config_of_each_section_is_accepted(tmp_path: Path, system: str) -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", SECTIONS[system], re.DOTALL)
     loaded = read(tmp_path, shown, {})
     assert loaded.settings.heartbeats
@@ -51,7 +51,7 @@ def keys() -> set[str]:
 
 
 @pytest.mark.parametrize("system", SECTIONS)
-def test_a_system_s_table_names_only_keys_that_there_are(system: str) -> None:
+def test_the_table_of_each_section_names_only_existing_keys(system: str) -> None:
     rows = [line.split("|")[2] for line in SECTIONS[system].splitlines() if line.startswith("| ")][1:]
     named = {key for row in rows for key in re.findall(r"`(?:\w+\.)?([a-z_]+)(?::[^`]*)?`", row)}
     assert named
@@ -59,7 +59,7 @@ def test_a_system_s_table_names_only_keys_that_there_are(system: str) -> None:
     assert named - words <= keys()
 
 
-def test_the_library_s_page_names_every_argument_and_field() -> None:
+def test_the_library_page_names_every_argument_and_field() -> None:
     from inspect import signature
 
     page = (DOCS / "library.md").read_text("utf-8")
@@ -69,15 +69,15 @@ def test_the_library_s_page_names_every_argument_and_field() -> None:
 
 
 @pytest.mark.parametrize("page", ["jobs.md"])
-def test_a_page_s_configs_are_accepted_as_they_are_shown(tmp_path: Path, page: str) -> None:
+def test_the_configs_of_each_page_are_accepted(tmp_path: Path, page: str) -> None:
     shown = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     assert shown
     for text in shown:
         assert read(tmp_path, text, {}).settings.jobs
 
 
-def test_the_mistake_of_the_readme_is_told_as_it_says(tmp_path: Path) -> None:
-    """With the interval of the shipped config misspelt, as whoever follows the README may do."""
+def test_the_mistake_in_the_readme_gives_the_error_shown_there(tmp_path: Path) -> None:
+    """Misspells the interval of the shipped config, as the README suggests."""
     shipped, page = ((DOCS.parent / name).read_text("utf-8") for name in ("config.yaml", "README.md"))
     (told,) = re.findall(r"^`(config\.yaml:.*)`$", page, re.MULTILINE)
     with pytest.raises(ConfigError) as refused:

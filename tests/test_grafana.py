@@ -23,7 +23,7 @@ from scheduler.cli.main import commands
 
 README = shipped.GRAFANA / "README.md"
 GUIDE = shipped.GRAFANA.parent / "docs" / "monitoring.md"
-OUTSIDE = {"job", "instance", "le"}  # labels that Prometheus and histograms put there
+OUTSIDE = {"job", "instance", "le"}  # labels added by Prometheus and by histograms
 
 FULL = """
 channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}

@@ -1,4 +1,4 @@
-"""What hangs and cannot be ended (a callable, a service of Apprise, a network folder) delays neither other agents nor the stop."""
+"""Calls that hang and cannot be cancelled (a callable, Apprise, a network folder) delay neither other agents nor the stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from test_daemon import Daemon
 
 pytestmark = pytest.mark.process
 
-WITHIN = 30.0  # seconds that a stop may take; it is about ten, of which the grace is one
+WITHIN = 30.0  # seconds that a stop may take; about ten are normal, including one of grace
 DETACH = 2  # MNT_DETACH
 
 CONFIG = """\
@@ -52,7 +52,7 @@ Begin = Callable[..., Daemon]
 
 
 def expect_others_and_a_stop(it: Daemon) -> None:
-    """The other agent beats on, and the daemon stops when it is told to."""
+    """Expect that the other agent keeps running and that the daemon stops on request."""
     before = len(it.runs("ops", "--outcome", "ok"))
     it.until(lambda: len(it.runs("ops", "--outcome", "ok")) >= before + 3)
     begun = time.monotonic()
@@ -61,7 +61,7 @@ def expect_others_and_a_stop(it: Daemon) -> None:
     assert any(" stopped" in line for line in it.log)
 
 
-def test_a_callable_that_hangs_delays_no_other_agent_and_not_the_stop(daemon: Begin, tmp_path: Path) -> None:
+def test_a_hanging_callable_delays_neither_other_agents_nor_the_stop(daemon: Begin, tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(
         "import pathlib, threading\n"
         "def beat(run):\n    pathlib.Path('begun').touch()\n    threading.Event().wait()\n"
@@ -69,10 +69,10 @@ def test_a_callable_that_hangs_delays_no_other_agent_and_not_the_stop(daemon: Be
     it = daemon("{runner: {kind: python, call: 'hanging:beat', in_process: true}, heartbeat: " + BEAT + "}")
     it.until((tmp_path / "begun").exists)
     expect_others_and_a_stop(it)
-    assert [run["finished_at"] for run in it.runs("hung")] == [None]  # for the next start to find
+    assert [run["finished_at"] for run in it.runs("hung")] == [None]  # for detection at the next start
 
 
-def test_a_service_of_apprise_that_hangs_delays_no_other_agent_and_not_the_stop(daemon: Begin) -> None:
+def test_a_hanging_apprise_service_delays_neither_other_agents_nor_the_stop(daemon: Begin) -> None:
     with Server([silence()]) as server:
         told = COMMAND.format(said="ALERT: the disk is full")
         it = daemon(f"{{runner: {told}, heartbeat: {BEAT.replace('log', 'slow')}}}", server.port)
@@ -82,7 +82,7 @@ def test_a_service_of_apprise_that_hangs_delays_no_other_agent_and_not_the_stop(
 
 @pytest.fixture
 def hung_folder(tmp_path: Path) -> Iterator[Path]:
-    """A file system that never answers, as a network folder whose server has gone: FUSE with nobody behind it."""
+    """A FUSE file system without a server, which hangs like a network folder whose server is gone."""
     folder = tmp_path / "mounted"
     folder.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -96,7 +96,7 @@ def hung_folder(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs the right to mount a folder that hangs (run it as root, with /dev/fuse)")
     yield folder
     with suppress(OSError):
-        os.close(behind)  # who still waits is told that it is gone
+        os.close(behind)  # ends all pending calls with an error
     libc.umount2(str(folder).encode(), DETACH)
 
 
@@ -109,14 +109,14 @@ def hung_folder(tmp_path: Path) -> Iterator[Path]:
     ],
     ids=["the checklist lies there", "only the workspace lies there", "the checklist is to be made there"],
 )
-def test_a_folder_that_hangs_delays_only_its_own_agent(daemon: Begin, hung_folder: Path, heartbeat: str) -> None:
+def test_a_hanging_folder_delays_only_its_own_agent(daemon: Begin, hung_folder: Path, heartbeat: str) -> None:
     it = daemon(f"{{workspace: {hung_folder}, runner: {COMMAND.format(said='HEARTBEAT_OK')}, heartbeat: {heartbeat}}}")
     it.until(lambda: it.runs("hung", "--outcome", "running"))
     expect_others_and_a_stop(it)
 
 
-def test_a_folder_that_hangs_hangs_in_this_test(hung_folder: Path) -> None:
-    """Else the tests above would show nothing."""
+def test_the_hanging_folder_of_these_tests_really_hangs(hung_folder: Path) -> None:
+    """Otherwise the tests above would show nothing."""
 
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run(["ls", str(hung_folder)], timeout=1, check=False, capture_output=True)

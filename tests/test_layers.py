@@ -1,4 +1,4 @@
-"""The house keeps its directions: imports point down, and each library has one door."""
+"""Imports only point to lower layers, and each third-party library is imported by one module."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
+def test_a_file_imports_only_the_libraries_allowed_for_its_package(path: Path) -> None:
     package = name_of(path).split("/")[0]
     known = {name.split(".")[0] for name in imports(path)}
     foreign = {"heartbeat": {"scheduler", "cron"}, "cron": {"scheduler", "heartbeat"}, "scheduler": set()}[package]
@@ -75,7 +75,7 @@ def modules() -> dict[str, Path]:
     return {name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in FILES}
 
 
-def test_no_import_leads_back_to_where_it_came_from() -> None:
+def test_there_are_no_import_cycles() -> None:
     known = modules()
     graph = {module: {name for name in imports(path) if name in known and name != module} for module, path in known.items()}
     done: set[str] = set()
@@ -114,7 +114,7 @@ def room_of(path: Path) -> str | None:
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if room_of(path)], ids=name_of)
-def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
+def test_a_package_imports_only_the_packages_below_it(path: Path) -> None:
     above = ROOMS_FROM_THE_GROUND[ROOMS_FROM_THE_GROUND.index(str(room_of(path))) + 1 :]
     assert not [name for name in imports(path) if name.startswith(tuple(f"scheduler.{room}." for room in above))]
 
@@ -131,22 +131,22 @@ def test_config_reads_text_then_checks_keys_then_builds_settings() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_time_is_handed_in(path: Path) -> None:
+def test_only_the_app_reads_the_clock(path: Path) -> None:
     text = path.read_text("utf-8")
     reads = any(word in text for word in ("datetime.now(", "time.time(", "time.monotonic(", "datetime.utcnow(", "date.today("))
     assert not reads or name_of(path) in CLOCKS or name_of(path).startswith("scheduler/cli/")
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_begins_with_one_sentence(path: Path) -> None:
+def test_every_file_begins_with_a_one_sentence_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     said = ast.get_docstring(tree)
     assert said or not tree.body
     assert not said or said.splitlines()[0].endswith(".")
 
 
-def test_sql_is_never_made_of_what_a_user_wrote() -> None:
-    """Statements are literals, or put together from literals in the three places that say why."""
+def test_sql_is_never_built_from_user_input() -> None:
+    """Statements are literals, or built from literals in the three places that give the reason."""
     made = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -159,7 +159,7 @@ def test_sql_is_never_made_of_what_a_user_wrote() -> None:
 
 
 def _waits_for_ever(node: ast.Call) -> bool:
-    """Whether a call waits for a thread, a process or an event, however long that takes."""
+    """Whether a call waits for a thread, a process or an event without a timeout."""
     given = {keyword.arg for keyword in node.keywords}
     name = ast.unparse(node.func)
     if name in {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}:
@@ -169,7 +169,7 @@ def _waits_for_ever(node: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize("path", sorted((HOME / "tests").rglob("*.py")), ids=name_of)
-def test_no_test_waits_for_ever(path: Path) -> None:
-    """What hangs must say where: its test fails, and the others go on."""
+def test_no_test_waits_without_a_timeout(path: Path) -> None:
+    """A hanging test must fail with its position while the others go on."""
     calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
     assert [f"line {node.lineno}: {ast.unparse(node)}" for node in calls if _waits_for_ever(node)] == []

@@ -1,4 +1,4 @@
-"""What the systems before us do: a test for each row that is named in parity.py, and the page that says where it is shown."""
+"""The features of other heartbeat systems: a test for each row of parity.py, and a check of docs/parity.md."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def agent(**keys: str) -> str:
 
 
 def says(*texts: object) -> dict[str, Callable[..., object]]:
-    """The agent says these one after the other, the last one again and again."""
+    """An agent that gives these answers in turn and repeats the last one."""
     left = list(texts)
     return {"ops": lambda call: left.pop(0) if len(left) > 1 else left[0]}
 
 
 def ends(world: World) -> list[str]:
-    """How the slots ended, without their times."""
+    """The history without times."""
     return [line[12:] for line in world.history()]
 
 
 @row("claw0", 1)
-def test_claw0_a_file_that_exists_switches_the_heartbeat_on_and_deleting_it_off(make_world: MakeWorld) -> None:
+def test_claw0_the_checklist_file_switches_the_heartbeat_on_and_off(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"))
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(minutes=1)
@@ -60,7 +60,7 @@ def test_claw0_a_file_that_exists_switches_the_heartbeat_on_and_deleting_it_off(
 
 
 @row("claw0", 2)
-def test_claw0_each_check_refuses_with_its_reason(make_world: MakeWorld) -> None:
+def test_claw0_each_check_skips_with_its_reason(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist='"# nothing\\n"'))
     world.run(minutes=1)
     world.reload(agent(show_alerts="false"))
@@ -77,7 +77,7 @@ def test_claw0_each_check_refuses_with_its_reason(make_world: MakeWorld) -> None
 
 
 @row("claw0", 2)
-def test_claw0_each_check_can_be_asked_beforehand(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+def test_claw0_each_check_can_be_previewed(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = make_world(agent(checklist='"# nothing\\n"', show_alerts="false"))
     world.run(minutes=1)
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
@@ -87,7 +87,7 @@ def test_claw0_each_check_can_be_asked_beforehand(make_world: MakeWorld, capsys:
 
 
 @row("claw0", 9)
-def test_claw0_the_status_tells_what_is_on_in_hours_due_and_not_to_be_told_again(
+def test_claw0_status_shows_enabled_in_hours_due_and_duplicates(
     make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = make_world(agent(active_hours='"08:00-22:00"'), scripts=says("the disk is full"))
@@ -106,26 +106,26 @@ def test_claw0_headings_and_empty_checkboxes_are_no_content() -> None:
 
 
 @row("claw0", 5)
-def test_claw0_heartbeat_ok_is_silent_and_so_is_a_rest_of_five_characters() -> None:
+def test_claw0_heartbeat_ok_is_suppressed_also_with_five_more_characters() -> None:
     assert judge_answer("HEARTBEAT_OK", "edges", 5).outcome == "ok"
     assert judge_answer("HEARTBEAT_OK 12345", "edges", 5).outcome == "ok"
     assert judge_answer("HEARTBEAT_OK 123456", "edges", 5).outcome == "alert"
 
 
 @row("claw0", 6)
-def test_claw0_the_same_text_is_told_once_in_24_hours_whatever_its_case(make_world: MakeWorld) -> None:
+def test_claw0_the_same_text_in_any_case_is_sent_once_in_24_hours(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="8h"), scripts=says("Disk FULL", "  disk   full"))
     world.run(hours=25)
     assert [moment for moment, _, _ in world.delivered] == [NOW, NOW + timedelta(hours=24)]
 
 
 @row("claw0", 8)
-def test_claw0_the_agent_may_be_a_function_in_the_same_process() -> None:
+def test_claw0_the_agent_can_be_a_function_in_the_same_process() -> None:
     assert heartbeat.beat(lambda prompt: "Disk full", now=NOW, checklist="- look").text == "Disk full"
 
 
 @row("claw0", 9)
-def test_claw0_a_heartbeat_can_be_triggered_by_hand(make_world: MakeWorld) -> None:
+def test_claw0_a_heartbeat_can_be_triggered_manually(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="none"))
     world.wake("ops", source=Trigger.MANUAL)
     world.run(minutes=1)
@@ -133,7 +133,7 @@ def test_claw0_a_heartbeat_can_be_triggered_by_hand(make_world: MakeWorld) -> No
 
 
 @row("GoClaw", 1)
-def test_goclaw_every_setting_of_a_heartbeat_has_its_key(tmp_path: Path) -> None:
+def test_goclaw_every_setting_of_a_heartbeat_has_a_key(tmp_path: Path) -> None:
     text = """
 channels: {chat: {kind: webhook, url: "https://example.org/x"}}
 providers: {local: {kind: openai, base_url: "http://127.0.0.1:1/v1"}}
@@ -164,14 +164,14 @@ agents:
 
 
 @row("GoClaw", 2)
-def test_goclaw_the_daemon_sleeps_until_the_next_one_is_due(make_world: MakeWorld) -> None:
+def test_goclaw_the_daemon_sleeps_until_the_next_entry_is_due(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="20s"))
     world.run(seconds=1)
     assert world.engine.tick(world.clock.read()) == NOW + timedelta(seconds=20)
 
 
 @row("GoClaw", 3)
-def test_goclaw_a_beat_says_what_triggered_it(make_world: MakeWorld) -> None:
+def test_goclaw_a_run_records_its_trigger(make_world: MakeWorld) -> None:
     world = make_world(agent() + 'cron: {measure: {schedule: "20 8 * * *", command: x, wake_heartbeat: ops}}\n')
     world.run(minutes=5)
     world.wake("ops", source=Trigger.MANUAL)
@@ -182,7 +182,7 @@ def test_goclaw_a_beat_says_what_triggered_it(make_world: MakeWorld) -> None:
 
 
 @row("GoClaw", 4)
-def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_and_at_most_its_share() -> None:
+def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_within_its_share() -> None:
     share = timedelta(minutes=3)
     staggers = [stagger_for(f"agent-{number}", share) for number in range(100)]
     assert staggers == [stagger_for(f"agent-{number}", share) for number in range(100)]
@@ -191,14 +191,14 @@ def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_and_at_most_its_share()
 
 
 @row("GoClaw", 5)
-def test_goclaw_a_skip_outside_the_hours_advances(make_world: MakeWorld) -> None:
+def test_goclaw_a_skip_outside_active_hours_advances(make_world: MakeWorld) -> None:
     world = make_world(agent(active_hours='"07:00-08:30"'))
     world.run_until("2026-03-03 07:01")
     assert ends(world) == ["interval ok heartbeat_ok", "interval skipped active_hours x45", "interval ok heartbeat_ok"]
 
 
 @row("GoClaw", 6)
-def test_goclaw_a_failure_is_retried_after_a_second_and_two_and_then_told(make_world: MakeWorld) -> None:
+def test_goclaw_a_failure_is_retried_after_one_and_two_seconds_and_then_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="2"), scripts=says(1, 1, "Disk full"))
     world.run(minutes=1)
     waits = [later.at - earlier.at for earlier, later in zip(world.calls, world.calls[1:], strict=False)]
@@ -208,14 +208,14 @@ def test_goclaw_a_failure_is_retried_after_a_second_and_two_and_then_told(make_w
 
 
 @row("GoClaw", 7)
-def test_goclaw_heartbeat_ok_anywhere_silences_all_where_that_is_wished() -> None:
+def test_goclaw_heartbeat_ok_anywhere_suppresses_the_answer_if_configured() -> None:
     assert judge_answer("All is well. HEARTBEAT_OK, as far as I see it.", "anywhere", 5).outcome == "ok"
     assert judge_answer("All is well. HEARTBEAT_OK, as far as I see it.", "edges", 5).outcome == "alert"
 
 
 @row("GoClaw", 9)
 @pytest.mark.parametrize(("light", "has_soul"), [("true", False), ("false", True)])
-def test_goclaw_light_context_is_the_checklist_alone(make_world: MakeWorld, light: str, has_soul: bool) -> None:
+def test_goclaw_light_context_is_only_the_checklist(make_world: MakeWorld, light: str, has_soul: bool) -> None:
     world = make_world(agent(light_context=light))
     world.write("ops/SOUL.md", "You are calm.")
     world.run(minutes=1)
@@ -223,7 +223,7 @@ def test_goclaw_light_context_is_the_checklist_alone(make_world: MakeWorld, ligh
 
 
 @row("GoClaw", 14)
-def test_goclaw_many_jobs_beside_one_agent_and_none_of_their_output_suppressed(make_world: MakeWorld) -> None:
+def test_goclaw_one_agent_can_have_many_jobs_whose_output_is_not_suppressed(make_world: MakeWorld) -> None:
     jobs = "cron:\n  a: {every: 30m, command: x, deliver: log}\n  b: {schedule: '15 * * * *', command: x, deliver: log, wake_heartbeat: ops}\n"
     once = "  c: {at: '2026-03-02T09:00', command: x, deliver: log}\n"
     scripts = {"a": lambda call: "HEARTBEAT_OK", "b": lambda call: "same", "c": lambda call: "once"}
@@ -235,7 +235,7 @@ def test_goclaw_many_jobs_beside_one_agent_and_none_of_their_output_suppressed(m
 
 
 @row("PicoClaw", 1)
-def test_picoclaw_enabled_and_interval_may_come_from_the_environment(tmp_path: Path) -> None:
+def test_picoclaw_enabled_and_interval_can_come_from_the_environment(tmp_path: Path) -> None:
     environ = {
         "HEARTBEATD_SET__agents__ops__heartbeat__interval": "10m",
         "HEARTBEATD_SET__agents__ops__heartbeat__enabled": "false",
@@ -246,7 +246,7 @@ def test_picoclaw_enabled_and_interval_may_come_from_the_environment(tmp_path: P
 
 
 @row("PicoClaw", 2)
-def test_picoclaw_a_missing_file_is_written_from_a_template_and_this_beat_skipped(make_world: MakeWorld) -> None:
+def test_picoclaw_a_missing_checklist_is_written_from_a_template_and_this_run_is_skipped(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md", on_missing="create"))
     world.write("ops/SOUL.md", "")
     world.run(minutes=31)
@@ -265,14 +265,14 @@ def test_picoclaw_the_prompt_holds_instructions_the_time_and_the_whole_file(make
 
 
 @row("PicoClaw", 4)
-def test_picoclaw_the_first_beat_comes_soon_after_the_start(make_world: MakeWorld) -> None:
+def test_picoclaw_the_first_run_starts_soon_after_the_daemon(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", stagger="10%"))
     world.run(minutes=7)
     assert ends(world) == ["interval ok heartbeat_ok"]
 
 
 @row("PicoClaw", 5)
-def test_picoclaw_a_beat_knows_nothing_of_the_one_before(make_world: MakeWorld) -> None:
+def test_picoclaw_a_run_does_not_know_the_run_before(make_world: MakeWorld) -> None:
     world = make_world(agent(), scripts=says("The disk of b is full", "HEARTBEAT_OK"))
     world.run(minutes=31)
     assert len(world.calls) == 2
@@ -280,7 +280,7 @@ def test_picoclaw_a_beat_knows_nothing_of_the_one_before(make_world: MakeWorld) 
 
 
 @row("PicoClaw", 6)
-def test_picoclaw_the_agent_itself_is_asked_with_all_its_tools(make_world: MakeWorld) -> None:
+def test_picoclaw_the_agent_itself_is_called_with_all_its_tools(make_world: MakeWorld) -> None:
     report = {
         "type": "result",
         "is_error": False,
@@ -296,7 +296,7 @@ def test_picoclaw_the_agent_itself_is_asked_with_all_its_tools(make_world: MakeW
 
 
 @row("PicoClaw", 7)
-def test_picoclaw_nothing_an_error_silence_and_a_text_each_have_their_end(make_world: MakeWorld) -> None:
+def test_picoclaw_no_answer_an_error_silence_and_a_text_have_different_outcomes(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"), scripts=says("", 1, "HEARTBEAT_OK", "Disk full"))
     world.run(minutes=91)
     assert ends(world) == ["interval ok empty", "interval failed exit", "interval ok heartbeat_ok", "interval alert"]
@@ -306,7 +306,7 @@ WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{targ
 
 
 @row("GoClaw", 10)
-def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(make_world: MakeWorld) -> None:
+def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWorld) -> None:
     world = make_world(WITH_CHAT + agent())
     for whom, title in (("7", "Family"), ("8", "Work")):
         world.request(NoteActivity("ops", Target("chat", whom), title))
@@ -315,7 +315,7 @@ def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(make_world: MakeWo
 
 
 @row("PicoClaw", 8)
-def test_picoclaw_the_last_chat_of_a_user_is_told_and_an_internal_one_never_is(make_world: MakeWorld) -> None:
+def test_picoclaw_messages_go_to_the_last_chat_of_a_user_and_never_to_an_internal_one(make_world: MakeWorld) -> None:
     world = make_world(WITH_CHAT + agent(deliver="last"), scripts=says("Disk full"))
     world.inbox.submit(NoteActivity("ops", Target("chat", "7")))
     with pytest.raises(Refused, match="internal"):
@@ -325,7 +325,7 @@ def test_picoclaw_the_last_chat_of_a_user_is_told_and_an_internal_one_never_is(m
 
 
 @row("PicoClaw", 7)
-def test_picoclaw_a_text_for_the_user_and_one_for_the_log(make_world: MakeWorld) -> None:
+def test_picoclaw_the_texts_for_the_user_and_for_the_log_can_differ(make_world: MakeWorld) -> None:
     world = make_world(agent(), scripts=says(json.dumps({"text": "Disk full", "log": "looked at 3 hosts"})))
     world.run(minutes=1)
     assert [text for _, _, text in world.delivered] == ["Disk full"]
@@ -334,7 +334,7 @@ def test_picoclaw_a_text_for_the_user_and_one_for_the_log(make_world: MakeWorld)
 
 
 @row("PicoClaw", 9)
-def test_picoclaw_the_tools_that_were_used_stand_in_the_row(make_world: MakeWorld) -> None:
+def test_picoclaw_the_tools_used_are_recorded(make_world: MakeWorld) -> None:
     tools = [{"name": "ssh", "duration_ms": 1250}, {"name": "df"}]
     world = make_world(
         agent(retries="0"),
@@ -346,7 +346,7 @@ def test_picoclaw_the_tools_that_were_used_stand_in_the_row(make_world: MakeWorl
 
 
 @row("MisterMorph", 1)
-def test_mistermorph_an_interval_of_0m_disables_and_a_workspace_may_begin_at_home(tmp_path: Path) -> None:
+def test_mistermorph_an_interval_of_0m_disables_and_a_workspace_path_can_begin_with_a_tilde(tmp_path: Path) -> None:
     text = agent(interval="0m").replace("  ops:\n", "  ops:\n    workspace: ~/ops\n")
     beat = read(tmp_path, text).settings.heartbeats["ops"]
     assert (beat.enabled, beat.workspace) == (False, Path.home() / "ops")
@@ -362,7 +362,7 @@ def test_mistermorph_a_slot_during_a_run_is_skipped(make_world: MakeWorld) -> No
 
 
 @row("MisterMorph", 3)
-def test_mistermorph_the_facts_of_a_beat_travel_as_meta(make_world: MakeWorld) -> None:
+def test_mistermorph_a_run_gets_its_metadata(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
     world.run(minutes=31)
     world.request(NoteActivity("ops", None, None, 3, 1))
@@ -376,14 +376,14 @@ def test_mistermorph_the_facts_of_a_beat_travel_as_meta(make_world: MakeWorld) -
 
 
 @row("MisterMorph", 4)
-def test_mistermorph_an_answer_is_an_alert_or_exactly_the_token() -> None:
+def test_mistermorph_an_answer_is_an_alert_or_exactly_heartbeat_ok() -> None:
     assert judge_answer("ALERT: disk full HEARTBEAT_OK", "exact", 0).outcome == "alert"
     assert judge_answer("HEARTBEAT_OK.", "exact", 0).outcome == "alert"
     assert judge_answer("HEARTBEAT_OK", "exact", 0).outcome == "ok"
 
 
 @row("MisterMorph", 5)
-def test_mistermorph_ok_is_no_message_and_an_alert_is_sent_once(make_world: MakeWorld) -> None:
+def test_mistermorph_ok_sends_no_message_and_an_alert_is_sent_once(make_world: MakeWorld) -> None:
     world = make_world(agent(), scripts=says("HEARTBEAT_OK", "Disk full"))
     world.run(minutes=91)
     assert [text for _, _, text in world.delivered] == ["Disk full"]
@@ -391,14 +391,14 @@ def test_mistermorph_ok_is_no_message_and_an_alert_is_sent_once(make_world: Make
 
 
 @row("MisterMorph", 7)
-def test_mistermorph_the_agent_may_be_a_program_or_a_gateway_with_its_own_session(tmp_path: Path) -> None:
+def test_mistermorph_the_agent_can_be_a_program_or_a_gateway_with_its_own_session(tmp_path: Path) -> None:
     for runner in ("{kind: command, argv: [agent]}", '{kind: http, url: "http://127.0.0.1:8080/run"}'):
         assert read(tmp_path, agent().replace("{kind: command, argv: [agent]}", runner)).settings.heartbeats["ops"].enabled
 
 
 @row("MisterMorph", 7)
 @pytest.mark.parametrize(("isolated", "session"), [("false", "main"), ("true", "isolated")])
-def test_mistermorph_meta_says_in_which_session_it_runs(make_world: MakeWorld, isolated: str, session: str) -> None:
+def test_mistermorph_the_metadata_names_the_session(make_world: MakeWorld, isolated: str, session: str) -> None:
     runner = "runner: {kind: python, call: 'agent:beat'}"
     world = make_world(
         agent(isolated_session=isolated).replace("runner: {kind: command, argv: [agent]}", runner), scripts=says("{}")
@@ -411,7 +411,7 @@ def test_mistermorph_meta_says_in_which_session_it_runs(make_world: MakeWorld, i
 @pytest.mark.parametrize(
     "keys", [{"checklist": "HEARTBEAT.md", "on_missing": "run"}, {"checklist": '"# none\\n"', "on_empty": "run"}]
 )
-def test_mistermorph_without_a_checklist_it_may_look_around_anyway(make_world: MakeWorld, keys: dict[str, str]) -> None:
+def test_mistermorph_an_agent_can_run_without_a_checklist(make_world: MakeWorld, keys: dict[str, str]) -> None:
     world = make_world(agent(**keys))
     world.run(minutes=1)
     assert ends(world) == ["interval ok heartbeat_ok"]
@@ -419,7 +419,7 @@ def test_mistermorph_without_a_checklist_it_may_look_around_anyway(make_world: M
 
 
 @row("MisterMorph", 6)
-def test_mistermorph_repeated_failures_are_told_with_the_last_error(make_world: MakeWorld) -> None:
+def test_mistermorph_repeated_failures_are_reported_with_the_last_error(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"), scripts={"ops": lambda call: SystemError("out of cheese")})
     world.run(minutes=31)
     assert [text.splitlines()[:2] for *_, text in world.delivered] == [
@@ -438,14 +438,14 @@ def test_mistermorph_alerts_without_a_chat_go_to_the_log(make_world: MakeWorld) 
 
 
 @row("MisterMorph", 10)
-def test_mistermorph_each_chat_has_its_heartbeat_by_an_anchor(make_world: MakeWorld) -> None:
+def test_mistermorph_each_chat_can_have_a_heartbeat_through_a_yaml_anchor(make_world: MakeWorld) -> None:
     world = make_world(agent().replace("  ops:\n", "  ops: &chat\n") + "  work: *chat\n")
     world.run(minutes=1)
     assert sorted(call.name for call in world.calls) == ["ops", "work"]
 
 
 @row("nanobot", 1)
-def test_nanobot_decides_first_then_acts_then_tells() -> None:
+def test_nanobot_decides_first_then_executes_then_notifies() -> None:
     order: list[str] = []
 
     def decide(question: str) -> dict[str, str]:
@@ -477,7 +477,7 @@ def test_nanobot_callbacks_execute_and_notify() -> None:
 
 
 @row("nanobot", 5)
-def test_nanobot_the_file_is_read_at_every_beat(make_world: MakeWorld) -> None:
+def test_nanobot_the_checklist_is_read_for_every_run(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"))
     for text in ("- first\n", "- second\n"):
         world.write("ops/HEARTBEAT.md", text)
@@ -488,12 +488,12 @@ def test_nanobot_the_file_is_read_at_every_beat(make_world: MakeWorld) -> None:
 
 @row("OpenClaw", 1)
 @pytest.mark.parametrize("answer", ["**HEARTBEAT_OK**", "<b>HEARTBEAT_OK</b>", "HEARTBEAT_OK all fine"])
-def test_openclaw_markup_around_the_token_and_a_short_rest_are_silent(answer: str) -> None:
+def test_openclaw_heartbeat_ok_in_markup_or_with_a_short_rest_is_suppressed(answer: str) -> None:
     assert judge_answer(answer, "edges", 10).outcome == "ok"
 
 
 @row("OpenClaw", 2)
-def test_openclaw_a_heartbeat_is_timed_by_cron(make_world: MakeWorld) -> None:
+def test_openclaw_a_heartbeat_can_have_a_cron_schedule(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="", schedule='"0 9,17 * * mon-fri"'))
     world.run(days=1)
     assert world.history() == ["03-02 09:00 schedule ok heartbeat_ok", "03-02 17:00 schedule ok heartbeat_ok"]
@@ -501,7 +501,7 @@ def test_openclaw_a_heartbeat_is_timed_by_cron(make_world: MakeWorld) -> None:
 
 @row("OpenClaw", 4)
 @pytest.mark.parametrize(("mode", "beats"), [("now", ["08:10", "08:30"]), ("next", ["08:30"])])
-def test_openclaw_a_job_wakes_now_or_at_the_next_heartbeat(make_world: MakeWorld, mode: str, beats: list[str]) -> None:
+def test_openclaw_a_job_wakes_now_or_with_the_next_heartbeat(make_world: MakeWorld, mode: str, beats: list[str]) -> None:
     job = f'cron: {{mail: {{schedule: "10 8 * * *", command: x, wake_heartbeat: ops, wake_mode: {mode}}}}}\n'
     world = make_world(agent() + job)
     world.run(minutes=31)
@@ -510,7 +510,7 @@ def test_openclaw_a_job_wakes_now_or_at_the_next_heartbeat(make_world: MakeWorld
 
 
 @row("OpenClaw", 5)
-def test_openclaw_what_is_shown_is_chosen(make_world: MakeWorld) -> None:
+def test_openclaw_alerts_and_ok_messages_can_be_hidden(make_world: MakeWorld) -> None:
     world = make_world(agent(show_ok="true", show_alerts="false"), scripts=says("HEARTBEAT_OK", "Disk full"))
     world.run(minutes=31)
     assert [text for _, _, text in world.delivered] == ["HEARTBEAT_OK"]
@@ -529,7 +529,7 @@ def functions(file: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_row_is_shown_or_says_what_it_waits_for() -> None:
+def test_every_row_has_a_test_or_names_its_missing_part() -> None:
     for system, rows in SYSTEMS.items():
         for number, each in enumerate(rows, 1):
             shown = shown_by(system, number)
@@ -539,5 +539,5 @@ def test_every_row_is_shown_or_says_what_it_waits_for() -> None:
                 assert function in functions(file), f"there is no {name}"
 
 
-def test_the_page_in_docs_is_the_one_that_is_generated() -> None:
+def test_the_page_in_docs_is_up_to_date() -> None:
     assert (HERE.parent / "docs" / "parity.md").read_text("utf-8") == page(), "do: python tests/parity.py > docs/parity.md"

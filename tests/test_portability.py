@@ -1,4 +1,4 @@
-"""What must hold on every machine that we say we run on: Python from 3.11.2 on."""
+"""The code works with every supported Python, from 3.11.2 on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from re import _parser  # the one reader of regular expressions that says what one is made of
+from re import _parser  # the only parser that shows the parts of a regular expression
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ SOURCES = sorted(
     for top in ("scheduler", "heartbeat", "cron", "agents", "bench", "grafana", "tests")
     for path in (HOME / top).rglob("*.py")
 )
-# Before 3.11.5 these take more than they match: python/cpython#106052 and #100061.
+# These match wrongly before 3.11.5: python/cpython#106052 and #100061.
 UNRELIABLE = {"POSSESSIVE_REPEAT", "ATOMIC_GROUP"}
 
 
@@ -29,14 +29,14 @@ def test_no_regular_expression_has_a_possessive_quantifier_or_an_atomic_group(pa
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(HOME)))
-def test_no_statement_numbers_its_parameters(path: Path) -> None:
-    """Python 3.12.0 to 3.12.3, which Ubuntu 24.04 has, warns of each: python/cpython#117995. Names say more."""
+def test_no_sql_statement_numbers_its_parameters(path: Path) -> None:
+    """Python 3.12.0 to 3.12.3 (Ubuntu 24.04) warns about each: python/cpython#117995. Names are also clearer."""
     found = [f"line {line}: {text}" for line, text in _texts(path) if re.search(r"[ (,]\?\d", text) and path != Path(__file__)]
     assert not found
 
 
 @pytest.mark.parametrize("pattern", ["a++", "(?:ab)*+x", "a?+", "a{2,3}+", "(?>a|b)", "x(?=a|(?:b|c++))", "(?(1)a|b*+)(d)"])
-def test_the_search_finds_each_of_them(pattern: str, tmp_path: Path) -> None:
+def test_the_search_finds_each_pattern(pattern: str, tmp_path: Path) -> None:
     source = tmp_path / "source.py"
     doubled = pattern.replace("{", "{{").replace("}", "}}")
     source.write_text(f"import re\nINNER = 'x'\nOUTER = re.compile(rf'{{INNER}}{doubled}')\n")
@@ -44,7 +44,7 @@ def test_the_search_finds_each_of_them(pattern: str, tmp_path: Path) -> None:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Every string of a source that is not prose; a value put into it stands as one letter."""
+    """Every string of a source file that is not prose, with one letter in place of each inserted value."""
     tree = ast.parse(path.read_text("utf-8"))
     inner = {
         id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node
@@ -67,7 +67,7 @@ def _samples(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The names of the operations of a text read as a regular expression; none where it is not one."""
+    """The operation names of a text parsed as a regular expression. Empty if it is not one."""
     try:
         with warnings.catch_warnings(action="ignore"):
             yield from _operations(_parser.parse(text))

@@ -1,4 +1,4 @@
-"""A power cut at any moment: what the daemon has told as done is on record after it, and the database is sound."""
+"""After a power cut at any moment, every run that was reported as done is recorded, and the database is intact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CUTS = 200
 
 
 def lost(folder: Path, files: dict[str, bytes], told: set[int]) -> set[int]:
-    """The runs that were told of and are not there; all of them where the database cannot be opened."""
+    """The reported runs that are missing after the cut. All of them if the database cannot be opened."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     for name, content in files.items():
@@ -41,10 +41,10 @@ def losses(folder: Path, synchronous: str) -> list[set[int]]:
     return [each for each in found if each]
 
 
-def test_no_cut_takes_what_was_told_as_done(tmp_path: Path) -> None:
+def test_no_power_cut_loses_a_run_that_was_reported_as_done(tmp_path: Path) -> None:
     assert losses(tmp_path, "full") == []
 
 
-def test_with_less_than_full_sync_cuts_would_take_some_of_it(tmp_path: Path) -> None:
-    """That the test above can fail."""
+def test_with_weaker_synchronous_settings_power_cuts_lose_runs(tmp_path: Path) -> None:
+    """Shows that the test above can fail."""
     assert len(losses(tmp_path, "normal")) > CUTS / 2

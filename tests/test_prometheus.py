@@ -1,4 +1,4 @@
-"""Debian's Prometheus beside heartbeatd: it scrapes a real daemon, takes the rules, and finds what the dashboard asks for."""
+"""A real Prometheus scrapes a real daemon, loads the alert rules, and answers the queries of the dashboard."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ pytestmark = [
     tools.needs("prometheus", "promtool"),
 ]
 
-PATIENCE = 60.0  # seconds before a test says that what it waits for does not come
+PATIENCE = 60.0  # seconds until a wait fails the test
 LABELS = 'instance="127.0.0.1:7857",job="heartbeatd"'
 
 
 class Prometheus:
-    """A Prometheus in a folder of its own, on a free port of loopback."""
+    """A Prometheus in its own folder on a free loopback port."""
 
     def __init__(self, folder: Path, config: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -53,7 +53,7 @@ class Prometheus:
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
 
     def ask(self, what: str, **query: Any) -> Any:
-        """The answer of its HTTP interface; None while it is not ready yet."""
+        """The answer of its HTTP API. None while it is not ready."""
         try:
             with urlopen(f"{self._api}/{what}?{urlencode(query)}", timeout=10) as answer:
                 return json.load(answer)["data"]
@@ -67,19 +67,19 @@ class Prometheus:
             raise
 
     def values(self, expr: str, **when: Any) -> list[float]:
-        """All values of all series of a query, now or over the time from `start` to `end`."""
+        """All values of all series of a query, now or from `start` to `end`."""
         answer = self.ask("query_range" if "start" in when else "query", query=expr, **when)
         series = answer["result"] if answer else []
         return [float(value) for each in series for _, value in each.get("values", [each.get("value")])]
 
     def until(self, question: Callable[[], Any]) -> Any:
-        """The first answer that is not empty."""
+        """The first result that is true."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if answer := question():
                 return answer
             assert self._process.poll() is None, self.log
-            time.sleep(0.1)  # what is asked for lies in another process
+            time.sleep(0.1)  # the state is in another process
         raise AssertionError(self.log)
 
     @property
@@ -129,7 +129,7 @@ cron:
   tick: {every: 10s, command: "true", wake_heartbeat: quiet}
 """
 
-# What is absent while all is well, by design.
+# Panels without data in normal operation, by design.
 ABSENT = frozenset({"How long has the oldest due entry waited?", "How old is the oldest undelivered message?"})
 
 
@@ -142,7 +142,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def scraping(daemon: Daemon) -> Path:
-    """The shipped scrape file, pointed at this daemon and in a hurry."""
+    """The shipped scrape config for this daemon, with short intervals."""
     config = shipped.yaml(shipped.GRAFANA / "prometheus" / "prometheus.yml")
     config["global"] = dict.fromkeys(config["global"], "1s")
     where = daemon.folder / "state" / "daemon.json"
@@ -161,7 +161,7 @@ def asked(window: str, span: str, without: frozenset[str] = frozenset()) -> dict
     return {shipped.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
 
 
-def test_a_daemon_that_is_well_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, prometheus: Begin) -> None:
+def test_a_healthy_daemon_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, prometheus: Begin) -> None:
     it = prometheus(scraping(daemon))
     missing = asked("10s", "1m", ABSENT)
 
@@ -216,7 +216,7 @@ cron:
   longer: {every: 5m, command: longer}
 """
 
-# What does not happen in that quarter of an hour, so that its series stay at 0.
+# Panels whose events do not happen in that quarter of an hour, so their series stay at 0.
 AT_REST = {
     "heartbeatd_deadman_pings_total",
     "heartbeatd_db_busy_total",
@@ -227,14 +227,14 @@ AT_REST = {
 
 
 def quarter(world: World) -> Iterator[tuple[datetime, str]]:
-    """A quarter of an hour in which much goes wrong, as a scrape every 15 seconds sees it; the daemon is killed in its middle."""
+    """The scrapes, every 15 seconds, of a quarter of an hour with many faults. The daemon is killed halfway."""
     world.pause((Kind.HEARTBEAT, "held"))
     world.wake("held", "look")
     page = Page(world)
     yield from scrapes(page, world)
-    page = Page(world)  # the counters of the next life, which begins with what this one leaves open
+    page = Page(world)  # the counters of the next boot, which starts with the open runs of this one
     world.downtime(seconds=20)
-    world.clock.now += timedelta(seconds=10)  # the steady clock stands still
+    world.clock.now += timedelta(seconds=10)  # the monotonic clock stands still
     yield from scrapes(page, world)
 
 
@@ -246,12 +246,12 @@ def scrapes(page: Page, world: World) -> Iterator[tuple[datetime, str]]:
 
 
 def sent(delivery: Delivery) -> DeliveryResult:
-    """One channel does not answer, the other refuses for good."""
+    """One channel does not answer, the other refuses permanently."""
     return DeliveryResult("retry", "no route") if delivery.channel.name == "hook" else DeliveryResult("dead", "no such chat")
 
 
 def stored(folder: Path, seen: Iterator[tuple[datetime, str]]) -> datetime:
-    """Put the scrapes into a database of Prometheus, each at its time; gives the last time."""
+    """Write the scrapes into a Prometheus database at their times. Returns the last time."""
     lines = [line for when, text in seen for line in samples(when, text)]
     path = folder / "scrapes.txt"
     path.write_text("\n".join([*lines, "# EOF\n"]))
@@ -285,7 +285,7 @@ def troubled(make_world: MakeWorld, model: Server, stingy: Server, picky: Server
     )
 
 
-def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show(
+def test_every_panel_has_data_after_a_quarter_of_an_hour_with_faults(
     tmp_path: Path, make_world: MakeWorld, prometheus: Begin
 ) -> None:
     well, broke = says("HEARTBEAT_OK"), refuses(402, "billing_error", "no credit is left")

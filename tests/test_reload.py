@@ -1,4 +1,4 @@
-"""Reloads: what is said of a config that is refused, however often it is looked at."""
+"""A rejected config is logged once, however often it is reloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRONG = GOOD.replace("30m", "soon")
 
 
 class Inbox:
-    """Answers at once."""
+    """An inbox that handles requests immediately."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -31,7 +31,7 @@ class Inbox:
 
 
 class Saving:
-    """Saves a config and has it reloaded; gives how many lines of the log say that it is refused."""
+    """Saves a config, reloads it, and returns the number of log lines that report its rejection."""
 
     def __init__(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         self.world, self._caplog = world, caplog
@@ -55,28 +55,28 @@ def saved(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> Saving:
     return Saving(make_world(GOOD), caplog)
 
 
-def test_a_file_that_is_refused_is_logged_once_whoever_looks_at_it(saved: Saving) -> None:
+def test_a_rejected_file_is_logged_once_for_all_kinds_of_reload(saved: Saving) -> None:
     assert saved(WRONG, watched=True) == 1
     assert saved(WRONG) == 0
     assert saved(WRONG, watched=True) == 0
 
 
-def test_a_file_that_is_still_wrong_after_another_edit_is_logged_again(saved: Saving) -> None:
+def test_a_file_that_is_still_invalid_after_another_edit_is_logged_again(saved: Saving) -> None:
     assert [saved(WRONG), saved(WRONG + "# almost\n"), saved(WRONG)] == [1, 1, 1]
 
 
-def test_a_file_that_is_wrong_again_after_it_was_right_is_logged_again(saved: Saving) -> None:
+def test_a_file_that_becomes_invalid_again_is_logged_again(saved: Saving) -> None:
     assert [saved(WRONG), saved(GOOD), saved(WRONG)] == [1, 0, 1]
 
 
-def test_the_same_file_with_another_fault_is_logged_again(saved: Saving) -> None:
+def test_the_same_file_with_a_different_error_is_logged_again(saved: Saving) -> None:
     keyed = GOOD.replace("deliver: log", "deliver: phone") + 'channels: {phone: "${URL}"}\n'
     assert saved(keyed) == 1  # URL is not set
     saved.world.environ["URL"] = "nowhere"
     assert [saved(keyed), saved(keyed)] == [1, 0]
 
 
-def test_a_watched_file_that_lost_most_of_its_entries_is_doubted_before_anything_is_taken_from_it(
+def test_a_watched_file_that_lost_most_of_its_entries_is_not_applied_until_confirmed(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     beat = GOOD[len("agents: {ops: ") : -len("}\n")]
@@ -91,5 +91,5 @@ def test_a_watched_file_that_lost_most_of_its_entries_is_doubted_before_anything
     saved.world.run(minutes=30)
     assert saved.world.engine.plan is before
     assert sorted(row["name"] for row in saved.world.records()[ran:]) == ["a", "b", "c", "d"]
-    assert saved(lost) == 0  # somebody says that it is meant
+    assert saved(lost) == 0  # an explicit reload confirms it
     assert set(saved.world.engine.plan.entries) == {("heartbeat", "a")}

@@ -1,4 +1,4 @@
-"""The end of `make test`: what was not tested for want of a program, and where to get it."""
+"""The summary at the end of `make test`: which tests were skipped because a program is missing, and where to get it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tools import not_tested
 HOME = Path(__file__).parents[1]
 
 
-def test_where_nothing_was_skipped_that_is_said() -> None:
+def test_without_skipped_tests_the_summary_says_so() -> None:
     assert list(not_tested([])) == ["Every program that tests need is here: none was skipped."]
 
 
-def test_tests_without_their_program_are_counted_by_what_they_lack() -> None:
+def test_skipped_tests_are_counted_by_missing_program() -> None:
     lacks = "Skipped: needs strace (Debian: apt-get install strace)"
     skipped = [
         ("tests/test_power_cuts.py::a", lacks),
@@ -33,8 +33,8 @@ def test_tests_without_their_program_are_counted_by_what_they_lack() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_run_of_tests_ends_with_what_it_could_not_test(workers: str, tmp_path: Path) -> None:
-    """Where no program is installed, as on a bare machine."""
+def test_a_test_run_ends_with_a_summary_of_skipped_tests(workers: str, tmp_path: Path) -> None:
+    """On a machine without any of the programs."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""One secret in every place that can hold one: whatever is done and goes wrong, it shows in nothing that the daemon says or keeps."""
+"""A secret in every place of the config that can have one never appears in any output, file or message of the daemon."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from scheduler.cli.main import main
 
 pytestmark = pytest.mark.process
 
-# What is looked for is the part that no escaping changes; around it stands what URLs, HTML and base64 write otherwise.
+# The search is for the part that no escaping changes. Around it are characters that URLs, HTML and base64 change.
 CORE = "Kanarienvogel7Zq9Xw3"
 SECRET = f"k>~{CORE}?/+=&%:@'"
 QUOTED = quote(SECRET, safe="")
-PLAIN = f"{CORE}-_"  # for tokens of bots and webhooks, which know no other signs
+PLAIN = f"{CORE}-_"  # for tokens of bots and webhooks, which have no other characters
 
 HOW = ("200", "200-html", "301", "401", "401-html", "401-text", "429", "500", "garbled", "reset")
 
 
 @dataclass
 class Parrot(Server):
-    """Refuses whatever it is asked, as the first part of the path says, and repeats all that it was sent in several spellings."""
+    """A server that refuses every request by the first part of its path and repeats its content in several encodings."""
 
     script: list[Act] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class Parrot(Server):
 
 
 def spellings(request: Request) -> Iterator[str]:
-    """The head of a request as servers tell of it: as it came, decoded, encoded once more, in base64."""
+    """The head of a request as servers repeat it: unchanged, decoded, encoded twice, in base64."""
     credentials = [request.headers.get(name, "") for name in ("authorization", "x-api-key", "x-key")]
     for word in (request.path, *filter(None, credentials)):
         yield from (word, unquote(word), quote(word, safe=""), quote(word).lower(), b64encode(word.encode()).decode())
@@ -69,7 +69,7 @@ def spellings(request: Request) -> Iterator[str]:
 
 
 def needles() -> list[bytes]:
-    """The secret as it is, in hex, and in base64 as it stands there after any number of other bytes."""
+    """The secret in plain text, in hex, and in base64 at any offset."""
     found = {CORE, CORE.encode().hex()}
     for before in range(3):
         text = b64encode(b"\0" * before + CORE.encode()).decode().rstrip("=")
@@ -82,7 +82,7 @@ NEEDLES = needles()
 
 
 def leaks(evidence: bytes) -> list[str]:
-    """What stands around each place in which the secret shows."""
+    """The surroundings of each place where the secret appears."""
     known, pattern = evidence.lower(), re.compile(b"|".join(map(re.escape, NEEDLES)))
     return [evidence[max(hit.start() - 150, 0) : hit.end() + 30].decode(errors="replace") for hit in pattern.finditer(known)]
 
@@ -97,12 +97,12 @@ def leaks(evidence: bytes) -> list[str]:
     lambda secret: b64encode(f"xy:{secret}:z".encode()).decode(),
     lambda secret: b64encode(f"Bearer {secret}".encode()).decode(),
 ])  # fmt: skip
-def test_the_secret_would_be_found_however_it_were_spelled(spell: Callable[[str], str]) -> None:
+def test_the_search_finds_the_secret_in_every_encoding(spell: Callable[[str], str]) -> None:
     assert leaks(f"before {spell(SECRET)} after".encode())
 
 
 def config(server: Server) -> dict[str, Any]:
-    """Every place that can hold a secret, each with every way to be refused."""
+    """A config with a secret in every possible place, and each kind of refusal for each."""
     host = f"127.0.0.1:{server.port}"
     lent = f"http://u:${{QUOTED}}@{host}"
     providers = {
@@ -173,7 +173,7 @@ PLAINLY = {"PLAIN": "${PLAIN}"}
 
 
 def yaml(config: dict[str, Any]) -> str:
-    """The config as it is written, a line for each of its parts: JSON is YAML."""
+    """The config as text with a line for each part. JSON is YAML."""
     lines = [
         f"{key}:\n" + "".join(f"  {json.dumps(name)}: {json.dumps(part)}\n" for name, part in value.items())
         if isinstance(value, dict)
@@ -201,11 +201,11 @@ def fail(run):
     raise RuntimeError(f"{run['agent']} has failed")
 """
 PAGES = ("/metrics", "/healthz", "/readyz", *(f"/api/v1/{name}" for name in ("status", "agents", "cron", "runs?limit=1000")))
-STAY = {"sleeps", "stays"}  # what runs to the end of the test
+STAY = {"sleeps", "stays"}  # runs until the end of the test
 
 
 class Bird(Equipped):
-    """A daemon that knows the secret from its environment, from an env_file and from a file."""
+    """A daemon that gets the secret from its environment, from an env_file and from a file."""
 
     def __init__(self, folder: Path, server: Server, form: str) -> None:
         (folder / "agent.py").write_text(AGENT)
@@ -218,7 +218,7 @@ class Bird(Equipped):
         super().__init__(folder, yaml(self.declared), {"KEY": SECRET, **debugging}, options)
 
     def start(self) -> None:
-        """Its log goes to a file: nobody reads along here, and a pipe that is full would stop it."""
+        """Log to a file, because a full pipe that is not read would block the daemon."""
         log = self.folder / "daemon.log"
         with log.open("wb") as end:
             command = self._command("run", *self.options)
@@ -227,11 +227,11 @@ class Bird(Equipped):
         self.until(lambda: "started" in log.read_text() and (self.folder / "state" / "daemon.json").exists())
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The last run of each entry."""
+        """The last run record of each entry."""
         return {row["name"]: row for row in reversed(self.runs())}
 
     def is_through(self) -> bool:
-        """Whether everything has run once, what stays apart, and every channel was tried."""
+        """Whether every entry has run once and every channel was tried."""
         closed = {name for name, row in self.rows().items() if row["outcome"]}
         tried = set(re.findall(r'deliveries_total{channel="([^"]+)",result="\w+"} [1-9]', self.metrics()))
         return closed >= self.entries() - STAY and tried >= self.declared["channels"].keys()
@@ -240,7 +240,7 @@ class Bird(Equipped):
         return {*self.declared["agents"], *self.declared["cron"]}
 
     def get(self, path: str) -> bytes:
-        """What the interface answers to who knows the token."""
+        """The answer of the HTTP API to a request with the token."""
         address = urlsplit(json.loads((self.folder / "state" / "daemon.json").read_text())["url"]).netloc
         connection = http.client.HTTPConnection(address, timeout=20)
         try:
@@ -252,7 +252,7 @@ class Bird(Equipped):
             connection.close()
 
     def family(self) -> Iterator[Path]:
-        """The folders in /proc of the daemon's children and of theirs."""
+        """The /proc folders of the daemon's descendants."""
         parents = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
@@ -266,7 +266,7 @@ class Bird(Equipped):
 
 
 def told(*arguments: str) -> bytes:
-    """What a command says, carried out here."""
+    """The output of a command run in this process."""
     said = StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         main(arguments)
@@ -274,7 +274,7 @@ def told(*arguments: str) -> bytes:
 
 
 def broken(good: str) -> Iterator[str]:
-    """The config with faults of every kind where the secrets stand."""
+    """The config with every kind of error at the secrets."""
     yield good.replace("${QUOTED}", "${KEY}").replace("Bearer ${KEY}", "${KEY}\\n")
     literal = good.replace("${KEY}", SECRET).replace("${QUOTED}", QUOTED).replace("${PLAIN}", PLAIN)
     yield literal.replace('"url"', '"urll"').replace('"api_key"', '"apikey"').replace('"value"', '"valu"')
@@ -288,7 +288,7 @@ def broken(good: str) -> Iterator[str]:
 
 
 def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
-    """All that the daemon and the command line say while it runs."""
+    """All output of the HTTP API and of the commands while the daemon runs."""
     for path in PAGES:
         yield path, it.get(path)
     for row in it.runs():
@@ -306,7 +306,7 @@ def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
 
 
 def refusals(it: Bird) -> Iterator[tuple[str, bytes]]:
-    """What is said to a config that is broken, and to an env_file that is."""
+    """The error messages for a broken config and a broken env_file."""
     good = it.config.read_text()
     for index, bad in enumerate(broken(good)):
         assert bad != good
@@ -336,13 +336,13 @@ def variables(child: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def kept(it: Bird) -> list[tuple[str, bytes]]:
-    """Every file that is there, the log and the database among them; the config and what it takes its secrets from apart."""
+    """The content of every file, including the log and the database, except the config and the sources of its secrets."""
     sources = {it.config, it.folder / ".env", it.folder / "key.txt"}
     return [(path.name, path.read_bytes()) for path in it.folder.rglob("*") if path.is_file() and path not in sources]
 
 
 def leaking(evidence: list[tuple[str, bytes]]) -> dict[str, list[str]]:
-    """What shows the secret, with what stands around it."""
+    """The pieces of evidence that contain the secret, with its surroundings."""
     return {what: hits for what, said in evidence if (hits := leaks(said))}
 
 
@@ -352,8 +352,8 @@ def server() -> Iterator[Parrot]:
         yield parrot
 
 
-def test_a_secret_shows_in_nothing_that_is_said_or_kept(tmp_path: Path, server: Parrot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY", SECRET)  # for the commands that are carried out here
+def test_a_secret_appears_in_no_output_and_in_no_file(tmp_path: Path, server: Parrot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", SECRET)  # for the commands that run in this process
     with running(it := Bird(tmp_path, server, "text")):
         it.until(it.is_through)
         said = [*outside(it), *refusals(it), *kept(it)]
@@ -366,7 +366,7 @@ def test_a_secret_shows_in_nothing_that_is_said_or_kept(tmp_path: Path, server: 
     assert lent == {"TOKEN"}
 
 
-def test_nor_in_a_log_for_machines(tmp_path: Path, server: Parrot) -> None:
+def test_a_secret_does_not_appear_in_a_json_log(tmp_path: Path, server: Parrot) -> None:
     with running(it := Bird(tmp_path, server, "json")):
         it.until(it.is_through)
         it.config.write_text(next(broken(it.config.read_text())))
@@ -377,8 +377,8 @@ def test_nor_in_a_log_for_machines(tmp_path: Path, server: Parrot) -> None:
     assert leaking(kept(it)) == {}
 
 
-def test_everybody_was_lent_it_and_had_every_chance_to_tell(tmp_path: Path, server: Parrot) -> None:
-    """That the tests above can fail: whoever was asked had the secret in some spelling, and repeated it as each refusal does."""
+def test_every_recipient_got_the_secret_and_repeated_it(tmp_path: Path, server: Parrot) -> None:
+    """Shows that the tests above can fail: every recipient got the secret in some encoding and repeated it in its refusal."""
     with running(it := Bird(tmp_path, server, "text")):
         it.until(it.is_through)
         rows = it.runs()

@@ -1,4 +1,4 @@
-"""What docs/waking.md shows works: its configs are accepted, and its lines wake an agent of a real daemon."""
+"""The examples of docs/waking.md work: its configs are accepted, and its commands wake an agent of a real daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALERTMANAGER = tools.find("prometheus-alertmanager")
 
 
 def shown(kind: str, word: str = "") -> list[str]:
-    """The blocks of the page of one kind that hold a word."""
+    """The code blocks of the page with this language that contain the word."""
     return [block for block in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) if word in block]
 
 
@@ -38,16 +38,16 @@ def parsed(text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", shown("yaml", "server:"))
-def test_the_configs_of_the_page_are_accepted_as_they_are_shown(tmp_path: Path, text: str) -> None:
+def test_the_configs_of_the_page_are_accepted(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text, TOKENS).settings.server.tokens
 
 
-def test_every_line_of_the_page_wakes_the_agent_that_its_config_declares() -> None:
+def test_every_command_of_the_page_wakes_the_agent_of_its_config() -> None:
     assert len(re.findall(r"/api/v1/agents/ops/wake", PAGE)) == 4
     assert len(re.findall(r"heartbeatd -c /etc/heartbeatd/config\.yaml wake ops --text \"", PAGE)) == 2
 
 
-def test_the_cronjob_and_the_step_are_yaml() -> None:
+def test_the_cronjob_and_the_pipeline_step_are_valid_yaml() -> None:
     (job,) = shown("yaml", "kind: CronJob")
     (step,) = shown("yaml", "secrets.HEARTBEATD_TOKEN")
     assert parsed(job)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"][0].startswith("curl -fsS -H")
@@ -56,7 +56,7 @@ def test_the_cronjob_and_the_step_are_yaml() -> None:
 
 @pytest.mark.process
 @tools.needs("systemd-analyze")
-def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for unit in shown("ini"):
         name = re.findall(r"^# /etc/systemd/system/(\S+)\n", unit)[0]
         program = re.sub(r"/usr/local/bin/\S+", "/bin/true", unit)
@@ -68,7 +68,7 @@ def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """The page's first config, on a free port, with an agent that repeats what it was told."""
+    """A daemon with the page's first config on a free port, and an agent that repeats its prompt."""
     for name, value in TOKENS.items():
         monkeypatch.setenv(name, value)
     (first, *_) = shown("yaml", "server:")
@@ -81,14 +81,14 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def here(daemon: Daemon, text: str) -> str:
-    """The text with the address of this daemon in place of the documented one."""
+    """The text with the address of this daemon instead of the documented one."""
     assert WAKE in text
     url = json.loads((daemon.folder / "state" / "daemon.json").read_text())["url"]
     return text.replace("http://127.0.0.1:7857", url)
 
 
 def run_by(daemon: Daemon, trigger: str) -> dict[str, Any]:
-    """The first run of the agent with this trigger that is over."""
+    """The first finished run of the agent with this trigger."""
 
     def found() -> list[dict[str, Any]]:
         return [run for run in daemon.runs("ops") if run["trigger"] == trigger and run["finished_at"]]
@@ -98,7 +98,7 @@ def run_by(daemon: Daemon, trigger: str) -> dict[str, Any]:
 
 @pytest.mark.process
 @tools.needs("curl")
-def test_the_line_with_curl_wakes_the_agent(daemon: Daemon) -> None:
+def test_the_curl_command_wakes_the_agent(daemon: Daemon) -> None:
     (line,) = shown("sh", "curl")
     sent = subprocess.run(["sh", "-c", here(daemon, line)], capture_output=True, text=True, timeout=30, check=False)
     assert (sent.returncode, json.loads(sent.stdout)) == (0, {"wake": 1}), sent.stderr
@@ -108,7 +108,7 @@ def test_the_line_with_curl_wakes_the_agent(daemon: Daemon) -> None:
 
 
 class Alertmanager:
-    """A real one in a folder of its own, on a free port of loopback."""
+    """A real Alertmanager in its own folder on a free loopback port."""
 
     def __init__(self, folder: Path, config: Any) -> None:
         assert ALERTMANAGER
@@ -124,7 +124,7 @@ class Alertmanager:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
 
     def fire(self, **labels: str) -> bool:
-        """Send an alert as Prometheus does; False while nobody listens yet."""
+        """Send an alert as Prometheus does. False while Alertmanager does not listen yet."""
         assert self.process.poll() is None, self.log
         alert = {
             "labels": labels,
@@ -152,12 +152,12 @@ class Alertmanager:
 
 @pytest.mark.process
 @tools.needs("prometheus-alertmanager")
-def test_debian_s_alertmanager_wakes_the_agent_with_the_alert_in_its_prompt(daemon: Daemon) -> None:
+def test_debians_alertmanager_wakes_the_agent_with_the_alert_in_its_prompt(daemon: Daemon) -> None:
     token = daemon.folder / "heartbeatd.token"
     token.write_text(TOKENS["ALERTMANAGER_TOKEN"] + "\n")
     (text,) = shown("yaml", "webhook_configs")
     config = parsed(here(daemon, text).replace("/etc/prometheus/heartbeatd.token", str(token)))
-    config["route"]["group_wait"] = "0s"  # or it waits half a minute for more alerts of the group
+    config["route"]["group_wait"] = "0s"  # otherwise it waits half a minute for more alerts of the group
     alertmanager = Alertmanager(daemon.folder, config)
     try:
         daemon.until(lambda: alertmanager.fire(alertname="DiskFull", instance="db1"))
