@@ -9,20 +9,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import slips
-from following import refused, untrue
+import config_mistakes
+from advice_check import refused, untrue
 
 
 def main(number: int) -> None:
     begun, complaints, followed, wrong, good = time.process_time(), 0, 0, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(number):
-            text = slips.config(seed)
-            said = refused(Path(folder), text, slips.ENVIRON)
+            text = config_mistakes.config(seed)
+            said = refused(Path(folder), text, config_mistakes.ENVIRON)
             complaints += len(said)
             followed += sum(len(complaint.remedies) for complaint in said)
             good += not said
-            for line in untrue(Path(folder), text, slips.ENVIRON):
+            for line in untrue(Path(folder), text, config_mistakes.ENVIRON):
                 wrong += 1
                 print(f"{seed}: {line.replace(folder, '')}", flush=True)
     took = time.process_time() - begun

@@ -10,13 +10,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from jumps import Jumps
+from clock_change_simulation import ClockChanges
 
 
 def main(number: int, seed: int) -> None:
     logging.disable(logging.WARNING)  # each jump is a line
     with tempfile.TemporaryDirectory() as folder:
-        jumps, begun = Jumps(Path(folder), seed, number), time.monotonic()
+        jumps, begun = ClockChanges(Path(folder), seed, number), time.monotonic()
         jumps.play()
         print(
             f"{number} jumps (seed {seed}: {jumps.forward} ahead, {jumps.back} back, {jumps.down} of them while no daemon ran) in"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from kills import Kills, Storm
+from kill_simulation import KilledDaemon, KilledDeliveries
 
 
 def between(number: int) -> None:
     """Kills between the moment a channel has accepted a message and the moment that could be noted."""
     for policy in ("resend", "hold"):
         with tempfile.TemporaryDirectory() as folder:
-            kills, begun = Kills(Path(folder), policy, number), time.monotonic()
+            kills, begun = KilledDeliveries(Path(folder), policy, number), time.monotonic()
             kills.loop()
             took, other = time.monotonic() - begun, sum(len(each) > 1 for each in kills.bodies.values())
             print(
@@ -32,7 +32,7 @@ def between(number: int) -> None:
 def at_any_moment(number: int) -> None:
     """Kills at any moment of a daemon that beats, works, is woken and delivers every second."""
     with tempfile.TemporaryDirectory() as folder:
-        storm, begun = Storm(Path(folder), number, random.Random(number)), time.monotonic()
+        storm, begun = KilledDaemon(Path(folder), number, random.Random(number)), time.monotonic()
         storm.play()
         counted = ", ".join(f"{count:,} {what}" for what, count in storm.counted.items())
         print(

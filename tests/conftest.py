@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tools
+import required_programs
 from hypothesis import settings
 from world import MakeWorld, World
 
@@ -57,7 +57,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Say what was not tested for want of a program, and where to get it."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter and not tools.is_worker():
+    if reporter and not required_programs.is_worker():
         skipped = [(report.nodeid, report.longrepr[2]) for report in reporter.stats.get("skipped", ())]  # path, line, reason
-        for line in tools.not_tested(skipped):
+        for line in required_programs.not_tested(skipped):
             reporter.write_line(line)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import shipped
-import tools
+import required_programs
+import shipped_dashboard
 
-TESTS = shipped.GRAFANA / "prometheus" / "tests"
-NAMES = [rule["alert"] for rule in shipped.rules()]
+TESTS = shipped_dashboard.GRAFANA / "prometheus" / "tests"
+NAMES = [rule["alert"] for rule in shipped_dashboard.rules()]
 FIRING = (TESTS / "firing.yml").read_text("utf-8")
 
 Promtool = Callable[..., subprocess.CompletedProcess[str]]
@@ -23,7 +23,7 @@ Promtool = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def promtool() -> Promtool:
-    found = tools.need("promtool")
+    found = required_programs.need("promtool")
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
@@ -33,7 +33,7 @@ def promtool() -> Promtool:
 
 def changed(folder: Path, change: Callable[[str], str]) -> Path:
     """A copy of the promtool tests, with changed expressions in all rules."""
-    rules = shipped.yaml(shipped.RULES)
+    rules = shipped_dashboard.yaml(shipped_dashboard.RULES)
     for group in rules["groups"]:
         for rule in group["rules"]:
             rule["expr"] = change(rule["expr"])
@@ -53,13 +53,13 @@ def fired(result: subprocess.CompletedProcess[str], what: str) -> set[str]:
 
 
 def test_prometheus_accepts_the_scrape_config_and_the_rules(promtool: Promtool) -> None:
-    checked = promtool("check", "config", shipped.GRAFANA / "prometheus" / "prometheus.yml")
+    checked = promtool("check", "config", shipped_dashboard.GRAFANA / "prometheus" / "prometheus.yml")
     assert checked.returncode == 0, checked.stderr
     assert f"{len(NAMES)} rules found" in checked.stdout
 
 
 def test_the_rules_pass_the_linter(promtool: Promtool) -> None:
-    checked = promtool("check", "rules", "--lint=all", "--lint-fatal", shipped.RULES)
+    checked = promtool("check", "rules", "--lint=all", "--lint-fatal", shipped_dashboard.RULES)
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
 
 
@@ -81,7 +81,7 @@ def test_a_rule_without_its_threshold_fails_the_promtool_tests(promtool: Promtoo
     assert fired(result, "got") == set(NAMES)
 
 
-@pytest.mark.parametrize("rule", shipped.rules(), ids=NAMES)
+@pytest.mark.parametrize("rule", shipped_dashboard.rules(), ids=NAMES)
 def test_every_rule_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
     assert rule["labels"] in ({"severity": word} for word in ("critical", "warning", "info"))
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
@@ -91,4 +91,4 @@ def test_every_rule_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("time", ["a fresh install", "a night", "is paused", "a restart"])
 def test_these_situations_are_tested_to_be_quiet(time: str) -> None:
-    assert any(time in test["name"] for test in shipped.yaml(TESTS / "quiet.yml")["tests"])
+    assert any(time in test["name"] for test in shipped_dashboard.yaml(TESTS / "quiet.yml")["tests"])

@@ -8,9 +8,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from run_async import client, delivered
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
-from waited import client, delivered
 
 from scheduler.channels import apprise
 from scheduler.channels.channel_kind import SendContext

@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from specs import AGENT
+from heartbeat_specs import AGENT
 
 from heartbeat import due_items
 from heartbeat.calendars import AllowedDays, Calendar

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jumps import Jumps
+from clock_change_simulation import ClockChanges
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_slot_is_recorded_exactly_once_over_random_clock_changes(tmp_path: Path, seed: int) -> None:
-    jumps = Jumps(tmp_path, seed, 10)
+    jumps = ClockChanges(tmp_path, seed, 10)
     jumps.play()
     jumps.close()
     assert jumps.faults == []

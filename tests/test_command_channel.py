@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from waited import with_http
+from run_async import with_http
 from world import MakeWorld, send_by_transport
 
 from scheduler.channels import command_channel

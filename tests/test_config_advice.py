@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import config_mistakes
 import pytest
-import slips
+from advice_check import follow, refused, untrue
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read
-from following import follow, refused, untrue
 from test_config_faults import FAULTS
 
 from scheduler.cli.main import main
@@ -22,7 +22,11 @@ SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 
 @pytest.mark.parametrize("part", range(8))
 def test_every_suggestion_for_configs_made_of_slips_is_accepted(tmp_path: Path, part: int) -> None:
-    found = [f"{seed}: {line}" for seed in range(part, SLIPS, 8) for line in untrue(tmp_path, slips.config(seed), slips.ENVIRON)]
+    found = [
+        f"{seed}: {line}"
+        for seed in range(part, SLIPS, 8)
+        for line in untrue(tmp_path, config_mistakes.config(seed), config_mistakes.ENVIRON)
+    ]
     assert found == []
 
 
@@ -35,7 +39,7 @@ def test_every_suggestion_for_a_known_fault_is_accepted(tmp_path: Path, right: s
 def test_what_is_suggested_stands_in_the_sentence(tmp_path: Path) -> None:
     seen = 0
     for seed in range(200):
-        for complaint in refused(tmp_path, slips.config(seed), slips.ENVIRON):
+        for complaint in refused(tmp_path, config_mistakes.config(seed), config_mistakes.ENVIRON):
             for remedy in complaint.remedies:
                 seen += remedy.value is not None
                 said = complaint.message.replace("0.50", "0.5")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from advice_check import untrue
 from config_file import ENVIRON, RIGHT, complaints
-from following import untrue
 
 from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic

@@ -268,9 +268,7 @@ def test_a_removed_write_ahead_log_is_detected_and_a_restart_has_every_record(da
 
 def test_a_state_path_that_is_not_a_file_is_refused_and_not_changed(tmp_path: Path) -> None:
     path, pipe = tmp_path / "config.yaml", tmp_path / "state" / "h.db"
-    path.write_text(
-        config() + 'cron:\n  x: {at: "2040-01-01T00:00", command: "true"}\n'
-    )  # its time is looked up in the database at load
+    path.write_text(config() + 'cron:\n  x: {at: "2040-01-01T00:00", command: "true"}\n')  # read at load
     pipe.parent.mkdir()
     os.mkfifo(pipe)
     before = pipe.lstat()
@@ -316,7 +314,7 @@ def test_a_command_that_outlives_a_killed_daemon_is_killed_at_the_next_start(dae
 
 
 def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orphans_are_logged(daemon: Begin) -> None:
-    """The service is in the background when its job has ended; the tick is cut short, and so is a program that tells of it."""
+    """The service runs in the background after its job has ended. The interrupted job and the interrupted program of its channel are killed."""
     jobs = (
         'cron:\n  service: {schedule: "@reboot", command: "sleep 600 >/dev/null 2>&1 & echo $! >> service.txt"}\n'
         "  tick: {every: 1s, command: 'echo $$ >> tick.txt; exec sleep 600'}\n"

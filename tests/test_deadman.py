@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from config_file import SMALL, complaints, read
+from run_async import with_http
 from servers.scripted import Server, drip, hang_up, page, reply
 from test_daemon import Begin, daemon
-from waited import with_http
 from world import Clock, VirtualExecutor, utc
 
 from scheduler.channels.message import DeliveryResult

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from run_async import delivered
 from servers.discord import TOKEN, URL, Discord, refusal, slow_down
 from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
 from test_telegram import MESSAGE
-from waited import delivered
 
 from scheduler.channels import discord as discord_channel
 from scheduler.channels.discord import send

@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-import tools
+import required_programs
 from sqlite_utils import Database
 from test_daemon import Daemon
 from world import MakeWorld
@@ -76,7 +76,7 @@ def mount() -> Iterator[Mount]:
     def begin(folder: Path, size: str) -> Disk:
         folder.mkdir(mode=0o700, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "heartbeatd-test", str(folder)]
-        tools.need("mount")
+        required_programs.need("mount")
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if done.returncode:
             pytest.skip("needs the right to mount a disk that can be filled (run it as root)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from threadless import no_thread_left
+from thread_limit import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
 from scheduler.system.process import MAX_SPAWN_THREADS, Children, Why

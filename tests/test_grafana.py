@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 import pytest
-import shipped
-import tools
+import required_programs
+import shipped_dashboard
 from prometheus_client.parser import text_string_to_metric_families
 from test_metrics import Page
 from world import MakeWorld
@@ -21,8 +21,8 @@ from world import MakeWorld
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import commands
 
-README = shipped.GRAFANA / "README.md"
-GUIDE = shipped.GRAFANA.parent / "docs" / "monitoring.md"
+README = shipped_dashboard.GRAFANA / "README.md"
+GUIDE = shipped_dashboard.GRAFANA.parent / "docs" / "monitoring.md"
 OUTSIDE = {"job", "instance", "le"}  # labels added by Prometheus and by histograms
 
 FULL = """
@@ -48,35 +48,35 @@ def known(make_world: MakeWorld) -> dict[str, set[str]]:
     shown = [sample for family in text_string_to_metric_families(page.text()) for sample in family.samples]
     labels: dict[str, set[str]] = {}
     for sample in shown:
-        (name,) = shipped.metrics(sample.name)
+        (name,) = shipped_dashboard.metrics(sample.name)
         labels.setdefault(name, set()).update(sample.labels)
     return labels
 
 
 def every_expression() -> list[str]:
-    return [expr for _, expr in shipped.queries()] + [rule["expr"] for rule in shipped.rules()]
+    return [expr for _, expr in shipped_dashboard.queries()] + [rule["expr"] for rule in shipped_dashboard.rules()]
 
 
 def declared(name: str) -> bool:
     """Whether the source of the daemon declares this metric."""
-    source = "".join(path.read_text("utf-8") for path in (shipped.GRAFANA.parent / "scheduler").rglob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in (shipped_dashboard.GRAFANA.parent / "scheduler").rglob("*.py"))
     short = name.removeprefix("heartbeatd_")
     return re.search(rf'"heartbeatd_{short}"|counter\(\s*"{short}"', source) is not None
 
 
 def test_every_metric_in_a_query_exists(known: dict[str, set[str]]) -> None:
-    asked = set().union(*map(shipped.metrics, every_expression()))
+    asked = set().union(*map(shipped_dashboard.metrics, every_expression()))
     assert len(asked) > 35
-    assert {name for name in asked - known.keys() - shipped.COMING if not declared(name)} == set()
+    assert {name for name in asked - known.keys() - shipped_dashboard.COMING if not declared(name)} == set()
 
 
 def test_planned_metrics_do_not_exist_yet(known: dict[str, set[str]]) -> None:
     """If this fails, the metric exists: remove its name from COMING."""
-    assert {name for name in shipped.COMING if name in known or declared(name)} == set()
+    assert {name for name in shipped_dashboard.COMING if name in known or declared(name)} == set()
 
 
 def test_planned_metrics_are_used_in_a_query() -> None:
-    assert set().union(*map(shipped.metrics, every_expression())) >= shipped.COMING
+    assert set().union(*map(shipped_dashboard.metrics, every_expression())) >= shipped_dashboard.COMING
 
 
 def test_queries_select_only_labels_that_the_metric_has(known: dict[str, set[str]]) -> None:
@@ -85,16 +85,16 @@ def test_queries_select_only_labels_that_the_metric_has(known: dict[str, set[str
         for expr in every_expression()
         for name, selector in re.findall(r"(heartbeatd_\w+)\{([^}]*)\}", expr)
         for label in re.findall(r"(\w+)(?:=~|!~|!=|=)\"", selector)
-        for metric in shipped.metrics(name)
+        for metric in shipped_dashboard.metrics(name)
         if metric in known and label not in known[metric] | OUTSIDE
     ]
     assert found == []
 
 
 def test_queries_group_by_and_show_only_labels_that_the_metrics_have(known: dict[str, set[str]]) -> None:
-    for panel in shipped.panels():
+    for panel in shipped_dashboard.panels():
         for target in panel["targets"]:
-            names = shipped.metrics(target["expr"])
+            names = shipped_dashboard.metrics(target["expr"])
             if not names <= known.keys():
                 continue
             labels = set().union(*(known[name] for name in names)) | OUTSIDE
@@ -106,7 +106,7 @@ def test_queries_group_by_and_show_only_labels_that_the_metrics_have(known: dict
 
 
 def test_a_legend_uses_only_labels_that_remain_after_grouping() -> None:
-    for panel in shipped.panels():
+    for panel in shipped_dashboard.panels():
         for target in panel["targets"]:
             groups = re.findall(r"by \(([\w, ]*)\)", target["expr"])
             if groups and not target["expr"].startswith("topk"):
@@ -115,21 +115,21 @@ def test_a_legend_uses_only_labels_that_remain_after_grouping() -> None:
 
 def test_the_dashboard_file_is_up_to_date(tmp_path: Path) -> None:
     again = tmp_path / "fleet.json"
-    subprocess.run([sys.executable, str(shipped.GRAFANA / "fleet.py"), str(again)], check=True, timeout=60)
-    assert shipped.BOARD.read_text("utf-8") == again.read_text("utf-8"), "do: python grafana/fleet.py"
+    subprocess.run([sys.executable, str(shipped_dashboard.GRAFANA / "fleet.py"), str(again)], check=True, timeout=60)
+    assert shipped_dashboard.BOARD.read_text("utf-8") == again.read_text("utf-8"), "do: python grafana/fleet.py"
 
 
 def test_every_panel_has_a_question_as_title_and_a_description() -> None:
-    titles = [panel["title"] for panel in shipped.panels()]
+    titles = [panel["title"] for panel in shipped_dashboard.panels()]
     assert len(set(titles)) == len(titles) > 20
-    for panel in shipped.panels():
+    for panel in shipped_dashboard.panels():
         assert panel["title"].endswith("?")
         assert len(panel["description"].split()) > 8, panel["title"]
         assert panel["description"].endswith((".", "`.")), panel["title"]
 
 
 def test_every_panel_uses_the_selected_data_source_and_daemon() -> None:
-    for panel in shipped.panels():
+    for panel in shipped_dashboard.panels():
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         for target in panel["targets"]:
             assert target["datasource"] == panel["datasource"]
@@ -138,16 +138,21 @@ def test_every_panel_uses_the_selected_data_source_and_daemon() -> None:
 
 
 def test_the_variables_are_data_source_daemon_kind_and_name() -> None:
-    assert [choice["name"] for choice in shipped.board()["templating"]["list"]] == ["datasource", "instance", "kind", "name"]
+    assert [choice["name"] for choice in shipped_dashboard.board()["templating"]["list"]] == [
+        "datasource",
+        "instance",
+        "kind",
+        "name",
+    ]
 
 
 def test_increases_use_windows_that_fit_the_scrape_interval() -> None:
-    windows = {window for _, expr in shipped.queries() for window in re.findall(r"\[([^\]]*)\]", expr)}
+    windows = {window for _, expr in shipped_dashboard.queries() for window in re.findall(r"\[([^\]]*)\]", expr)}
     assert windows == {"$__rate_interval", "$__range"}
 
 
 def test_panels_have_unique_ids_and_do_not_overlap() -> None:
-    every = shipped.board()["panels"]
+    every = shipped_dashboard.board()["panels"]
     assert len({panel["id"] for panel in every}) == len(every)
     for one, other in combinations([panel["gridPos"] for panel in every], 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
@@ -158,8 +163,10 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
 
 
 def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
-    promtool = tools.need("promtool")
-    every = [{"record": "x", "expr": shipped.asked(expr, window="5m", span="1h")} for _, expr in shipped.queries()]
+    promtool = required_programs.need("promtool")
+    every = [
+        {"record": "x", "expr": shipped_dashboard.asked(expr, window="5m", span="1h")} for _, expr in shipped_dashboard.queries()
+    ]
     every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool rejects duplicates
     path = tmp_path / "queries.yml"
     path.write_text(json.dumps({"groups": [{"name": "queries", "rules": every}]}))
@@ -170,22 +177,26 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
 
 def test_the_readme_lists_every_panel_and_rule_and_no_others() -> None:
     named = re.findall(r"^- \*\*(.+?)\*\*", README.read_text("utf-8"), re.MULTILINE)
-    titles = [panel["title"] for panel in shipped.panels()]
-    assert named == titles + [rule["alert"] for rule in shipped.rules()]
+    titles = [panel["title"] for panel in shipped_dashboard.panels()]
+    assert named == titles + [rule["alert"] for rule in shipped_dashboard.rules()]
 
 
 def test_the_provisioning_files_match_the_dashboard_and_the_scrape_config() -> None:
-    (provider,) = shipped.yaml(shipped.GRAFANA / "provisioning" / "dashboards" / "heartbeatd.yaml")["providers"]
-    (source,) = shipped.yaml(shipped.GRAFANA / "provisioning" / "datasources" / "prometheus.yaml")["datasources"]
+    (provider,) = shipped_dashboard.yaml(shipped_dashboard.GRAFANA / "provisioning" / "dashboards" / "heartbeatd.yaml")[
+        "providers"
+    ]
+    (source,) = shipped_dashboard.yaml(shipped_dashboard.GRAFANA / "provisioning" / "datasources" / "prometheus.yaml")[
+        "datasources"
+    ]
     assert provider["options"]["path"] in README.read_text("utf-8")
     assert source["type"] == "prometheus"
-    scrapes = shipped.yaml(shipped.GRAFANA / "prometheus" / "prometheus.yml")
+    scrapes = shipped_dashboard.yaml(shipped_dashboard.GRAFANA / "prometheus" / "prometheus.yml")
     assert source["jsonData"]["timeInterval"] == scrapes["global"]["scrape_interval"]
 
 
 TEXTS = {
-    **{f"panel {panel['title']}": panel["description"] for panel in shipped.panels()},
-    **{f"rule {rule['alert']}": rule["annotations"]["runbook"] for rule in shipped.rules()},
+    **{f"panel {panel['title']}": panel["description"] for panel in shipped_dashboard.panels()},
+    **{f"rule {rule['alert']}": rule["annotations"]["runbook"] for rule in shipped_dashboard.rules()},
     "README.md": README.read_text("utf-8"),
     "docs/monitoring.md": GUIDE.read_text("utf-8"),
 }

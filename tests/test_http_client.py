@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from run_async import DIRECT, client, post
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
-from waited import DIRECT, client, post
 
 from heartbeat.runners import Failure, HttpReply
 from heartbeat.runners.errors import CallError

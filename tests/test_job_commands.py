@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from config_file import read
-from waited import client
+from run_async import client
 from world import utc
 
 from heartbeat.runners import Resources

@@ -102,7 +102,7 @@ def test_hard_sentences_are_rare(habit: str) -> None:
         ("It runs; then it ends.", SEMICOLON),
     ],
 )
-def test_a_hard_sentence_is_found(sentence: str, pattern: re.Pattern[str]) -> None:
+def test_a_hard_sentence_is_marked(sentence: str, pattern: re.Pattern[str]) -> None:
     assert pattern.search(sentence)
 
 
@@ -116,7 +116,7 @@ def test_a_hard_sentence_is_found(sentence: str, pattern: re.Pattern[str]) -> No
         "`a; told` stands for code.",
     ],
 )
-def test_a_plain_sentence_is_not_found(sentence: str) -> None:
+def test_a_plain_sentence_is_not_marked(sentence: str) -> None:
     assert [habit for habit, (pattern, _) in LIMITS.items() if pattern.search(plain(sentence))] == []
 
 

@@ -37,7 +37,7 @@ ROOMS = {
     "pydantic": ("scheduler/config/", "scheduler/web/request_bodies.py"),
 }
 
-# Who may read the real clocks, by how they are asked: the app hands them on, and what waits in real time must measure it.
+# The files that may read each real clock: the app, which passes it on, and code that waits in real time.
 CLOCKS = {
     "scheduler/app.py",
     "scheduler/system/orphans.py",
@@ -91,7 +91,7 @@ def test_there_are_no_import_cycles() -> None:
         visit(module, ())
 
 
-# The rooms of the daemon from the ground up: each may import those before it, and none after it.
+# The packages of the daemon, lowest first. Each may import those before it and none after it.
 ROOMS_FROM_THE_GROUND = (
     "model",
     "system",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import tools
+import required_programs
 from prometheus_client.parser import text_string_to_metric_families
 from world import Delayed, MakeWorld, World, utc
 
@@ -81,7 +81,7 @@ def words(series: dict[str, float]) -> set[str]:
 
 
 def test_prometheus_has_nothing_to_say_against_the_page(make_world: MakeWorld) -> None:
-    promtool = tools.need("promtool")
+    promtool = required_programs.need("promtool")
     world = make_world(BOTH)
     page = Page(world)
     world.run(minutes=90)

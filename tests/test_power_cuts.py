@@ -8,14 +8,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import tools
-from powercut import cuts, watched
+import required_programs
+from power_cut_simulation import cuts, watched
 
 from scheduler.store.database import Store, StoreError
 
 pytestmark = [
     pytest.mark.process,
-    tools.needs("strace"),
+    required_programs.needs("strace"),
 ]
 
 CUTS = 200

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_async import waited
 from test_checks import OPS
-from waited import waited
 
 from heartbeat import precheck as prechecks
 from heartbeat.precheck import PrecheckResult, PrecheckStatus

@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-import shipped
-import tools
+import required_programs
+import shipped_dashboard
 from prometheus_client.parser import text_string_to_metric_families
 from servers.messages import refuses, says
 from servers.scripted import Server
@@ -33,7 +33,7 @@ from scheduler.model.outcome import Kind
 
 pytestmark = [
     pytest.mark.process,
-    tools.needs("prometheus", "promtool"),
+    required_programs.needs("prometheus", "promtool"),
 ]
 
 PATIENCE = 60.0  # seconds until a wait fails the test
@@ -143,13 +143,13 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def scraping(daemon: Daemon) -> Path:
     """The shipped scrape config for this daemon, with short intervals."""
-    config = shipped.yaml(shipped.GRAFANA / "prometheus" / "prometheus.yml")
+    config = shipped_dashboard.yaml(shipped_dashboard.GRAFANA / "prometheus" / "prometheus.yml")
     config["global"] = dict.fromkeys(config["global"], "1s")
     where = daemon.folder / "state" / "daemon.json"
     daemon.until(lambda: where.exists() and where.read_text())
     url = json.loads(where.read_text())["url"]
     config["scrape_configs"][0]["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
-    shutil.copy(shipped.RULES, daemon.folder)
+    shutil.copy(shipped_dashboard.RULES, daemon.folder)
     path = daemon.folder / "prometheus.yml"
     path.write_text(json.dumps(config))
     return path
@@ -157,8 +157,12 @@ def scraping(daemon: Daemon) -> Path:
 
 def asked(window: str, span: str, without: frozenset[str] = frozenset()) -> dict[str, str]:
     """The dashboard's queries with the titles of their panels."""
-    there = [(title, expr) for title, expr in shipped.queries() if not shipped.metrics(expr) & shipped.COMING]
-    return {shipped.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
+    there = [
+        (title, expr)
+        for title, expr in shipped_dashboard.queries()
+        if not shipped_dashboard.metrics(expr) & shipped_dashboard.COMING
+    ]
+    return {shipped_dashboard.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
 
 
 def test_a_healthy_daemon_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, prometheus: Begin) -> None:
@@ -173,7 +177,7 @@ def test_a_healthy_daemon_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, 
     def judged() -> bool:
         groups = it.ask("rules")["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
-        assert len(rules) == len(shipped.rules())
+        assert len(rules) == len(shipped_dashboard.rules())
         return all((rule["health"], rule["state"]) == ("ok", "inactive") for rule in rules)
 
     try:
@@ -299,4 +303,4 @@ def test_every_panel_has_data_after_a_quarter_of_an_hour_with_faults(
     for expr, title in asked("5m", "15m").items():
         values = it.values(expr, start=start, end=end.timestamp(), step=15)
         assert values, f"{title}: {expr}"
-        assert shipped.metrics(expr) & AT_REST or any(value > 0 for value in values), f"{title}: {expr}"
+        assert shipped_dashboard.metrics(expr) & AT_REST or any(value > 0 for value in values), f"{title}: {expr}"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from specs import AGENT
+from heartbeat_specs import AGENT
 
 from heartbeat.checklist import Progress
 from heartbeat.precheck import PrecheckResult, PrecheckStatus

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_async import asked, delivered, post
 from servers import completions, gateway, messages
 from servers.discord import URL as DISCORD_URL
 from servers.proxy import Proxy
 from servers.scripted import CERTIFICATE, Act, Server, reply
 from servers.telegram import URL as TELEGRAM_URL
 from test_telegram import MESSAGE
-from waited import asked, delivered, post
 
 from heartbeat.runners import AgentRequest, Failure
 from heartbeat.runners.errors import CallError

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools import not_tested
+from required_programs import not_tested
 
 HOME = Path(__file__).parents[1]
 

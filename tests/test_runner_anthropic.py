@@ -10,11 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from run_async import asked as ask
+from run_async import decided as decide
 from servers import messages
 from servers.messages import message, refuses, says, text, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
-from waited import asked as ask
-from waited import decided as decide
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens

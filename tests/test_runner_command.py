@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from waited import waited
+from run_async import waited
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, command
 from heartbeat.runners.errors import MAX_STDERR

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from run_async import asked, decided
 from servers import completions, gateway, messages
 from servers.scripted import Act, Server, reply
-from waited import asked, decided
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import AgentRequest

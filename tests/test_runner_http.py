@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from run_async import asked as ask
 from servers.gateway import later, says, says_plainly
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
-from waited import asked as ask
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.spec import HttpRunner

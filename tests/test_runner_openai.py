@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from run_async import asked as ask
+from run_async import decided as decide
 from servers.completions import completion, refuses, says, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, reply, silence
-from waited import asked as ask
-from waited import decided as decide
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens

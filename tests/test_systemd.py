@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-import tools
+import required_programs
 from test_daemon import PATIENCE, config
 
 from scheduler.system.systemd import ServiceManager
@@ -261,7 +261,7 @@ def test_the_unit_asks_for_what_the_daemon_does() -> None:
 
 
 @pytest.mark.process
-@tools.needs("systemd-analyze")
+@required_programs.needs("systemd-analyze")
 def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "heartbeatd.service"
     file.write_text(re.sub(r"/opt/heartbeatd/\S+", "/bin/true", UNIT.read_text("utf-8")))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from run_async import delivered
 from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
-from waited import delivered
 
 from scheduler.channels import telegram as telegram_channel
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message

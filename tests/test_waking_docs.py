@@ -15,7 +15,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
-import tools
+import required_programs
 from config_file import read
 from ruamel.yaml import YAML
 from test_daemon import Daemon
@@ -25,7 +25,7 @@ PAGE = (HOME / "docs" / "waking.md").read_text("utf-8")
 TOKENS = {"SCRIPTS_TOKEN": "token-of-the-scripts-1234", "ALERTMANAGER_TOKEN": "token-of-alertmanager-1234"}
 WAKE = "http://127.0.0.1:7857/api/v1/agents/ops/wake"
 
-ALERTMANAGER = tools.find("prometheus-alertmanager")
+ALERTMANAGER = required_programs.find("prometheus-alertmanager")
 
 
 def shown(kind: str, word: str = "") -> list[str]:
@@ -55,7 +55,7 @@ def test_the_cronjob_and_the_pipeline_step_are_valid_yaml() -> None:
 
 
 @pytest.mark.process
-@tools.needs("systemd-analyze")
+@required_programs.needs("systemd-analyze")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for unit in shown("ini"):
         name = re.findall(r"^# /etc/systemd/system/(\S+)\n", unit)[0]
@@ -97,7 +97,7 @@ def run_by(daemon: Daemon, trigger: str) -> dict[str, Any]:
 
 
 @pytest.mark.process
-@tools.needs("curl")
+@required_programs.needs("curl")
 def test_the_curl_command_wakes_the_agent(daemon: Daemon) -> None:
     (line,) = shown("sh", "curl")
     sent = subprocess.run(["sh", "-c", here(daemon, line)], capture_output=True, text=True, timeout=30, check=False)
@@ -151,7 +151,7 @@ class Alertmanager:
 
 
 @pytest.mark.process
-@tools.needs("prometheus-alertmanager")
+@required_programs.needs("prometheus-alertmanager")
 def test_debians_alertmanager_wakes_the_agent_with_the_alert_in_its_prompt(daemon: Daemon) -> None:
     token = daemon.folder / "heartbeatd.token"
     token.write_text(TOKENS["ALERTMANAGER_TOKEN"] + "\n")

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from run_async import delivered
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
-from waited import delivered
 
 from heartbeat.runners.errors import parse_retry_after
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message

@@ -54,7 +54,7 @@ TOKENS = {
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -66,7 +66,7 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """The word of the problem."""
+        """The code of the problem."""
         return str(self.data["error"]["code"])
 
 
@@ -137,7 +137,7 @@ class WebDaemon:
         return future
 
     def rows(self) -> dict[str, int]:
-        """How many rows every table has."""
+        """The number of rows of each table."""
         return self.do(self._rows)
 
     def _rows(self) -> dict[str, int]:
@@ -149,7 +149,7 @@ class WebDaemon:
     def send(
         self, method: str, path: str, body: Any = None, token: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """One request, sent when the engine has come to rest. A body that is no text or bytes goes as JSON."""
+        """Send a request when the engine is idle. A body that is neither text nor bytes is sent as JSON."""
         self.do(lambda: None)
         content = body if isinstance(body, str | bytes | None) else json.dumps(body)
         given = {"Host": f"127.0.0.1:{self.port}"}
@@ -172,7 +172,7 @@ class WebDaemon:
         return self.send("POST", path, body, token, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def raw(self, request: bytes) -> bytes:
-        """All that comes back for these bytes until the server hangs up."""
+        """Send these bytes and return everything until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
             connection.sendall(request)
             return b"".join(iter(lambda: _received(connection), b""))

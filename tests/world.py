@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from waited import with_http
+from run_async import with_http
 
 from heartbeat.runners import ProcessResult, Resources
 from scheduler.channels.message import DeliveryResult

@@ -1,1 +1,1 @@
-"""Local servers that speak what the world outside speaks, on real sockets, each answer scripted."""
+"""Local servers with scripted answers that imitate external services on real sockets."""

@@ -1,4 +1,4 @@
-"""What a server of OpenAI's chat completions answers."""
+"""Answers of a server of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tool(name: str, given: object) -> dict[str, Any]:
 
 
 def completion(content: object, finish: str = "stop", *, calls: list[Any] | None = None, **more: object) -> dict[str, Any]:
-    """A completion with this content; a keyword replaces one of its fields, None takes it away."""
+    """A completion with this content. A keyword replaces a field, None removes it."""
     message = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls is not None else {})
     usual = {
         "id": "chatcmpl-1",

@@ -1,4 +1,4 @@
-"""A stand-in for discord.com: one webhook, executed with its rules and refusals."""
+"""A local server that imitates a webhook of discord.com with its rules and errors."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MENTION = re.compile(r"@everyone|@here|<@[!&]?\d+>")
 
 
 def refusal(status: int, message: str, code: int = 0) -> Act:
-    """How Discord says no."""
+    """An error answer of Discord."""
     return reply({"message": message, "code": code}, status)
 
 
 def slow_down(seconds: float) -> Act:
-    """How Discord limits the rate."""
+    """A rate-limit answer of Discord."""
     body = {"message": "You are being rate limited.", "retry_after": seconds, "global": False}
     return reply(body, 429, retry_after=str(int(seconds) + 1))
 
 
 @dataclass
 class Discord(Server):
-    """Used as a context. What is in `script` comes first, then it does as Discord does.
+    """A context manager. Answers from `script` come first, then it behaves like Discord.
 
-    `messages` is what the channel shows, `pinged` who was called by them.
+    `messages` has the messages of the channel, `pinged` the users they mention.
     """
 
     script: list[Act] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What an agent's HTTP gateway answers."""
+"""Answers of an agent's HTTP gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server of the Messages API answers."""
+"""Answers of a server of the Messages API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tool(name: str, given: object) -> dict[str, Any]:
 
 
 def message(*content: object, **more: object) -> dict[str, Any]:
-    """A message with these blocks; a keyword replaces one of its fields, None takes it away."""
+    """A message with these blocks. A keyword replaces a field, None removes it."""
     usual = {
         "id": "msg_1",
         "type": "message",
@@ -41,7 +41,7 @@ def refuses(status: int, kind: str, words: str, **headers: str) -> Act:
 
 
 class Models(Server):
-    """Answers each request by what is in it, and not by its place in a script; `answer` may be replaced meanwhile."""
+    """A server that answers each request by its content. `answer` may be replaced at any time."""
 
     def __init__(self, answer: Callable[[Request], Act]) -> None:
         super().__init__([])
@@ -53,5 +53,5 @@ class Models(Server):
             return self.answer(request)
 
     def models(self) -> list[str]:
-        """The models that were asked for, in the order of the requests."""
+        """The requested models in the order of the requests."""
         return [request.json["model"] for request in self.requests]

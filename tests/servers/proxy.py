@@ -1,4 +1,4 @@
-"""A forward proxy on loopback: CONNECT tunnels and requests for http URLs, with a login if one is wanted."""
+"""A forward proxy on loopback for CONNECT tunnels and http URLs, with optional login."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Proxy:
-    """Used as a context. `asked` lists the lines of the requests that came; `answers` replaces the tunnel by a status."""
+    """A context manager. `asked` has the request lines, `answers` gives statuses instead of tunnels."""
 
     login: str | None = None
     answers: int | None = None

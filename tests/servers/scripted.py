@@ -1,4 +1,4 @@
-"""A server on loopback that answers each request as the script says, and remembers what it was sent."""
+"""A server on loopback that gives scripted answers and records the requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 
 import h11
 
-CERTIFICATE = Path(__file__).parent / "localhost.pem"  # with its key; for the name localhost, trusted by nobody
+CERTIFICATE = Path(__file__).parent / "localhost.pem"  # with its key; self-signed, for the name localhost
 
-TLS = b"\x16"  # what it begins with
+TLS = b"\x16"  # its first bytes
 
 Act = Callable[[socket.socket, threading.Event], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came; header names in lower case."""
+    """A recorded request. Header names are in lower case."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Request:
 
 
 def reply(body: object = b"", status: int = 200, kind: str = "application/json", **headers: str) -> Act:
-    """A proper answer; what is not bytes becomes JSON. `retry_after="7"` is the header Retry-After."""
+    """A valid answer. A body that is not bytes becomes JSON. `retry_after="7"` adds the header Retry-After."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     lines = {"Content-Type": kind, "Content-Length": str(len(data)), **named}
@@ -44,12 +44,12 @@ def reply(body: object = b"", status: int = 200, kind: str = "application/json",
 
 
 def page(status: int = 200) -> Act:
-    """The HTML of a proxy that has something else to say."""
+    """An HTML page, as a proxy might answer."""
     return reply(b"<html><body><h1>Please log in</h1></body></html>", status, "text/html")
 
 
 def raw(data: bytes) -> Act:
-    """Exactly these bytes, then the end of the connection."""
+    """Send exactly these bytes and close the connection."""
 
     def act(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(data)
@@ -58,19 +58,19 @@ def raw(data: bytes) -> Act:
 
 
 def half(body: object) -> Act:
-    """An answer of which the second half never comes."""
+    """Send the first half of an answer and nothing more."""
     data = json.dumps(body).encode()
     lines = {"Content-Type": "application/json", "Content-Length": str(len(data))}
     return raw(b"HTTP/1.1 200 OK\r\n" + _lines(lines) + data[: len(data) // 2])
 
 
 def hang_up() -> Act:
-    """Nothing, and the connection closed."""
+    """Close the connection without an answer."""
     return raw(b"")
 
 
 def reset() -> Act:
-    """Nothing, and the connection broken."""
+    """Reset the connection without an answer."""
 
     def act(connection: socket.socket, over: threading.Event) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -79,7 +79,7 @@ def reset() -> Act:
 
 
 def silence() -> Act:
-    """Nothing, for as long as the server lives."""
+    """Send nothing while the server runs."""
 
     def act(connection: socket.socket, over: threading.Event) -> None:
         over.wait(30)
@@ -88,7 +88,7 @@ def silence() -> Act:
 
 
 def silent_until_closed(closed: threading.Event) -> Act:
-    """Nothing; `closed` is set once the other side has closed the connection."""
+    """Send nothing, and set `closed` when the client has closed the connection."""
 
     def act(connection: socket.socket, over: threading.Event) -> None:
         connection.settimeout(30)
@@ -99,7 +99,7 @@ def silent_until_closed(closed: threading.Event) -> Act:
 
 
 def drip(status: int = 200) -> Act:
-    """A byte of an answer every hundredth of a second, without an end."""
+    """Send one byte of an endless answer every 10 ms."""
 
     def act(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(f"HTTP/1.1 {status} OK\r\nContent-Type: application/json\r\n\r\n".encode())
@@ -110,7 +110,7 @@ def drip(status: int = 200) -> Act:
 
 
 def after(seconds: float, act: Act) -> Act:
-    """The same, later."""
+    """The same action after a delay."""
 
     def late(connection: socket.socket, over: threading.Event) -> None:
         over.wait(seconds)
@@ -121,7 +121,7 @@ def after(seconds: float, act: Act) -> Act:
 
 @dataclass
 class Server:
-    """Used as a context. Each request takes the next act of the script, the last one stays; with `tls` it speaks HTTPS."""
+    """A context manager. Each request gets the next act of the script, and the last act repeats. With `tls` it speaks HTTPS."""
 
     script: list[Act]
     tls: bool = False
@@ -190,7 +190,7 @@ def _secured(plain: socket.socket) -> ssl.SSLSocket:
 
 
 def _request(connection: socket.socket) -> Request:
-    """The request, read as strictly as a server of the world may read it, and no header twice."""
+    """Read a request strictly. Duplicate headers are an error."""
     strict = h11.Connection(h11.SERVER)
     head, body = _event(strict, connection), b""
     assert isinstance(head, h11.Request)

@@ -1,4 +1,4 @@
-"""A stand-in for api.telegram.org: one bot and one chat, sendMessage with its rules and refusals."""
+"""A local server that imitates sendMessage of api.telegram.org for one bot and chat, with its rules and errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ URL = f"tgram://{TOKEN}/{CHAT}"
 
 
 def refusal(code: int, description: str, status: int | None = None, **parameters: int) -> Act:
-    """How Telegram says no; `status` where the HTTP one differs."""
+    """An error answer of Telegram. `status` is the HTTP status if it differs from the code."""
     body: dict[str, Any] = {"ok": False, "error_code": code, "description": description}
     return reply(body | ({"parameters": parameters} if parameters else {}), code if status is None else status)
 
 
 @dataclass
 class Telegram(Server):
-    """Used as a context. What is in `script` comes first, then it does as Telegram does; `messages` is what the chat shows."""
+    """A context manager. Answers from `script` come first, then it behaves like Telegram. `messages` has the chat's messages."""
 
     script: list[Act] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)

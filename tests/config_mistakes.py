@@ -1,4 +1,4 @@
-"""Configs with slips: a right one, in which a few keys and values were written as people write them who have not read the manual."""
+"""Generates configs with typical mistakes in a few keys and values of a valid config."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ Slip = Callable[[Random, dict[str, Any]], None]
 
 
 def config(seed: int) -> str:
-    """The text of a config with one to four slips, the same for the same seed."""
+    """The text of a config with one to four mistakes, the same for the same seed."""
     random = Random(seed)
     root = deepcopy(random.choice(BASES))
     for _ in range(random.randint(1, 4)):
@@ -207,13 +207,13 @@ def _somewhere(random: Random, root: dict[str, Any]) -> tuple[dict[str, Any], st
 
 
 def _value(random: Random, root: dict[str, Any]) -> None:
-    """A value in another notation, or of another sort."""
+    """Write a value in another notation or as another type."""
     node, key = random.choice([(node, key) for node in _maps(root) for key in node if key in OF])
     node[key] = deepcopy(random.choice(OF[key]))
 
 
 def _letter(random: Random, root: dict[str, Any]) -> None:
-    """A letter of a key left out, doubled or swapped with the next."""
+    """Leave out, double or swap a letter of a key."""
     node, key = _somewhere(random, root)
     at = random.randrange(len(key))
     wrong = random.choice(
@@ -223,13 +223,13 @@ def _letter(random: Random, root: dict[str, Any]) -> None:
 
 
 def _spelling(random: Random, root: dict[str, Any]) -> None:
-    """A key in capitals, with dashes or in one word."""
+    """Write a key in capitals, with dashes or in one word."""
     node, key = _somewhere(random, root)
     _rename(node, key, random.choice((key.upper(), key.replace("_", "-"), key.replace("_", ""), key.title().replace("_", ""))))
 
 
 def _theirs(random: Random, root: dict[str, Any]) -> None:
-    """A key by another system's name, with a value from somewhere in the file."""
+    """Use another system's name for a key."""
     node, key = _somewhere(random, root)
     if random.random() < 0.6:
         _rename(node, key, random.choice(THEIRS))
@@ -238,7 +238,7 @@ def _theirs(random: Random, root: dict[str, Any]) -> None:
 
 
 def _moved(random: Random, root: dict[str, Any]) -> None:
-    """A key in the map above or below its own."""
+    """Move a key to the map above or below its own."""
     node, key = _somewhere(random, root)
     above = [other for other in _maps(root) if any(value is node for value in other.values())]
     below = [value for value in node.values() if isinstance(value, dict) and value is not node[key]]
@@ -247,7 +247,7 @@ def _moved(random: Random, root: dict[str, Any]) -> None:
 
 
 def _lost(random: Random, root: dict[str, Any]) -> None:
-    """A key that is missing."""
+    """Remove a key."""
     node, key = _somewhere(random, root)
     if len(node) > 1:
         del node[key]
@@ -273,7 +273,7 @@ def _written(node: Any, depth: int, random: Random) -> list[str]:
 
 
 def _unquoted(text: str, random: Random) -> str:
-    """The text with one pair of quotes left out."""
+    """The text without one pair of quotes."""
     lines = text.splitlines(keepends=True)
     numbers = [number for number, line in enumerate(lines) if line.count('"') == 2 and not line.startswith('"')]
     if numbers:

@@ -1,4 +1,4 @@
-"""A clock that jumps again and again, by seconds to years in both directions: is every slot accounted for exactly once?"""
+"""Simulates random changes of the system clock by seconds to years and checks that every slot is recorded exactly once."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ cron:
 
 
 @dataclass
-class Jumps:
-    """`Jumps(folder, seed, number).play()`; then `faults` says in words what was lost or doubled, and is empty where all is well."""
+class ClockChanges:
+    """`ClockChanges(folder, seed, number).play()`, then `faults` lists every lost or repeated slot."""
 
     folder: Path
     seed: int
@@ -55,15 +55,15 @@ class Jumps:
     forward: int = 0
     back: int = 0
     down: int = 0
-    longest_gap: float = 0.0  # seconds of elapsed time between two beats, where the clock did not jump ahead between them
+    longest_gap: float = 0.0  # monotonic seconds between two runs without a clock change ahead between them
 
     def play(self) -> None:
         self.chance = random.Random(self.seed)
         self.world = World(self.folder, CONFIG, start=f"{START:%Y-%m-%d %H:%M}")
-        self._excused: list[float] = []  # when the clock jumped ahead or the daemon was down, by the steady clock
+        self._excused: list[float] = []  # monotonic times of clock changes ahead and of downtimes
         self._live(timedelta(hours=1))
         undo: timedelta | None = None
-        mark = 0  # the last row before the last jump
+        mark = 0  # the last record before the last clock change
         for _ in range(self.number):
             by = -undo + self._a_little() if undo else self._far()
             last = self._last_id()
@@ -82,7 +82,7 @@ class Jumps:
 
     @property
     def slots(self) -> Counter[str]:
-        """How many slots the history accounts for, by entry."""
+        """The number of recorded slots, by entry."""
         found: Counter[str] = Counter()
         for row in self._rows():
             found[row["name"]] += row["slots"]
@@ -98,19 +98,19 @@ class Jumps:
 
     @property
     def interval(self) -> float:
-        """The seconds between two beats of the agent whose gaps are measured."""
+        """The interval in seconds of the agent whose gaps are measured."""
         return GRIDS["ops"].total_seconds()
 
     def _far(self) -> timedelta:
-        """A jump of 6 s to 3 years, each order of magnitude as likely as the other; back where it would go too far."""
+        """A random change of 6 s to 3 years, log-uniform, and back if the clock would be too far off."""
         far = timedelta(seconds=round(math.exp(self.chance.uniform(math.log(6), math.log(3 * 365 * 86400))), 3))
         if self.chance.random() < 0.2:
-            far = timedelta(hours=self.chance.choice((1, 2, 24, 48, 24 * 7, 24 * 365)))  # whole intervals of every grid
+            far = timedelta(hours=self.chance.choice((1, 2, 24, 48, 24 * 7, 24 * 365)))  # whole intervals of every entry
         by = self.chance.choice((far, -far))
         return by if EARLIEST < self.world.clock.now + by < LATEST else -by
 
     def _a_little(self) -> timedelta:
-        """A clock that is set right was not exactly right before."""
+        """A small random offset, because a corrected clock was never exactly right."""
         return timedelta(seconds=self.chance.choice((0, 0, 0.4, 1.7, -0.8)))
 
     def _jump(self, by: timedelta) -> None:
@@ -131,7 +131,7 @@ class Jumps:
         self.world.settle()
 
     def _live(self, span: timedelta) -> None:
-        """Let time pass, and see whether the points of each grid that come have one row each."""
+        """Let time pass and check that each slot in it has one record."""
         before = {name: self._entry_row(name) for name in GRIDS}
         last = self._last_id()
         self.world.run(seconds=span.total_seconds())
@@ -139,7 +139,7 @@ class Jumps:
             counted = sum(row["slots"] for row in self._rows(name) if row["id"] > last)
             entry_row = before[name]
             horizon = self.world.clock.now - entry_row.schedule.offset
-            first = entry_row.anchor + (interval if entry_row.kind is Kind.CRON else timedelta())  # a job runs one period later
+            first = entry_row.anchor + (interval if entry_row.kind is Kind.CRON else timedelta())  # jobs start one period later
             expected = _points(first, interval, entry_row.settled_until, horizon)
             if counted != expected:
                 self.faults.append(f"{self.world.clock.now}: {name} has {counted} slots for {expected} points of its grid")
@@ -157,7 +157,7 @@ class Jumps:
         return [dict(row) for row in self.world.store.connection.execute(query, {"name": name})]
 
     def _check_nothing_is_skipped_ahead(self, since: int) -> None:
-        """After a clock that was ahead has been set right, no row that was written meanwhile says that a time to come was missed."""
+        """After a clock that was ahead is set right, no record written during that time marks a future slot as missed."""
         now = self.world.clock.now.timestamp() * 1000
         ahead = [row for row in self._rows() if row["outcome"] == "skipped" and row["slot"] > now and row["id"] > since]
         self.faults += [f"{self.world.clock.now}: {row['name']} is {row['reason']} at a time to come" for row in ahead]
@@ -194,12 +194,12 @@ class Jumps:
 
 
 def _points(first: datetime, interval: timedelta, after: datetime, until: datetime) -> int:
-    """How many points of a grid that begins at `first` lie in (after, until]."""
+    """The number of slots, starting with `first`, in (after, until]."""
     return max(0, (until - first) // interval - max((after - first) // interval, -1))
 
 
 def _named(rule: job_schedules.CronSchedule, first: datetime, count: int) -> Iterator[datetime]:
-    """The times that a row of a schedule stands for: in a row, from the first one on."""
+    """The consecutive slots of a schedule that a record stands for, from the first one on."""
     instant = first - MILLISECOND
     for _ in range(count):
         instant = _next(rule, instant)

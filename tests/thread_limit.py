@@ -1,4 +1,4 @@
-"""A machine that has no thread left, for a moment."""
+"""Simulates a machine that cannot start any more threads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MORE_THAN_THERE_IS = 1 << 46  # bytes; no machine has room for a stack of that size
+MORE_THAN_THERE_IS = 1 << 46  # bytes; too large a stack for any machine
 
 
 @contextmanager
 def no_thread_left() -> Iterator[None]:
-    """Within this no thread of the process can be started, which is a RuntimeError as on a machine at its limit."""
+    """A context in which starting a thread raises RuntimeError, as on a machine at its limit."""
     threading.stack_size(MORE_THAN_THERE_IS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A daemon that is killed again and again: between a message's arrival and the note of it, or at any moment of a busy life."""
+"""Kills a real daemon repeatedly, at any moment or between the acceptance and the recording of a message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOUBT = " state=uncertain"
 
 
 class Receiver:
-    """Accepts every message and answers, until it is told to kill its sender first."""
+    """A server that accepts every message and answers, or first kills the sender if set to do so."""
 
     def __init__(self) -> None:
         self.server = Server([self._act])
@@ -41,7 +41,7 @@ class Receiver:
 
     @property
     def accepted(self) -> list[tuple[str, bytes]]:
-        """The key and the body of each message, as they came."""
+        """The key and body of each message, in the order of arrival."""
         return [(request.headers["idempotency-key"], request.body) for request in self.server.requests]
 
     def _act(self, connection: socket.socket, over: threading.Event) -> None:
@@ -56,14 +56,14 @@ class Receiver:
         reply()(connection, over)
 
 
-class Kills:
-    """`Kills(folder, policy, number).loop()`; then look at `accepted`, `uncertain` and `rows`."""
+class KilledDeliveries:
+    """`KilledDeliveries(folder, policy, number).loop()`, then compare `accepted`, `uncertain` and `rows`."""
 
     def __init__(self, folder: Path, policy: str, number: int) -> None:
         self.folder, self.policy, self.number = folder, policy, number
         self.uncertain = 0
         self.held = 0
-        self.last_life = 0  # doubts by the log of the last life, and by its counter
+        self.last_life = 0  # uncertain deliveries by the log of the last boot and by its counter
         self.metric = 0.0
         self.rows: list[dict[str, Any]] = []
         self.accepted: list[tuple[str, bytes]] = []
@@ -89,7 +89,7 @@ class Kills:
             self.last_life = sum(DOUBT in line for line in it.log[earlier:])
 
     def _settle(self, it: Daemon) -> None:
-        """Nobody kills any more: what is held or waits is sent by hand, and the job makes no more messages."""
+        """Stop killing, resend held and pending messages manually, and stop the job that makes messages."""
         it.do("pause", "tick")
         it.until(lambda: not it.json("status")["queue"]["running"])
         self.held = sum(each["state"] == "held" for each in it.json("outbox", "--limit", "10000"))
@@ -102,7 +102,7 @@ class Kills:
 
     @property
     def bodies(self) -> dict[str, set[bytes]]:
-        """What was sent under each key."""
+        """The bodies sent with each key."""
         found: dict[str, set[bytes]] = {}
         for key, body in self.accepted:
             found.setdefault(key, set()).add(body)
@@ -110,16 +110,16 @@ class Kills:
 
     @property
     def repeats(self) -> Counter[str]:
-        """How often each key came once more."""
+        """The number of repetitions of each key."""
         return Counter({key: count - 1 for key, count in Counter(key for key, _ in self.accepted).items() if count > 1})
 
     @property
     def lost(self) -> list[dict[str, Any]]:
-        """Runs that had something to say which never arrived."""
+        """The runs whose message never arrived."""
         return [row for row in self.rows if row["delivery"]["state"] not in ("none", "delivered")]
 
     def check(self) -> None:
-        """The promise: nothing is lost, a repeat is the same message under the same key, and each doubt is counted."""
+        """Check that nothing is lost, that a repetition has the same key and body, and that each uncertain delivery is counted."""
         told = [row for row in self.rows if row["delivery"]["state"] != "none"]
         assert self.lost == []
         assert len(self.bodies) == len(told) >= self.number
@@ -128,7 +128,7 @@ class Kills:
         assert self.metric == self.last_life
         if self.policy == "hold":
             assert self.held == self.uncertain
-            assert set(self.repeats.values()) == {1}  # each by hand
+            assert set(self.repeats.values()) == {1}  # each manually
 
 
 STORM = """\
@@ -144,23 +144,23 @@ agents:
 cron:
   tick: {{every: 1s, command: "date +%s.%N", deliver: hook}}
 """
-SENDERS = 40  # wakes of one sender may merge while they wait, so that each has time until it is its turn again
-A_SECOND = 1000  # milliseconds, as the database has them
+SENDERS = 40  # many senders, because waiting wakes of one sender are merged
+A_SECOND = 1000  # milliseconds, as in the database
 
 
-class Storm:
-    """A daemon that beats, works, is woken and delivers every second, killed at any moment again and again.
+class KilledDaemon:
+    """A daemon with runs, jobs, wakes and deliveries every second that is killed repeatedly at random moments.
 
-    `Storm(folder, number, chance).play()`; then `lost` and `doubled` say in words what was, and are empty where all is well.
+    `KilledDaemon(folder, number, chance).play()`, then `lost` and `doubled` list what was lost and repeated.
     """
 
     def __init__(self, folder: Path, number: int, chance: random.Random) -> None:
         self.folder, self.number, self.chance = folder, number, chance
         self.lost: list[str] = []
         self.doubled: list[str] = []
-        self.counted: Counter[str] = Counter()  # what there was of each kind
-        self.repeats = 0  # messages that came once more under their key
-        self._accepted: list[str] = []  # the marks of the wakes that a daemon has taken
+        self.counted: Counter[str] = Counter()  # the number of events of each kind
+        self.repeats = 0  # messages repeated with their key
+        self._accepted: list[str] = []  # the tokens of the wakes that a daemon has accepted
 
     def play(self) -> None:
         tokens = ", ".join(f'k{each}: {{value: "{_token(each)}", may: [wake]}}' for each in range(SENDERS))
@@ -188,7 +188,7 @@ class Storm:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._wake(url)
-            time.sleep(max(0.0, min(self.chance.uniform(0.2, 0.6), until - time.monotonic())))  # a real daemon goes on meanwhile
+            time.sleep(max(0.0, min(self.chance.uniform(0.2, 0.6), until - time.monotonic())))  # the daemon goes on
 
     def _wake(self, url: str) -> None:
         number = len(self._accepted)
@@ -198,14 +198,14 @@ class Storm:
             self._accepted.append(f"mark-{number};")
 
     def _come_to_rest(self, it: Daemon) -> None:
-        """Nobody kills any more, and nobody wakes: what was taken is told, what was said arrives, and then slots are none of ours."""
+        """Stop killing and waking, until all accepted wakes and messages are delivered."""
         it.until(lambda: not any(entry["wakes_waiting"] for entry in it.json("status")["entries"]))
         it.do("pause", "--all")
         it.until(lambda: not it.json("status")["queue"]["running"] and not it.json("status")["queue"]["retrying"])
         it.until(lambda: not any(box["pending"] for box in it.json("status")["outbox"]))
 
     def _look_at_slots(self, db: sqlite3.Connection) -> None:
-        """Each point of the two grids up to where they are accounted for has one row, its own or one with others."""
+        """Check that each slot of the two entries up to their next one is in exactly one record."""
         for name, trigger, first in (("ops", "interval", 0), ("tick", "every", A_SECOND)):
             anchor, settled = db.execute("select anchor, settled_until from entry where name = ?", (name,)).fetchone()
             due = (settled - anchor - first) // A_SECOND + 1

@@ -1,4 +1,4 @@
-"""An agent's heartbeat as the config gives it where nothing else is said."""
+"""The spec of an agent's heartbeat with all defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that some tests need and not every machine has: the marks that skip those tests, and what is said of them at the end."""
+"""Programs that some tests need: marks that skip these tests without them, and the summary of what was skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Where to get each program from; Prometheus' own archive has Alertmanager under its own name.
+# Where to get each program. The Prometheus project's archive names Alertmanager differently.
 PACKAGES = {
     "promtool": "apt-get install prometheus",
     "prometheus": "apt-get install prometheus",
@@ -24,18 +24,18 @@ OTHER_NAMES = {"prometheus-alertmanager": "alertmanager"}
 
 
 def find(tool: str) -> str | None:
-    """The path of a program; None where it is not installed."""
+    """The path of a program. None if it is not installed."""
     return shutil.which(tool) or shutil.which(OTHER_NAMES.get(tool, tool))
 
 
 def needs(*tools: str) -> pytest.MarkDecorator:
-    """The mark of tests that cannot be run without these programs."""
+    """The pytest mark of tests that need these programs."""
     missing = [tool for tool in tools if not find(tool)]
     return pytest.mark.skipif(bool(missing), reason=_lacks(missing))
 
 
 def need(tool: str) -> str:
-    """The path of a program; without it the test that asks is skipped."""
+    """The path of a program. Skips the calling test if it is missing."""
     return find(tool) or pytest.skip(_lacks([tool]))
 
 
@@ -44,7 +44,7 @@ def _lacks(tools: list[str]) -> str:
 
 
 def not_tested(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What to print of tests that were skipped, given each one's name and reason: a line for each reason, most tests first."""
+    """The summary of skipped tests from their names and reasons: a line per reason, most tests first."""
     names: dict[str, set[str]] = defaultdict(set)
     for name, reason in skipped:
         names[reason.removeprefix("Skipped: ")].add(name)
@@ -58,5 +58,5 @@ def not_tested(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def is_worker() -> bool:
-    """Whether these tests are a part that the run as a whole reports on."""
+    """Whether this process is an xdist worker, whose controller prints the summary."""
     return "PYTEST_XDIST_WORKER" in os.environ

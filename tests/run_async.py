@@ -1,4 +1,4 @@
-"""Runs a coroutine to its end for tests that are plain functions, with a real HTTP client where one is needed."""
+"""Runs coroutines from synchronous tests, with a real HTTP client where needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIRECT = Network(proxy="none")
 
 
 def waited(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """`work` as a plain function, which waits in its caller's thread."""
+    """`work` as a synchronous function."""
 
     @wraps(work)
     def done(*args: P.args, **more: P.kwargs) -> T:
@@ -38,24 +38,24 @@ def client(network: Network = DIRECT, **more: Any) -> HttpClient:
 
 
 async def with_http(work: Callable[[HttpClient], Coroutine[Any, Any, T]], network: Network = DIRECT, **more: Any) -> T:
-    """What `work` gives with a client of its own, which is closed behind it."""
+    """Run `work` with its own HTTP client and close the client."""
     async with client(network, **more) as http:
         return await work(http)
 
 
 def post(url: str, headers: dict[str, str], body: bytes, seconds: float, **more: Any) -> HttpReply:
-    """One request of a runner, by a client of its own."""
+    """Send one request of a runner with its own client."""
     return asyncio.run(with_http(lambda http: http.post(url, headers, body, seconds), **more))
 
 
 def asked(run: AgentRequest, runner: Any, start: StartProcess | None = None, **more: Any) -> Any:
-    """What an agent answers by its runner."""
+    """Call an agent through its runner and return the answer."""
     start = start or Children("test").start
     return asyncio.run(with_http(lambda http: runners.call_agent(run, runner, Resources(start, http)), **more))
 
 
 def decided(run: AgentRequest, runner: Any, **more: Any) -> Any:
-    """What a model decides."""
+    """Call a model for a decision and return it."""
     return asyncio.run(with_http(lambda http: runners.request_decision(run, runner, http), **more))
 
 

@@ -1,6 +1,6 @@
-"""Power cuts: what a daemon writes is watched call by call, and each cut keeps of it what a disk may keep.
+"""Simulates power cuts: traces every write of a daemon and derives the files that a cut at any point may leave.
 
-A disk keeps what was synced. Of what was written since, each 512 bytes may be there or not, in any order, as after a cut in the
+Synced data survives. Of the data written since the last sync, any subset of 512-byte sectors may survive, as after a cut in the
 middle of it (the model of SQLite's own crash tests, sqlite.org/testing.html, section 3.2).
 """
 
@@ -31,7 +31,7 @@ agents:
 
 @dataclass(frozen=True)
 class Step:
-    """One call: a write or a truncation (`data` None) of a file, its sync (`at` None), or what the daemon told as done."""
+    """One call: a write, a truncation (`data` None) or a sync (`at` None) of a file, or the report of finished runs."""
 
     file: str
     at: int | None = None
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass
 class Disk:
-    """What a disk surely holds of each file, and what was done to it since its last sync."""
+    """The synced content of each file and the calls since its last sync."""
 
     synced: dict[str, bytearray] = field(default_factory=dict)
     since: dict[str, list[Step]] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Disk:
             _apply(self.synced.setdefault(step.file, bytearray()), earlier, lambda: True)
 
     def settle(self) -> None:
-        """All is synced, and the journals of a file in the making are gone."""
+        """Treat all data as synced and drop the journals of unfinished files."""
         for file in list(self.since):
             self.take(Step(file))
         self.synced = {name: content for name, content in self.synced.items() if not name.endswith("-journal")}
 
     def after_a_cut(self, chance: random.Random) -> dict[str, bytes]:
-        """The files as they may be found: of each unsynced call all, nothing, or some of its sectors."""
+        """The files as a cut may leave them: all, none or some sectors of each unsynced call."""
         found = {name: bytearray(content) for name, content in self.synced.items()}
         for name, steps in self.since.items():
             for step in steps:
@@ -70,7 +70,7 @@ class Disk:
 
 
 def watched(folder: Path, synchronous: str) -> list[Step]:
-    """All that a daemon writes in some hours, in order, from its first moment on."""
+    """All writes of a daemon over some hours from its start, in order."""
     trace = folder / "trace"
     command = [*STRACE, "-o", str(trace), sys.executable, __file__, str(folder), synchronous]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -80,7 +80,7 @@ def watched(folder: Path, synchronous: str) -> list[Step]:
 
 
 def cuts(steps: list[Step], number: int, chance: random.Random) -> Iterator[tuple[dict[str, bytes], set[int]]]:
-    """The files as so many cuts leave them, each with the runs that the daemon had told of as done by then."""
+    """The files after this many cuts, each with the runs reported as done by then."""
     disk, told = Disk(), set[int]()
     begun = next(place for place, step in enumerate(steps) if step.file == TOLD)
     ended = max(place for place, step in enumerate(steps) if step.file == TOLD)
@@ -107,8 +107,8 @@ def _steps(line: str) -> Iterator[Step]:
         yield Step(TOLD, 0, _plain(written[1]))
         return
     path = Path(_plain(file).decode())
-    if path.name.startswith("heartbeatd.db") and not path.name.endswith("-shm"):  # that one is made anew at each start
-        yield from _of_file(name, path.name.replace(".new", ""), given)  # it is made beside its place
+    if path.name.startswith("heartbeatd.db") and not path.name.endswith("-shm"):  # recreated at each start
+        yield from _of_file(name, path.name.replace(".new", ""), given)  # created under a temporary name
 
 
 def _of_file(name: str, file: str, given: str | None) -> Iterator[Step]:
@@ -141,7 +141,7 @@ def _apply(content: bytearray, step: Step, keeps) -> None:
 
 
 def _write(folder: Path, synchronous: str) -> None:
-    """A daemon's hours; after each turn it tells which runs it has booked."""
+    """Simulate a daemon for some hours and report the recorded runs after each tick."""
     from world import World
 
     world = World(folder, YAML, scripts={"a1": lambda call: f"ALERT at {call.at}"})

@@ -1,4 +1,4 @@
-"""The shipped dashboard and rules as tests read them: which queries they ask, and which series those name."""
+"""Reads the shipped dashboard and alert rules: their queries, and the metrics in these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRAFANA = Path(__file__).parents[1] / "grafana"
 BOARD = GRAFANA / "dashboards" / "fleet.json"
 RULES = GRAFANA / "prometheus" / "rules.yml"
 
-# Metrics that are not built yet: their panels and rules are here before them.
+# Planned metrics that already have panels and rules.
 COMING: set[str] = set()
 
 
@@ -24,7 +24,7 @@ def board() -> dict[str, Any]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those that ask something; a row only has a title."""
+    """The panels with queries. Rows of the dashboard only have a title."""
     return [panel for panel in board()["panels"] if panel["type"] != "row"]
 
 
@@ -37,18 +37,18 @@ def rules() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Every query of the dashboard under the title of its panel."""
+    """Every query of the dashboard with the title of its panel."""
     for panel in panels():
         for target in panel["targets"]:
             yield panel["title"], target["expr"]
 
 
 def metrics(expr: str) -> set[str]:
-    """The names of the metrics in a query; a histogram's under the one that is declared."""
+    """The metrics in a query. The series of a histogram count under its declared name."""
     return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"heartbeatd_\w+", expr)}
 
 
 def asked(expr: str, *, window: str, span: str) -> str:
-    """A query of the dashboard as Grafana sends it with everything chosen, over such windows."""
+    """A query as Grafana sends it with all variables selected, for these windows."""
     chosen = expr.replace("$__rate_interval", window).replace("$__range", span)
     return re.sub(r"\$(instance|kind|name)\b", ".*", chosen)
