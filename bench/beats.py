@@ -69,7 +69,7 @@ def ours(port: int, beats: int, report: Callable[[], None]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), port, beats), dict(os.environ), listen=False)
-        app.warm_runners(daemon.settings)
+        app.import_runner_libraries(daemon.settings)
         daemon.engine.start_boot(app.read_clocks(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
         report()
         for _ in range(ROUNDS):

@@ -209,8 +209,8 @@ class Daemon:
         ):
             signal.signal(number, handler)
         survivors = startup.end_orphans(self.store)
-        warm_runners(self.settings)
-        threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
+        import_runner_libraries(self.settings)
+        threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.start_boot(read_clocks(), boot, survivors, at_once=at_once)
         listens = self._server.url if self._server else None
@@ -218,7 +218,7 @@ class Daemon:
         log_event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
         self._systemd.report_ready()
 
-    def warm_up(self) -> None:
+    def prepare_lanes(self) -> None:
         """Create the lock files of the lanes: for a thousand agents this takes half a second, which no run should wait for."""
         gc.collect()
         gc.freeze()  # objects that exist by now stay, so the garbage collector need not walk through them during a burst of runs
@@ -280,12 +280,12 @@ class Daemon:
         """A reload waits for the engine, so the engine's thread must not wait for it."""
         if self._reload_wanted:
             self._reload_wanted = False
-            threading.Thread(target=self._reload, name="reload", daemon=True).start()
+            threading.Thread(target=self._reload_config, name="reload", daemon=True).start()
 
     def _on_config_change(self) -> None:
-        self._reload(doubt=True)
+        self._reload_config(doubt=True)
 
-    def _reload(self, *, doubt: bool = False) -> None:
+    def _reload_config(self, *, doubt: bool = False) -> None:
         with self._systemd.report_reload(time.monotonic()):
             try:
                 self.reloader.reload(doubt=doubt)
@@ -313,7 +313,7 @@ class Daemon:
         self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
 
 
-def warm_runners(settings: Settings) -> None:
+def import_runner_libraries(settings: Settings) -> None:
     """Import what the runners of these settings need, so that it does not count as a run's time."""
     beats = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
@@ -322,7 +322,7 @@ def warm_runners(settings: Settings) -> None:
 
 def _load_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
     loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job))
-    warm_runners(loaded.settings)
+    import_runner_libraries(loaded.settings)
     return loaded
 
 

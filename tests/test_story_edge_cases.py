@@ -16,7 +16,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import LOOKS_AT_ONCE, ClockReading
+from scheduler.engine.loop import MAX_ENTRIES_PER_TICK, ClockReading
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.engine.requests import RunJob, WakeAgent
 from scheduler.engine.tick import Tick
@@ -520,7 +520,7 @@ def test_one_tick_handles_a_limited_number_of_due_entries(tmp_path: Path) -> Non
     world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
     world.clock.advance(timedelta(hours=5, minutes=15))  # all missed, older than their grace
     world.engine.tick(world.clock.read())
-    assert len(world.records()) == LOOKS_AT_ONCE < count
+    assert len(world.records()) == MAX_ENTRIES_PER_TICK < count
     world.settle()
     assert len(world.records()) == count
     world.store.close()

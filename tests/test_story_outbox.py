@@ -12,7 +12,7 @@ from world import Delayed, MakeWorld, World
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import LOOKS_AT_ONCE
+from scheduler.engine.loop import MAX_ENTRIES_PER_TICK
 from scheduler.engine.requests import DropMessage, ResendMessage
 from scheduler.store import outbox
 
@@ -282,12 +282,14 @@ def test_runs_and_messages_that_wait_for_capacity_are_not_stalls(
 
 
 def test_more_due_entries_than_one_tick_handles_are_one_stall(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
-    jobs = "".join(f'  job{number}: {{schedule: "0 8 * * *", command: measure}}\n' for number in range(2 * LOOKS_AT_ONCE + 1))
+    jobs = "".join(
+        f'  job{number}: {{schedule: "0 8 * * *", command: measure}}\n' for number in range(2 * MAX_ENTRIES_PER_TICK + 1)
+    )
     world = make_world("limits: {concurrency: 1000}\ncron:\n" + jobs, start="2026-03-02 07:59")
     world.settle()
     world.clock.advance(timedelta(minutes=1, seconds=30))
     world.run(minutes=1)
-    assert len(world.records(outcome="ok")) == 2 * LOOKS_AT_ONCE + 1
+    assert len(world.records(outcome="ok")) == 2 * MAX_ENTRIES_PER_TICK + 1
     assert caplog.text.count("stalled") == 1
 
 

@@ -370,7 +370,7 @@ def test_setting_the_clock_ahead_causes_no_burst_of_runs(make_world: MakeWorld, 
     world.clock.now += timedelta(hours=hours)
     world.run(minutes=10)
     assert len(world.calls) <= 2
-    assert world.engine.health.jumps == {"forward": 1, "backward": 0}
+    assert world.engine.health.clock_changes == {"forward": 1, "backward": 0}
 
 
 @pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(minutes=47, seconds=13), timedelta(days=3)])

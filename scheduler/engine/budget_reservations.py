@@ -16,7 +16,7 @@ from scheduler.store import spend
 from scheduler.store.transaction import Transaction
 
 # Who answers so has not taken the question up, and takes no money for it.
-REFUSED = frozenset(
+UNCHARGED_FAILURES = frozenset(
     {
         Failure.AUTH,
         Failure.PAYMENT,
@@ -28,7 +28,7 @@ REFUSED = frozenset(
     }
 )
 
-MILLION = 1_000_000
+TOKENS_PER_PRICE = 1_000_000
 
 
 def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
@@ -43,7 +43,7 @@ def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     accounts = _budget_days(tick.tx, claim.entry, allowance)
     lacking = _first_shortage(tick.tx, accounts, most)
     if lacking is not None:
-        return replace(claim, over_budget=lacking.said)
+        return replace(claim, over_budget=lacking.description)
     for account, budget in accounts:
         spend.reserve_amount(tick.tx, account, budget, most)
     spend.record_charge(tick.tx, claim.run_id, most)
@@ -54,8 +54,8 @@ def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
 class Shortage:
     """Why an attempt has no room in a budget, in words, and when the day of that is over."""
 
-    said: str
-    ends: datetime
+    description: str
+    ends_at: datetime
 
 
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
@@ -108,7 +108,7 @@ def _first_shortage(tx: Transaction, accounts: list[tuple[BudgetDay, Budget]], m
     """Of several, the one that lasts longest."""
     spent = [(account, budget, spend.spent_on_day(tx.db, account)) for account, budget in accounts]
     short = [_describe_shortage(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
-    return max(short, key=lambda each: each.ends, default=None)
+    return max(short, key=lambda each: each.ends_at, default=None)
 
 
 def _describe_shortage(account: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
@@ -136,7 +136,7 @@ def _called_no_model(result: AttemptResult) -> bool:
 def _amount_of_call(tick: Tick, most: Amount, call: Call) -> Amount | None:
     """What a call took; None where nobody said it, or said what cannot be: that a model read and wrote nothing."""
     if call.tokens is None and call.cost_usd is None:
-        return NO_USAGE if call.not_sent or call.failure in REFUSED else None
+        return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else None
     tokens = call.tokens.total if call.tokens else 0
     usd = call_cost(tick.plan.settings.prices, call)
     says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
@@ -159,4 +159,4 @@ def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
         tokens.cache_read * price.cache_read,
         tokens.cache_write * price.cache_write,
     )
-    return agent_json.parse_cost(sum(parts) / MILLION)
+    return agent_json.parse_cost(sum(parts) / TOKENS_PER_PRICE)

@@ -42,7 +42,7 @@ def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
     claim = _make_claim(tick, entry, entry_row, run, ())
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
-    return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=str(shut_off) if shut_off else None)
+    return replace(claim, over_budget=lacking.description if lacking else None, breaker_open=str(shut_off) if shut_off else None)
 
 
 def next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:

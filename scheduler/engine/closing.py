@@ -30,8 +30,8 @@ from scheduler.store import breakers, checklist_items, entries, outbox, runs, se
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
-LONGEST_DELAY = timedelta(seconds=30)
-SPENT = "its budget leaves no other attempt"
+LONGEST_RETRY_DELAY = timedelta(seconds=30)
+BUDGET_SPENT_TEXT = "its budget leaves no other attempt"
 
 
 def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
@@ -98,7 +98,7 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
 def _error_text(run: OpenRun, *, spent: bool) -> str:
     if not spent:
         return run.error or "there was no time left to try it again"
-    return f"{run.error}; {SPENT}" if run.error else SPENT
+    return f"{run.error}; {BUDGET_SPENT_TEXT}" if run.error else BUDGET_SPENT_TEXT
 
 
 def _reason_of_last_attempt(run: OpenRun) -> Failure | Reason:
@@ -116,7 +116,7 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
     if not result.transient or used > claim.entry.retries or breakers.has_open_breaker(tick.tx, claim.entry):
         return result, None
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:
-        return replace(result, error=f"{result.error}; {SPENT}" if result.error else SPENT), None
+        return replace(result, error=f"{result.error}; {BUDGET_SPENT_TEXT}" if result.error else BUDGET_SPENT_TEXT), None
     at = tick.now + max(_retry_delay(tick, used), result.retry_after or timedelta())
     if entry_row.state != "active" or entry_row.paused or not _retry_fits(claim.entry, entry_row, claim.slot, tick.now, at):
         return replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT), None
@@ -125,7 +125,7 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
 
 def _retry_delay(tick: Tick, used: int) -> timedelta:
     """1 s, 2 s, 4 s, ... at most 30 s, each up to a quarter shorter or longer."""
-    return min(LONGEST_DELAY, timedelta(seconds=2 ** min(used - 1, 10))) * tick.chance.uniform(0.75, 1.25)
+    return min(LONGEST_RETRY_DELAY, timedelta(seconds=2 ** min(used - 1, 10))) * tick.chance.uniform(0.75, 1.25)
 
 
 def _retry_fits(entry: Entry, entry_row: EntryRow, slot: datetime, now: datetime, at: datetime) -> bool:
@@ -189,7 +189,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
         checklist_items.record_checked_items(tick.tx, claim, result)
     if result.outcome is Outcome.ASYNC:
         checklist_items.save_pending_items(tick.tx, claim, result)
-    noted = _with_outcome(tick.tx, entry_row, claim, result, told=bool(fresh))
+    noted = _record_outcome(tick.tx, entry_row, claim, result, told=bool(fresh))
     _settle_wakes(tick, noted, claim, result)
     for wake in entry.wakes_caused_by(claim, result):
         _request_wake(tick, wake)
@@ -223,7 +223,7 @@ def _drop_wakes_if_inactive(tx: Transaction, entry_row: EntryRow) -> None:
         wakes.expire_wakes_of_entry(tx, entry_row.kind, entry_row.name)
 
 
-def _with_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, *, told: bool) -> EntryRow:
+def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, *, told: bool) -> EntryRow:
     """What the standing row remembers of its runs; a slot that was skipped is no run."""
     if result.outcome is Outcome.SKIPPED:
         return entry_row

@@ -20,8 +20,8 @@ from scheduler.system.log import log_event
 from scheduler.work import plan as plans
 from scheduler.work.plan import Diff, Plan
 
-ANSWER_WITHIN = 30.0  # seconds
-MANY = 4  # entries from which on a file that loses more than half of them is doubted
+ANSWER_TIMEOUT = 30.0  # seconds
+MIN_ENTRIES_TO_DOUBT = 4  # entries from which on a file that loses more than half of them is doubted
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Reloader:
     """Loads the file, makes a plan of it, and has the engine adopt it. Safe to call from any thread but the engine's."""
 
     def __init__(
-        self, load: Callable[[], LoadedConfig], in_force: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
+        self, load: Callable[[], LoadedConfig], current_plan: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
     ) -> None:
         self._load = load
-        self._in_force = in_force
+        self._current_plan = current_plan
         self._inbox = inbox
         self._clock = clock
         self._one_at_a_time = threading.Lock()
-        self._refused: tuple[str | None, str] | None = None  # what was refused last, and why
+        self._last_rejection: tuple[str | None, str] | None = None  # what was refused last, and why
         self.reload_state = ReloadState(successful=True, succeeded_at=clock())
 
     def reload(self, *, dry: bool = False, doubt: bool = False) -> Reloaded:
@@ -63,15 +63,15 @@ class Reloader:
     def _reload(self, *, dry: bool, doubt: bool) -> Reloaded:
         loaded = self._load()
         new = plans.make(loaded.settings)
-        change = plans.diff(self._in_force().settings, new.settings)
+        change = plans.diff(self._current_plan().settings, new.settings)
         if doubt:
-            _check_removals(self._in_force(), change)
-        warnings = (*map(str, loaded.warnings), *_restart_warnings(self._in_force().settings, new.settings))
+            _check_removals(self._current_plan(), change)
+        warnings = (*map(str, loaded.warnings), *_restart_warnings(self._current_plan().settings, new.settings))
         if dry:
             return Reloaded(change, warnings)
         # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
         adopted = self._adopt_plan(new)
-        self.reload_state, self._refused = ReloadState(successful=True, succeeded_at=self._clock()), None
+        self.reload_state, self._last_rejection = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in adopted.lines():
             log_event(logging.INFO, "reload", change=line)
         for warning in warnings:
@@ -80,23 +80,23 @@ class Reloader:
 
     def _adopt_plan(self, new: Plan) -> Diff:
         try:
-            adopted: Diff = self._inbox.submit(AdoptPlan(new)).result(ANSWER_WITHIN)
+            adopted: Diff = self._inbox.submit(AdoptPlan(new)).result(ANSWER_TIMEOUT)
         except NoAnswer as error:
             raise Refused("no_answer", "the database could not be written; the config will be taken once it can be") from error
         return adopted
 
     def _report_rejection(self, error: ConfigError | Refused) -> None:
         """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
-        before, self._refused = self._refused, (hash_of_file(self._in_force().settings.path), str(error))
+        before, self._last_rejection = self._last_rejection, (hash_of_file(self._current_plan().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
         self._inbox.submit(NoteRejectedConfig(str(error)))
         for line in str(error).splitlines():
-            log_event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)
+            log_event(logging.DEBUG if before == self._last_rejection else logging.ERROR, "reload_refused", problem=line)
 
 
 def _check_removals(in_force: Plan, change: Diff) -> None:
     had = len(in_force.entries)
-    if had >= MANY and len(change.removed) * 2 > had:
+    if had >= MIN_ENTRIES_TO_DOUBT and len(change.removed) * 2 > had:
         raise Refused(
             "too_much_removed",
             f"the changed file removes {len(change.removed)} of {had} entries; if that is meant, say `heartbeatd reload`",

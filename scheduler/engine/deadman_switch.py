@@ -16,8 +16,8 @@ from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
 from scheduler.work.executor import Done, Executor
 
-A_MOMENT = 1.0  # seconds
-TOTAL = 10.0  # seconds that one ping may take
+SHORTEST_WAIT = 1.0  # seconds
+PING_TIMEOUT = 10.0  # seconds that one ping may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +35,34 @@ class Pinger:
     `tell` hears when pings stop arriving (why), and when they arrive again (None).
     """
 
-    def __init__(self, pings: Executor[Ping, DeliveryResult], health: EngineHealth, tell: Callable[[str | None], object]) -> None:
+    def __init__(
+        self, pings: Executor[Ping, DeliveryResult], health: EngineHealth, on_change: Callable[[str | None], object]
+    ) -> None:
         self._executor = pings
         self._health = health
         self._problem: str | None = None
-        self._tell = tell
+        self._on_change = on_change
         self._switch: Deadman | None = None
-        self._due = 0.0
-        self._written = False  # whether any turn since the last ping could be written down
+        self._next_ping_at = 0.0
+        self._has_committed = False  # whether any turn since the last ping could be written down
         self._number = 0
 
-    def ping_if_due(self, steady: float, switch: Deadman | None) -> float | None:
+    def ping_if_due(self, monotonic: float, switch: Deadman | None) -> float | None:
         """Ping if it is time; gives in how many seconds to be asked again, None where there is no switch.
 
         A success says that the engine could write down a turn since the last ping, a fail that it could not. The first
         ping of a switch is a start.
         """
         self._collect_results()
-        self._written = self._written or self._health.problem is None
+        self._has_committed = self._has_committed or self._health.problem is None
         if switch != self._switch:
-            self._switch, self._due = switch, steady + A_MOMENT
+            self._switch, self._next_ping_at = switch, monotonic + SHORTEST_WAIT
             self._report_problem(None)
             self._start_ping("start")
-        elif switch is not None and steady >= self._due and not self._executor.inflight():
-            self._start_ping("success" if self._written else "fail")
-            self._written, self._due = False, steady + switch.every.total_seconds()
-        return None if switch is None else max(self._due - steady, A_MOMENT)
+        elif switch is not None and monotonic >= self._next_ping_at and not self._executor.inflight():
+            self._start_ping("success" if self._has_committed else "fail")
+            self._has_committed, self._next_ping_at = False, monotonic + switch.every.total_seconds()
+        return None if switch is None else max(self._next_ping_at - monotonic, SHORTEST_WAIT)
 
     def _start_ping(self, beat: Beat) -> None:
         if self._switch is not None:
@@ -87,11 +89,13 @@ class Pinger:
     def _report_problem(self, problem: str | None) -> None:
         """Pings arrive, or they do not; of a switch that is new nothing is known."""
         if (problem is None) != (self._problem is None):
-            self._tell(problem)
+            self._on_change(problem)
         self._problem = problem
 
 
 async def send_ping(ping: Ping, http: HttpClient) -> DeliveryResult:
     """Send one ping; waits for at most ten seconds, and raises nothing of the network."""
     switch = ping.switch
-    return await deadman_ping.send(switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, TOTAL))
+    return await deadman_ping.send(
+        switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, PING_TIMEOUT)
+    )

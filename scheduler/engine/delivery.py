@@ -24,10 +24,10 @@ from scheduler.system.file_limits import is_scarcity
 from scheduler.system.process import Children
 from scheduler.work.executor import Done
 
-AT_ONCE = 8  # messages under way
-SHARE = 4  # of one channel, so that one that hangs does not hold up the others
-LONGEST_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
-ONCE_MORE = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
+MAX_SENDING = 8  # messages under way
+MAX_SENDING_PER_CHANNEL = 4  # of one channel, so that one that hangs does not hold up the others
+LONGEST_CHANNEL_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
+UNCERTAIN_RETRY_DELAY = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Delivery:
 def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
     deliveries = []
-    for message in outbox.claim_due_messages(tick.tx, AT_ONCE, SHARE, _count_by_channel(under_way)):
+    for message in outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way)):
         channel = tick.plan.settings.channels.get(message.channel)
         if channel is None or channel.needs_target != bool(message.recipient):
             outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
@@ -53,9 +53,9 @@ def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
     """When the next message can be sent; None while there is no room for any."""
     busy = _count_by_channel(under_way)
-    if busy.total() >= AT_ONCE:
+    if busy.total() >= MAX_SENDING:
         return None
-    return outbox.next_due_at(tx.db, [channel for channel, count in busy.items() if count >= SHARE])
+    return outbox.next_due_at(tx.db, [channel for channel, count in busy.items() if count >= MAX_SENDING_PER_CHANNEL])
 
 
 def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
@@ -77,7 +77,7 @@ def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> No
     elif sent.state == "uncertain":
         _settle_uncertain(tx, message, channel, sent.error)
     else:
-        outbox.retry_message_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
+        outbox.retry_message_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_CHANNEL_WAIT))
 
 
 def _retry_if_unsent(surprise: BaseException | None) -> DeliveryResult | None:
@@ -117,7 +117,7 @@ def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel,
     if registry.kind_of(channel).detects_repeats:
         outbox.mark_message_uncertain(tx, message, error, resend=resend)
     else:
-        outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=ONCE_MORE)
+        outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=UNCERTAIN_RETRY_DELAY)
 
 
 def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> str:
@@ -141,7 +141,7 @@ def _to_message(message: OutboxMessage) -> Message:
     )
 
 
-TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
+TEST_MESSAGE_TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
 
 
 def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
@@ -171,7 +171,7 @@ async def _send_on_new_client(channel: Channel, network: Network, now: datetime)
         slot=now,
         part=1,
         parts=1,
-        text=TEXT,
+        text=TEST_MESSAGE_TEXT,
         title="heartbeatd",
     )
     async with HttpClient(lambda: network) as http:

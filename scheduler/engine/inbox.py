@@ -63,7 +63,7 @@ class Inbox:
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._queue: SimpleQueue[PendingRequest] = SimpleQueue()
-        self._held: list[PendingRequest] = []
+        self._unanswered: list[PendingRequest] = []
 
     def submit(self, request: Request) -> Future[Any]:
         """Put a request in; the future holds its answer, or the Refused that it met."""
@@ -76,12 +76,12 @@ class Inbox:
         """All requests that are not answered yet, in the order in which they came."""
         while True:
             try:
-                self._held.append(self._queue.get_nowait())
+                self._unanswered.append(self._queue.get_nowait())
             except Empty:
-                return list(self._held)
+                return list(self._unanswered)
 
-    def reply_to(self, asked: list[PendingRequest]) -> None:
+    def reply_to(self, requests: list[PendingRequest]) -> None:
         """Reply to requests whose turn was committed."""
-        for each in asked:
+        for each in requests:
             each.send_reply()
-        del self._held[: len(asked)]
+        del self._unanswered[: len(requests)]

@@ -19,12 +19,12 @@ from scheduler.store.incidents import CHANNEL, Incident
 from scheduler.store.outbox import Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
 
-MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
+MAX_ERRORS_REPORTED = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
 
-CHAIN = tuple(Skip)  # in the order in which a beat is checked
+CHECK_ORDER = tuple(Skip)  # in the order in which a beat is checked
 
 # What one and the same check may say: where it says something else, it does not say the first any more.
-CHECKS = (
+SAME_CHECK = (
     {Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE},
     {Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED},
 )
@@ -62,7 +62,7 @@ def note_dead_messages(tick: Tick) -> None:
 
 def _is_failure(result: AttemptResult) -> bool:
     if result.outcome is Outcome.SKIPPED:
-        return result.reason in notices.WHY
+        return result.reason in notices.SKIP_EXPLANATIONS
     return result.outcome in FAILURES and result.reason is not Reason.CANCELLED
 
 
@@ -71,7 +71,7 @@ def _ends_incident(tx: Transaction, claim: Claim, result: AttemptResult) -> bool
     if not isinstance(result.reason, Skip):
         return result.outcome in ANSWERED
     was = incidents.find_incident(tx.db, claim.entry.kind, claim.entry.name)
-    if was is None or was.reason not in CHAIN:
+    if was is None or was.reason not in CHECK_ORDER:
         return False
     trouble = Skip(was.reason)
     shut_off = trouble is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry)  # a probe that asked nobody
@@ -79,7 +79,7 @@ def _ends_incident(tx: Transaction, claim: Claim, result: AttemptResult) -> bool
 
 
 def _passed_check(trouble: Skip, reason: Skip) -> bool:
-    return CHAIN.index(reason) > CHAIN.index(trouble) or any({trouble, reason} <= check for check in CHECKS)
+    return CHECK_ORDER.index(reason) > CHECK_ORDER.index(trouble) or any({trouble, reason} <= check for check in SAME_CHECK)
 
 
 def _blame_outage(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, blamed: outage_notices.Blame) -> EntryRow:
@@ -96,7 +96,7 @@ def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: 
     entry, count = claim.entry, entry_row.troubles + 1
     was = _incident_or_new(tick.tx, claim, entry_row)
     fault = message_digest(result.error or result.reason or "", "numbers")
-    faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
+    faults = was.faults if fault in was.faults or len(was.faults) >= MAX_ERRORS_REPORTED else (*was.faults, fault)
     now = replace(was, faults=faults, reason=_lasting_reason(was.reason, result), circuit=None)
     notice = _notice_to_send(tick.tx, claim, was, now, count)
     if notice is Notice.FLAPPING and was.flapping_at is None:
@@ -135,7 +135,7 @@ def _record_precheck_failure(tick: Tick, claim: Claim, result: AttemptResult, en
 
 def _lasting_reason(before: str | None, result: AttemptResult) -> str | None:
     """By what a trouble is known: a failure stays one, for only an answer ends it, whatever check stands in the way since."""
-    return before if before and before not in CHAIN and isinstance(result.reason, Skip) else result.reason
+    return before if before and before not in CHECK_ORDER and isinstance(result.reason, Skip) else result.reason
 
 
 def _notice_to_send(tx: Transaction, claim: Claim, was: Incident, now: Incident, count: int) -> Notice | None:

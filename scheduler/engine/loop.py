@@ -14,7 +14,7 @@ from typing import TypeVar
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine import (
     budget_reservations,
-    clock_jumps,
+    clock_adjustment,
     closing,
     delivery,
     incident_notices,
@@ -49,15 +49,17 @@ from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor, NeverBegun
 from scheduler.work.plan import Plan
 
-LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
-RETRY_STORE = timedelta(seconds=1)
-RETRY_ROOM = timedelta(seconds=1)  # where the system has no room for what is due
-UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
-STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
-UNASKED = Call(None, None, failure=Failure.EXIT, not_sent=True)
-LOOKS_AT_ONCE = 200  # entries; bounds a transaction, and for how long nobody else can think
+LONGEST_TICK_WAIT = timedelta(days=1)  # how far ahead the next turn is ever planned
+DATABASE_RETRY = timedelta(seconds=1)
+CAPACITY_RETRY = timedelta(seconds=1)  # where the system has no room for what is due
+CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
+STALL_THRESHOLD = timedelta(
+    seconds=20
+)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
+UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
+MAX_ENTRIES_PER_TICK = 200  # entries; bounds a transaction, and for how long nobody else can think
 
-ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
+RESULT_BY_CAUSE: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
     "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was cut short: the daemon stopped"),
     "cancelled": (Outcome.ABANDONED, Reason.CANCELLED, "was cancelled"),
@@ -74,7 +76,7 @@ class ClockReading:
     """What the clocks say at one instant: the wall's time (aware, UTC), and seconds that only ever grow."""
 
     now: datetime
-    steady: float
+    monotonic: float
 
 
 class Engine:
@@ -106,28 +108,28 @@ class Engine:
         self._instance = instance
         self._chance = chance
         self._places = places
-        self._is_short = False  # the system had no room for what was due
-        self._last: ClockReading | None = None
+        self._lacks_capacity = False  # the system had no room for what was due
+        self._last_reading: ClockReading | None = None
         self._awake_since: datetime | None = None
         self._full_since: datetime | None = None  # since when all places have been taken
         self._deadlines = Deadlines(runs)
-        self._jumped = timedelta()  # how far the wall clock jumped that no turn has followed yet
-        self._started: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was, in seconds of the steady clock
-        self._next_turn: float | None = None  # when it is to begin, in seconds of the steady clock
-        self._stalled = timedelta()  # how late turns began that are not written down yet
-        self._house = MaintenanceState()
-        self._grown = GrownHistories()
+        self._clock_change = timedelta()  # how far the wall clock jumped that no turn has followed yet
+        self._last_starts: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was, in seconds of the steady clock
+        self._next_tick_at: float | None = None  # when it is to begin, in seconds of the steady clock
+        self._stall = timedelta()  # how late turns began that are not written down yet
+        self._maintenance = MaintenanceState()
+        self._grown_histories = GrownHistories()
 
     def start_boot(self, reading: ClockReading, boot: boots.Boot, survivors: startup.Survivors, *, at_once: bool = False) -> None:
         """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
-        self._last, self._awake_since = reading, reading.now
+        self._last_reading, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
             tick = self._new_tick(db, reading.now)
             last, seen = boots.latest_boot(db), boots.last_tick_at(db)
             slots_may_differ = boots.record_boot(tick.tx, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick)
-            clock_jumps.follow_while_down(tick, seen, UNBELIEVABLE)
+            clock_adjustment.follow_clock_while_down(tick, seen, CLOCK_CHANGE_THRESHOLD)
             startup.recover_runs(tick, survivors, seen)
             delivery.recover_deliveries(tick)
             incident_notices.note_dead_messages(tick)
@@ -142,11 +144,11 @@ class Engine:
 
     def tick(self, reading: ClockReading) -> datetime:
         """One turn; gives when to take the next one, unless something is reported or asked before."""
-        self._notice_jump(reading)
-        self._notice_stall(reading)
+        self._detect_clock_change(reading)
+        self._detect_stall(reading)
         again_at = self._run_tick(reading)
         # What waits for a place is due in the past, and no turn could have begun then.
-        self._next_turn = reading.steady + max((again_at - reading.now).total_seconds(), 0.0)
+        self._next_tick_at = reading.monotonic + max((again_at - reading.now).total_seconds(), 0.0)
         return again_at
 
     def _run_tick(self, reading: ClockReading) -> datetime:
@@ -166,22 +168,22 @@ class Engine:
                     boots.record_last_tick(tick.tx)
         except DatabaseUnavailable as error:
             return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
-        self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), tick.plan
-        self._grown.forget_trimmed()
-        self._grown.count_rows(tick.tx.events, tick.plan.settings.history.runs)
+        self._maintenance, self._clock_change, self._stall, self.plan = house, timedelta(), timedelta(), tick.plan
+        self._grown_histories.forget_trimmed()
+        self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
         self._after_commit(tick, *results)
         for claim in claims:
-            self._deadlines.start_deadline(claim, reading.steady)
+            self._deadlines.start_deadline(claim, reading.monotonic)
             if claim.trigger not in WOKEN:
-                self._started[claim.entry.kind, claim.entry.name] = reading.steady
+                self._last_starts[claim.entry.kind, claim.entry.name] = reading.monotonic
             self._runs.submit(claim.run_id, claim)
         for run_id in tick.cancelled:
-            self._deadlines.end_run(run_id, "cancelled", reading.steady)
+            self._deadlines.end_run(run_id, "cancelled", reading.monotonic)
         for each in deliveries:
             self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
-        if house.kept_at == reading.now:
+        if house.done_at == reading.now:
             self.store.keep_reserve()
         return min(again_at, self._enforce_deadlines(reading))
 
@@ -190,28 +192,28 @@ class Engine:
         tick: Tick,
         runs: Results[Claim, AttemptResult],
         deliveries: Results[Delivery, DeliveryResult],
-        asked: list[PendingRequest],
+        requests: list[PendingRequest],
     ) -> MaintenanceState:
         """Write down all that has come in since the last turn."""
-        if self._jumped:
-            clock_jumps.follow_jump(tick, self._jumped, self._since_start)
-        if self._stalled:
-            boots.record_stall(tick.tx, self._stalled)
+        if self._clock_change:
+            clock_adjustment.follow_clock_change(tick, self._clock_change, self._time_since_start)
+        if self._stall:
+            boots.record_stall(tick.tx, self._stall)
         savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
         for _, done in deliveries:
             delivery.settle_delivery(tick.tx, done)
-        for each in asked:
+        for each in requests:
             savepoints.apply_request(tick, each)
         give_up_overdue(tick)
-        maintenance.trim_grown_histories(tick, self._grown)
-        return maintenance.maintain_database(tick, self._house)
+        maintenance.trim_grown_histories(tick, self._grown_histories)
+        return maintenance.maintain_database(tick, self._maintenance)
 
     def _after_commit(
         self,
         tick: Tick,
         runs: Results[Claim, AttemptResult],
         deliveries: Results[Delivery, DeliveryResult],
-        asked: list[PendingRequest],
+        requests: list[PendingRequest],
     ) -> None:
         """Let go of what is written down, and tell of it."""
         self._report_available()
@@ -219,7 +221,7 @@ class Engine:
         self._runs.ack([number for number, _ in runs])
         self._deliveries.ack([number for number, _ in deliveries])
         self._publish_events(tick)
-        self.inbox.reply_to(asked)
+        self.inbox.reply_to(requests)
 
     def is_busy(self) -> bool:
         """Whether runs or deliveries are in progress, or have ended and are not booked yet."""
@@ -228,7 +230,7 @@ class Engine:
     def end_all_runs(self, reading: ClockReading) -> None:
         """End everything that is in progress: the daemon stops."""
         for run_id in self._runs.inflight():
-            self._deadlines.end_run(run_id, "shutdown", reading.steady)
+            self._deadlines.end_run(run_id, "shutdown", reading.monotonic)
 
     def is_idle(self, now: datetime) -> bool:
         """Whether all that is due is done: no attempt is left, no wake wants to start one, no message waits to be tried."""
@@ -250,31 +252,33 @@ class Engine:
         tx = Transaction(db, now, self._instance, self.plan.settings.hash)
         return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since)
 
-    def _notice_jump(self, reading: ClockReading) -> None:
+    def _detect_clock_change(self, reading: ClockReading) -> None:
         """Find how far the wall clock has moved beside the steady one since the last turn; what is believable is no jump."""
-        last, self._last = self._last or reading, reading
-        jump = (reading.now - last.now) - timedelta(seconds=reading.steady - last.steady)
-        if abs(jump) < UNBELIEVABLE:
+        last, self._last_reading = self._last_reading or reading, reading
+        jump = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
+        if abs(jump) < CLOCK_CHANGE_THRESHOLD:
             return
         direction = "forward" if jump > timedelta() else "backward"
-        self.health.jumps[direction] += 1
+        self.health.clock_changes[direction] += 1
         log_event(logging.WARNING, "clock_jumped", direction=direction, by=jump)
-        self._jumped += jump
+        self._clock_change += jump
         if self._full_since is not None:
             self._full_since = reading.now
         if jump > timedelta():
             self._awake_since = reading.now
 
-    def _since_start(self, kind: Kind, name: str) -> timedelta | None:
-        started = self._started.get((kind, name))
-        return None if started is None or self._last is None else timedelta(seconds=self._last.steady - started)
+    def _time_since_start(self, kind: Kind, name: str) -> timedelta | None:
+        started = self._last_starts.get((kind, name))
+        return (
+            None if started is None or self._last_reading is None else timedelta(seconds=self._last_reading.monotonic - started)
+        )
 
-    def _notice_stall(self, reading: ClockReading) -> None:
+    def _detect_stall(self, reading: ClockReading) -> None:
         """Find whether this turn begins much later than it was to, by the clock that stands still while the machine sleeps."""
-        late = timedelta() if self._next_turn is None else timedelta(seconds=reading.steady - self._next_turn)
-        if late >= STALLED:
+        late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
+        if late >= STALL_THRESHOLD:
             log_event(logging.WARNING, "stalled", late=late)
-            self._stalled += late
+            self._stall += late
 
     def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
         """Writes down how a run ended; one that we ended ourselves ends as we meant it.
@@ -295,20 +299,20 @@ class Engine:
         if self.stopping:
             return [], False
         places = tick.limits.concurrency - len(self._runs.inflight())
-        wanted = max(min(places, LOOKS_AT_ONCE), 0)
+        wanted = max(min(places, MAX_ENTRIES_PER_TICK), 0)
         room = self._places(wanted)
         claims: list[Claim] = []
         entries.save_changed_entries(tick.tx)
         looked = 0
-        while room > len(claims) and looked < LOOKS_AT_ONCE:
-            due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), LOOKS_AT_ONCE - looked)
+        while room > len(claims) and looked < MAX_ENTRIES_PER_TICK:
+            due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), MAX_ENTRIES_PER_TICK - looked)
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
             started = savepoints.run_steps(tick, [_start_step(tick, each, open_runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
-        self._is_short = len(claims) >= room and room < wanted
+        self._lacks_capacity = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 
     def _next_tick_time(self, tick: Tick, claimed: int, taken: list[Delivery]) -> datetime:
@@ -316,19 +320,19 @@ class Engine:
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
         next_delivery = delivery.next_delivery_time(tick.tx, [*self._deliveries.inflight().values(), *taken])
         runs = None if full or self.stopping else entries.next_due_at(tick.tx.db)
-        if runs is not None and self._is_short:
-            runs = max(runs, tick.now + RETRY_ROOM)
+        if runs is not None and self._lacks_capacity:
+            runs = max(runs, tick.now + CAPACITY_RETRY)
         wishes = (runs, next_delivery, next_result_deadline(tick))
-        return min((wish for wish in wishes if wish is not None), default=tick.now + LATEST)
+        return min((wish for wish in wishes if wish is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _enforce_deadlines(self, reading: ClockReading) -> datetime:
         """End what has run too long; gives when to look again."""
-        again_at = self._deadlines.enforce(reading.steady)
+        again_at = self._deadlines.enforce_deadlines(reading.monotonic)
         if again_at is None:
-            return reading.now + LATEST
-        wait = timedelta(seconds=again_at - reading.steady)
+            return reading.now + LONGEST_TICK_WAIT
+        wait = timedelta(seconds=again_at - reading.monotonic)
         return reading.now + max(
-            wait, MILLISECOND if again_at > reading.steady else timedelta()
+            wait, MILLISECOND if again_at > reading.monotonic else timedelta()
         )  # rounded to none, it would spin
 
     def _publish_events(self, tick: Tick) -> None:
@@ -341,11 +345,11 @@ class Engine:
         if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
         self._report_unavailable(now, str(error))
-        return RETRY_STORE
+        return DATABASE_RETRY
 
     def _report_unavailable(self, now: datetime, problem: str) -> None:
         """One line when the database becomes unusable, not one a second."""
-        self.health.busy += 1
+        self.health.failed_commits += 1
         if self.health.problem is None:
             log_event(logging.ERROR, "database_unavailable", problem=problem, since=now)
         self.health.problem = problem
@@ -376,7 +380,7 @@ def _is_due_after_restart(tick: Tick, claim: Claim) -> bool:
 
 
 def _result_of_ended_run(claim: Claim, result: AttemptResult, why: Why) -> AttemptResult:
-    outcome, reason, error = ENDED[why]
+    outcome, reason, error = RESULT_BY_CAUSE[why]
     message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
     transient = why == "timeout" and result.transient
     return replace(result, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
@@ -384,7 +388,7 @@ def _result_of_ended_run(claim: Claim, result: AttemptResult, why: Why) -> Attem
 
 def _result_of_exception(error: BaseException | None) -> AttemptResult:
     if isinstance(error, NeverBegun):
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNSENT_CALL,))
     if is_scarcity(error):
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)
     log_event(logging.ERROR, "runner_broken", error=error)

@@ -15,11 +15,11 @@ from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import Kind
 from scheduler.store import boots, clock_changes, entries, flapping, lane_holds, outbox, runs, sessions, spend
 
-EVERY = timedelta(minutes=1)
-REMOVE_AT_ONCE = 500  # rows
-TRIM_AT_ONCE = 100  # entries
-SHARE_TOO_MANY = 10  # of the rows that an entry may keep, it may have one in so many more for a while,
-FEW = 5  # or a few
+MAINTENANCE_INTERVAL = timedelta(minutes=1)
+MAX_ROWS_REMOVED = 500  # rows
+MAX_ENTRIES_TRIMMED = 100  # entries
+SURPLUS_DIVISOR = 10  # of the rows that an entry may keep, it may have one in so many more for a while,
+SMALLEST_SURPLUS = 5  # or a few
 
 Key = tuple[Kind, str]
 
@@ -28,8 +28,8 @@ Key = tuple[Kind, str]
 class MaintenanceState:
     """How far the work has come: when it was last done, and after which entry it goes on."""
 
-    kept_at: datetime | None = None
-    trimmed: int = 0
+    done_at: datetime | None = None
+    last_trimmed_id: int = 0
 
 
 class GrownHistories:
@@ -37,7 +37,7 @@ class GrownHistories:
 
     def __init__(self) -> None:
         self._rows: Counter[Key] = Counter()
-        self.full: list[Key] = []  # those to be trimmed
+        self.to_trim: list[Key] = []  # those to be trimmed
 
     def count_rows(self, events: Iterable[Event], kept: int) -> None:
         """Count the rows of a turn that is written down; `kept` is how many an entry may keep."""
@@ -45,32 +45,32 @@ class GrownHistories:
             if isinstance(happened, RunClosed):
                 key = (happened.kind, happened.name)
                 self._rows[key] += 1
-                if self._rows[key] >= max(kept // SHARE_TOO_MANY, FEW):
+                if self._rows[key] >= max(kept // SURPLUS_DIVISOR, SMALLEST_SURPLUS):
                     del self._rows[key]
-                    self.full.append(key)
+                    self.to_trim.append(key)
 
     def forget_trimmed(self) -> None:
         """What was to be trimmed has been, and that is written down."""
-        self.full = []
+        self.to_trim = []
 
 
 def trim_grown_histories(tick: Tick, grown: GrownHistories) -> None:
     """Remove the rows that are too many of the entries that had many since the last time."""
-    for key in grown.full:
+    for key in grown.to_trim:
         entry_row = entries.current_entry(tick.tx, *key)
         if entry_row is not None:
-            runs.delete_surplus_runs(tick.tx, entry_row, tick.plan.settings.history.runs, REMOVE_AT_ONCE)
+            runs.delete_surplus_runs(tick.tx, entry_row, tick.plan.settings.history.runs, MAX_ROWS_REMOVED)
 
 
-def maintain_database(tick: Tick, house: MaintenanceState) -> MaintenanceState:
+def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
     """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
     boots.refresh_last_tick(tick.tx)
-    if house.kept_at is not None and timedelta() <= tick.now - house.kept_at < EVERY:
-        return house
+    if state.done_at is not None and timedelta() <= tick.now - state.done_at < MAINTENANCE_INTERVAL:
+        return state
     kept = tick.plan.settings.history
-    room = REMOVE_AT_ONCE - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
-    trimmed = house.trimmed
-    some = entries.entries_after(tick.tx.db, trimmed, TRIM_AT_ONCE)
+    room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
+    trimmed = state.last_trimmed_id
+    some = entries.entries_after(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
     for entry_row in some:
         savepoints.run_step(
             tick, EntryStep(entry_row.kind, entry_row.name, partial(planning.record_unplanned_slots, tick, entry_row))
@@ -88,7 +88,7 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     The history goes before messages are given up: that is still to be told, with the run that they came from.
     """
     wake_starts.expire_wakes(tick)
-    removed = runs.delete_old_runs(tick.tx, keep, REMOVE_AT_ONCE)
+    removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED)
     lane_holds.delete_ended_holds(tick.tx)
     outbox.expire_held_messages(tick.tx)
     outbox.delete_old_texts(tick.tx)

@@ -20,12 +20,12 @@ from scheduler.store import incidents, targets
 from scheduler.store.outages import Outage
 from scheduler.store.outbox import OutboxMessage
 
-ERROR_SHOWN = 500  # characters
-OUTPUT_SHOWN = 700  # of a job's output, from its end
-WAKES_SHOWN = 20  # of those that expired together
-WAKE_SHOWN = 200  # characters of the text of each
+MAX_ERROR_LENGTH = 500  # characters
+MAX_OUTPUT_LENGTH = 700  # of a job's output, from its end
+MAX_WAKES_LISTED = 20  # of those that expired together
+MAX_WAKE_TEXT_LENGTH = 200  # characters of the text of each
 
-WHY = {
+SKIP_EXPLANATIONS = {
     Skip.BREAKER_OPEN: "its provider or model refuses calls",
     Skip.BUDGET: "its budget is used up",
     Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
@@ -34,10 +34,10 @@ WHY = {
     Skip.PROMPT_TOO_LARGE: "its prompt is larger than max_input_tokens",
 }
 
-AFFECTED_SHOWN = 10  # entries that a notice names
+MAX_ENTRIES_LISTED = 10  # entries that a notice names
 
 # What a provider does that fails, by the class of the failure: of the provider as a whole, and of one of its models.
-REFUSES: Mapping[str, tuple[str, str]] = {
+OUTAGE_VERBS: Mapping[str, tuple[str, str]] = {
     Failure.AUTH: ("refuses the key", "does not allow the use of {model}"),
     Failure.PAYMENT: ("refuses the account until it is paid", ""),
     Failure.NOT_FOUND: ("", "does not know {model}"),
@@ -64,8 +64,10 @@ REMEDIES: Mapping[str, tuple[str, str]] = {
     Failure.TLS: ("check providers.{provider}.base_url, `network.ca_file` and the clock of this machine.", ""),
 }
 UNTIL_STABLE = "Single changes are not reported until it has been stable for an hour."
-LASTING = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.TLS})  # failures that somebody has to mend
-WAIT = "see the provider's status page; runs go on as soon as it answers."
+PERMANENT_FAILURES = frozenset(
+    {Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.TLS}
+)  # failures that somebody has to mend
+DEFAULT_REMEDY = "see the provider's status page; runs go on as soon as it answers."
 
 
 class Notice(StrEnum):
@@ -123,7 +125,7 @@ def _what_failed(claim: Claim, reason: str | None) -> str:
     spec = claim.entry.spec
     if reason == Skip.PRECHECK_FAILED and isinstance(spec, Heartbeat) and spec.precheck and spec.precheck.on_error == "run":
         return "its precheck failed"
-    return "it was not run" if reason in WHY else "it failed"
+    return "it was not run" if reason in SKIP_EXPLANATIONS else "it failed"
 
 
 def flapping_text(claim: Claim) -> str:
@@ -182,7 +184,7 @@ def replaced_text(claim: Claim, outage: Outage) -> str:
 
 def outage_kind(outage: Outage) -> str:
     """The kind of failure: classes that come and go with one and the same trouble of a provider are one kind."""
-    return outage.reason if outage.reason in LASTING else "unavailable"
+    return outage.reason if outage.reason in PERMANENT_FAILURES else "unavailable"
 
 
 def _outage_subject(outage: Outage) -> str:
@@ -192,22 +194,22 @@ def _outage_subject(outage: Outage) -> str:
 
 def _outage_verb(outage: Outage) -> str:
     """What a provider does that fails, as a sentence without its end."""
-    whole, model = REFUSES.get(outage.reason, ("", ""))
+    whole, model = OUTAGE_VERBS.get(outage.reason, ("", ""))
     said = whole if outage.circuit.is_whole_provider else model
     named = f"the model {outage.circuit.model}" if outage.circuit.model else "its only model"
     return f"provider {outage.circuit.provider} {(said or 'fails').format(model=named)}"
 
 
 def _outage_remedy(outage: Outage) -> str:
-    whole, model = REMEDIES.get(outage.reason, (WAIT, WAIT))
+    whole, model = REMEDIES.get(outage.reason, (DEFAULT_REMEDY, DEFAULT_REMEDY))
     said = whole if outage.circuit.is_whole_provider else model
-    return (said or WAIT).format(provider=outage.circuit.provider)
+    return (said or DEFAULT_REMEDY).format(provider=outage.circuit.provider)
 
 
 def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
     """Entries by their names, the agents first; of many only the first ten."""
-    shown = ", ".join(_kind_and_name(kind, name) for kind, name in entries[:AFFECTED_SHOWN])
-    more = len(entries) - AFFECTED_SHOWN
+    shown = ", ".join(_kind_and_name(kind, name) for kind, name in entries[:MAX_ENTRIES_LISTED])
+    more = len(entries) - MAX_ENTRIES_LISTED
     return f"{shown} and {format_count(more, 'other')}" if more > 0 else shown
 
 
@@ -228,8 +230,8 @@ def undelivered_text(message: OutboxMessage, error: str) -> str:
 
 def expired_wakes_text(wakes: tuple[Wake, ...], keep: timedelta) -> str:
     """Wakes that ended before their agent was told them: from whom they came, why they waited, how their texts begin."""
-    shown = [_describe_wake(wake) for wake in wakes[:WAKES_SHOWN]]
-    more = [f"... and {len(wakes) - WAKES_SHOWN} more"] if len(wakes) > WAKES_SHOWN else []
+    shown = [_describe_wake(wake) for wake in wakes[:MAX_WAKES_LISTED]]
+    more = [f"... and {len(wakes) - MAX_WAKES_LISTED} more"] if len(wakes) > MAX_WAKES_LISTED else []
     how_many = f"{format_count(len(wakes), 'wake')} of agent {wakes[0].name} expired"
     first = f"{how_many}: the agent was not told within {format_duration(keep)} (limits.wake_keep)."
     return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
@@ -239,7 +241,7 @@ def _describe_wake(wake: Wake) -> str:
     times = f", {wake.count} times" if wake.count > 1 else ""
     reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
     text = " ".join(wake.text.split())
-    cut = text if len(text) <= WAKE_SHOWN else f"{text[:WAKE_SHOWN]}..."
+    cut = text if len(text) <= MAX_WAKE_TEXT_LENGTH else f"{text[:MAX_WAKE_TEXT_LENGTH]}..."
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
@@ -266,18 +268,18 @@ def _failure_verb(result: AttemptResult) -> str:
 
 
 def _failure_reason(result: AttemptResult) -> str:
-    why = WHY.get(result.reason) if isinstance(result.reason, Skip) else None
+    why = SKIP_EXPLANATIONS.get(result.reason) if isinstance(result.reason, Skip) else None
     return ": ".join(part for part in (result.reason, why, _shorten(result.error or "")) if part)
 
 
 def _job_output(claim: Claim, result: AttemptResult) -> str:
     """The end of what a job printed; an agent's words are not for this."""
     printed = (result.text or "").strip() if claim.entry.kind is Kind.CRON else ""
-    return f"It printed: {printed[-OUTPUT_SHOWN:]}" if printed else ""
+    return f"It printed: {printed[-MAX_OUTPUT_LENGTH:]}" if printed else ""
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= ERROR_SHOWN else f"{text[:ERROR_SHOWN]}..."
+    return text if len(text) <= MAX_ERROR_LENGTH else f"{text[:MAX_ERROR_LENGTH]}..."
 
 
 def _rough_duration(span: timedelta) -> str:

@@ -19,7 +19,7 @@ from scheduler.store import breakers, flapping, outages, outbox
 from scheduler.store.outages import Outage
 from scheduler.store.transaction import Transaction
 
-PROVIDER = "provider"  # the kind under which changes of circuits are counted
+PROVIDER_KIND = "provider"  # the kind under which changes of circuits are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def record_outage_failure(tick: Tick, claim: Claim, blamed: Blame, count: int) -
     now = replace(was, since=since, failing=True)
     now = replace(now, reason=blamed.reason, error=blamed.error or was.error) if blamed.seen else now
     if not now.reported and (is_open or count >= claim.entry.on_failure.after):
-        flaps = flapping.record_change(tick.tx, PROVIDER, _circuit_name(circuit))
+        flaps = flapping.record_change(tick.tx, PROVIDER_KIND, _circuit_name(circuit))
         now = replace(now, reported=True, flapping_at=tick.now if flaps and was.flapping_at is None else was.flapping_at)
-    elif now.flapping_at is not None and flapping.is_stable(tick.tx, PROVIDER, _circuit_name(circuit)):
+    elif now.flapping_at is not None and flapping.is_stable(tick.tx, PROVIDER_KIND, _circuit_name(circuit)):
         now = _end_flapping(tick, claim, now)
     outages.save_outage(tick.tx, now)
     if now.reported or now.flapping_at is not None:
@@ -86,7 +86,7 @@ def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     """A call was answered: a circuit that flapped, and has worked for an hour by now, does so no longer."""
     asked = circuit_of_call(call)
     for circuit in required_circuits((asked,)) if asked else ():
-        if circuit in breakers.flapping_circuits(tick.tx) and flapping.is_stable(tick.tx, PROVIDER, _circuit_name(circuit)):
+        if circuit in breakers.flapping_circuits(tick.tx) and flapping.is_stable(tick.tx, PROVIDER_KIND, _circuit_name(circuit)):
             outage = outages.find_outage(tick.tx.db, circuit)
             if outage is not None:
                 _notify_all(tick, claim, Notice.RECOVERED, outage)
@@ -123,7 +123,7 @@ def _end_outage(tick: Tick, claim: Claim, circuit: Circuit) -> None:
         _notify_all(tick, claim, Notice.REPLACED, outage)
         _forget_outage(tick.tx, circuit)
         return
-    flaps = flapping.record_change(tick.tx, PROVIDER, _circuit_name(circuit))
+    flaps = flapping.record_change(tick.tx, PROVIDER_KIND, _circuit_name(circuit))
     if not flaps:
         _notify_all(tick, claim, Notice.RECOVERED, outage)
         outages.delete_outage(tick.tx, circuit)
@@ -136,7 +136,7 @@ def _end_outage(tick: Tick, claim: Claim, circuit: Circuit) -> None:
 
 def _end_flapping(tick: Tick, claim: Claim, outage: Outage) -> Outage:
     """What flapped has failed for an hour: it is an outage like any other from now on."""
-    flapping.delete_changes(tick.tx, PROVIDER, _circuit_name(outage.circuit))
+    flapping.delete_changes(tick.tx, PROVIDER_KIND, _circuit_name(outage.circuit))
     now = replace(outage, flapping_at=None, reported=True)
     outages.save_outage(tick.tx, now)
     _notify_all(tick, claim, Notice.STEADY, now)
@@ -144,7 +144,7 @@ def _end_flapping(tick: Tick, claim: Claim, outage: Outage) -> Outage:
 
 
 def _forget_outage(tx: Transaction, circuit: Circuit) -> None:
-    flapping.delete_changes(tx, PROVIDER, _circuit_name(circuit))
+    flapping.delete_changes(tx, PROVIDER_KIND, _circuit_name(circuit))
     outages.delete_outage(tx, circuit)
 
 

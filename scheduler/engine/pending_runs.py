@@ -17,8 +17,8 @@ from scheduler.store import clock_changes, entries, run_history, runs
 from scheduler.store.runs import AwaitedResult
 from scheduler.store.transaction import Transaction
 
-AT_ONCE = 100  # results that are given up in one turn
-AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
+MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one turn
+GRACE_AFTER_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
 
 
 def next_result_deadline(tick: Tick) -> datetime | None:
@@ -29,7 +29,7 @@ def next_result_deadline(tick: Tick) -> datetime | None:
     settles_at = clock_changes.settles_at(tick.tx) or due_at
     if tick.awake_since > tick.now:  # the clock was set back since
         return max(due_at, settles_at)
-    return max(due_at, settles_at, tick.awake_since + AFTER_A_START)
+    return max(due_at, settles_at, tick.awake_since + GRACE_AFTER_START)
 
 
 def give_up_overdue(tick: Tick) -> None:
@@ -37,7 +37,7 @@ def give_up_overdue(tick: Tick) -> None:
     due_at = next_result_deadline(tick)
     if due_at is None or due_at > tick.now:
         return
-    for each in runs.overdue_results(tick.tx.db, tick.now, AT_ONCE):
+    for each in runs.overdue_results(tick.tx.db, tick.now, MAX_GIVEN_UP_PER_TICK):
         savepoints.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each)))
 
 

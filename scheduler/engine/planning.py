@@ -17,11 +17,13 @@ from scheduler.store import clock_changes, entries, runs, slot_records, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
-MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
-NEXT_LOOK = timedelta(seconds=30)
-A_DAY = timedelta(days=1)
-SOON = timedelta(hours=1)  # a slot that comes within it tells what has been refused; for one that is further off nobody waits
-IN_TIME = timedelta(minutes=1)
+MAX_SLOTS_MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
+WAITING_RUN_RECHECK = timedelta(seconds=30)
+ONE_DAY = timedelta(days=1)
+NEAR_SLOT = timedelta(
+    hours=1
+)  # a slot that comes within it tells what has been refused; for one that is further off nobody waits
+REPEATED_SLOT_GRACE = timedelta(minutes=1)
 
 
 def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: Skip) -> EntryRow:
@@ -85,7 +87,7 @@ def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: dateti
     """
     if not entry_schedule.grid_period(entry_row.schedule_text) or not clock_changes.was_shown_before(tx, entry_row.settled_until):
         return None
-    passed = entry_row.schedule.slots(max(entry_row.settled_until, horizon - IN_TIME), horizon)
+    passed = entry_row.schedule.slots(max(entry_row.settled_until, horizon - REPEATED_SLOT_GRACE), horizon)
     return passed.latest if passed else None
 
 
@@ -146,7 +148,8 @@ def _report_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: i
     if first + offset < tick.awake_since:
         return
     missed = islice(
-        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.TICK, tick.now - offset), min(count, MEASURED)
+        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.TICK, tick.now - offset),
+        min(count, MAX_SLOTS_MEASURED),
     )
     late = tuple((tick.now - slot - offset).total_seconds() for slot in missed)
     tick.tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
@@ -194,7 +197,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
     resumed = entry_row._replace(paused_until=None)
-    if not slot_comes_by(tick, resumed, tick.now + SOON):
+    if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         wakes.start_waiting_wakes_now(
             tick.tx, entry_row.kind, entry_row.name, refused_only=entry_row.schedule is not entry_schedule.NO_SCHEDULE
         )
@@ -231,7 +234,11 @@ def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryR
 def record_unplanned_slots(tick: Tick, entry_row: EntryRow) -> None:
     """Once a day, give slots their rows for which no look is planned, because calendars close all that are to come."""
     is_looked_at = entry_row.due_at is not None or entry_row.slot is not None or entry_row.paused or entry_row.state != "active"
-    if is_looked_at or tick.now - entry_row.settled_until < A_DAY or entry_schedule.allowed_days(entry_row.schedule_text) is None:
+    if (
+        is_looked_at
+        or tick.now - entry_row.settled_until < ONE_DAY
+        or entry_schedule.allowed_days(entry_row.schedule_text) is None
+    ):
         return
     replan_entry(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
 
@@ -249,7 +256,7 @@ def retry_waiting_run(tx: Transaction, entry_row: EntryRow, reason: Skip) -> Non
 
 def next_look_at_waiting_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
     """When to see again whether a run may begin: soon, and no later than the slot's time is over."""
-    ends = (tx.now + NEXT_LOOK, next_due_after(entry_row, slot), entry.closes_at(tx.now))
+    ends = (tx.now + WAITING_RUN_RECHECK, next_due_after(entry_row, slot), entry.closes_at(tx.now))
     return min(end for end in ends if end is not None)
 
 

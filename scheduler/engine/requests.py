@@ -57,11 +57,15 @@ class RunJob:
         obstacle = _obstacle_to_job(tick.tx, entry_row)
         if obstacle is not None:
             slot_records.record_skip(tick.tx, entry_row, self.source, obstacle, tick.now)
-            raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
+            raise Refused(obstacle, f"cron job {self.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
         return wake_starts.request_run(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
-WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
+JOB_OBSTACLE_TEXTS = {
+    Skip.DISABLED: "disabled in the config",
+    Skip.PAUSED: "paused; resume it first",
+    Skip.ALREADY_RUNNING: "running already",
+}
 
 
 def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
@@ -233,7 +237,7 @@ def _chosen_entries(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
     return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]
 
 
-OVER = {
+UNSENDABLE_STATES = {
     DeliveryState.DELIVERED: "has been delivered",
     DeliveryState.DROPPED: "has been dropped",
     DeliveryState.SENDING: "is under way; once it is known how that went, it can be sent again or dropped",
@@ -271,7 +275,7 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
     if found is None:
         raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")
     message, state = found
-    if state in OVER:
+    if state in UNSENDABLE_STATES:
         why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
-        raise Refused(state, f"message {message_id} {OVER[state]}{why}")
+        raise Refused(state, f"message {message_id} {UNSENDABLE_STATES[state]}{why}")
     return message

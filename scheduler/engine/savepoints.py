@@ -19,7 +19,7 @@ from scheduler.system.log import log_event
 
 T = TypeVar("T")
 
-LATER = timedelta(hours=1)
+POSTPONEMENT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +101,4 @@ def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) ->
         runs.close_undeclared_run(tx, kind, name, run, result)
     entry_row = entries.current_entry(tx, kind, name)
     if entry_row is not None:
-        entries.change_entry(tx, entry_row, entry_row._replace(due_at=tx.now + LATER))
+        entries.change_entry(tx, entry_row, entry_row._replace(due_at=tx.now + POSTPONEMENT))

@@ -27,7 +27,7 @@ from scheduler.system import orphans
 from scheduler.system.log import log_event
 from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder, network_filesystem
 
-A_MOMENT = 0.3  # seconds
+LOCK_RETRY_SECONDS = 0.3  # seconds
 
 
 def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> StateLock:
@@ -49,7 +49,7 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     try:
         return StateLock.take(path, started_at=now(), instance=instance)
     except AlreadyRunning:
-        time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
+        time.sleep(LOCK_RETRY_SECONDS)  # a command that writes for an absent daemon holds it for a moment too
         return StateLock.take(path, started_at=now(), instance=instance)
 
 
@@ -100,7 +100,7 @@ def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
     }
 
 
-CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
+MAX_CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
 
 Survivors = Mapping[str, bool] | None
 """By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
@@ -131,7 +131,7 @@ def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: Open
 
 def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: Survivors) -> bool:
     """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
-    if not entry.retries_after_crash or run.crashes >= CRASHES or run.is_cancelled or _has_survivors(run, survivors):
+    if not entry.retries_after_crash or run.crashes >= MAX_CRASHES or run.is_cancelled or _has_survivors(run, survivors):
         return False
     return planning.still_in_time(tx, entry, entry_row, run.slot)
 
@@ -148,7 +148,7 @@ def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: Survivor
 
 
 def _why_not_run_again(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
-    if run.crashes >= CRASHES:
+    if run.crashes >= MAX_CRASHES:
         return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
     if _has_survivors(run, survivors):
         return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped while it ran; a process of it may go on"

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from scheduler.engine import budget_reservations, incident_notices, planning
 from scheduler.engine.inbox import Refused
-from scheduler.engine.planning import SOON
+from scheduler.engine.planning import NEAR_SLOT
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
@@ -18,11 +18,11 @@ from scheduler.model.wake import FLOOD, GAP, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 
-ROWS = 1000  # wakes kept apart per agent
-OWN = 10  # that each token may have even where others have taken all of them
+MAX_WAITING_WAKES = 1000  # wakes kept apart per agent
+RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even where others have taken all of them
 
 TOO_MANY = "too_many_wakes"
-BLOCKED = (Skip.BUDGET, Skip.BREAKER_OPEN)
+LONG_OBSTACLES = (Skip.BUDGET, Skip.BREAKER_OPEN)
 
 Start = tuple[datetime | None, str | None]
 
@@ -40,7 +40,7 @@ def request_run(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
     known = wakes.find_wake_of_sender(tick.tx, wake)
     if known is None and not _has_room_for_wake(tick.tx, wake):
         wakes.report_rejected_wake(tick.tx, wake, TOO_MANY)
-        raise Refused(TOO_MANY, f"{ROWS} wakes wait for agent {wake.name!r}; wait until it has been told them")
+        raise Refused(TOO_MANY, f"{MAX_WAITING_WAKES} wakes wait for agent {wake.name!r}; wait until it has been told them")
     if not wake.urgent:
         return wakes.keep_wake(tick.tx, entry_row, wake, None)
     entry = tick.plan.entries[entry_row.kind, entry_row.name]
@@ -59,7 +59,7 @@ def _has_room_for_wake(tx: Transaction, wake: Wake) -> bool:
     if wake.source not in (Trigger.API, Trigger.WEBHOOK):
         return True
     taken = wakes.count_wakes_by_token(tx, wake.kind, wake.name)
-    return sum(taken.values()) < ROWS or taken.get(wake.token, 0) < OWN
+    return sum(taken.values()) < MAX_WAITING_WAKES or taken.get(wake.token, 0) < RESERVED_WAKES_PER_TOKEN
 
 
 def _known_obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip | None:
@@ -101,7 +101,7 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
     gap = tick.limits.wake_gap
     start = tick.now if entry_row.last_woken_at is None else max(tick.now, entry_row.last_woken_at + gap)
     if wake.by_program:
-        blocked = wakes.find_wait_reason(tick.tx, *key, BLOCKED)
+        blocked = wakes.find_wait_reason(tick.tx, *key, LONG_OBSTACLES)
         until = refused_until(tick, entry) if blocked else None
         if blocked is not None and until is not None:
             return start_unless_slot(tick, entry_row, until), blocked[0]
@@ -124,14 +124,14 @@ def expire_wakes(tick: Tick) -> None:
 
 
 # How a run ends that a provider did not want, be it in the midst of its attempts.
-AFTER_PROVIDERS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
+PROVIDER_REASONS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
 
 # What another config may do away with.
-BY_CONFIG = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
+CONFIG_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
 
-A_MOMENT = timedelta(minutes=10)  # which a wake waits for a slot once the agent's hours have begun
+OPENING_PATIENCE = timedelta(minutes=10)  # which a wake waits for a slot once the agent's hours have begun
 
-TRIES = 3  # after which the wakes of an agent with slots wait for the next one; without slots they go on
+MAX_QUICK_RETRIES = 3  # after which the wakes of an agent with slots wait for the next one; without slots they go on
 
 
 def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> datetime | None:
@@ -150,9 +150,9 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     has_failed = result.outcome in FAILURES
     ends = refused_until(tick, entry)
     if ends is not None:
-        return start_unless_slot(tick, entry_row, ends, timedelta() if has_failed else SOON)
+        return start_unless_slot(tick, entry_row, ends, timedelta() if has_failed else NEAR_SLOT)
     tries = 1 + max(wake.tries for wake in claim.wakes)
-    if tries > TRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
+    if tries > MAX_QUICK_RETRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
         return None
     then = tick.now + outbox.retry_delay(tries)
     patience = timedelta() if has_failed else tick.limits.wake_keep
@@ -161,10 +161,10 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
 
 def start_when_open(tick: Tick, entry: Entry, entry_row: EntryRow) -> datetime | None:
     """When a wake starts a run that came outside the agent's hours, or on a day off; None: a slot tells it soon after."""
-    return start_unless_slot(tick, entry_row, entry.opens_at(tick.now), A_MOMENT)
+    return start_unless_slot(tick, entry_row, entry.opens_at(tick.now), OPENING_PATIENCE)
 
 
-def start_unless_slot(tick: Tick, entry_row: EntryRow, then: datetime | None, patience: timedelta = SOON) -> datetime | None:
+def start_unless_slot(tick: Tick, entry_row: EntryRow, then: datetime | None, patience: timedelta = NEAR_SLOT) -> datetime | None:
     """A time at which wakes could start a run; None where a slot comes by then, or within the patience after it."""
     return None if then is None or planning.slot_comes_by(tick, entry_row, then + patience) else then
 
@@ -178,7 +178,7 @@ def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
         if run.reason == Skip.BREAKER_OPEN:
             planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BREAKER_OPEN)
     for entry_row in wakes.entries_with_delayed_wakes(
-        tick.tx, (*AFTER_PROVIDERS, *BY_CONFIG) if other_config else AFTER_PROVIDERS
+        tick.tx, (*PROVIDER_REASONS, *CONFIG_REASONS) if other_config else PROVIDER_REASONS
     ):
         entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
         if entry is not None and not entry_row.paused and entry.is_open_at(tick.now):
@@ -188,7 +188,7 @@ def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
 def refused_until(tick: Tick, entry: Entry) -> datetime | None:
     """Until when a provider or a budget would refuse the next run too; None where neither would."""
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
-    ends = (breakers.next_probe_at(tick.tx, entry), lacking.ends if lacking else None)
+    ends = (breakers.next_probe_at(tick.tx, entry), lacking.ends_at if lacking else None)
     return max((end for end in ends if end is not None), default=None)
 
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
-from scheduler.engine.startup import CRASHES
+from scheduler.engine.startup import MAX_CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage
 from scheduler.model.local_days import A_DAY
@@ -130,7 +130,7 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             # One slot of the previous day may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
             most = budget.heartbeat_usage(beat, settings.prices, _usd_per_run(settings, Kind.HEARTBEAT, beat.name))
-            yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + CRASHES, most)
+            yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
 
 
 def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:
@@ -140,7 +140,7 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
             day = longest_day(job.zone, now)
             runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
             most = budget.agent_usage(agent, settings.prices, _usd_per_run(settings, Kind.CRON, name))
-            yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * CRASHES, most)
+            yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * MAX_CRASHES, most)
 
 
 def _usd_per_run(settings: Settings, kind: Kind, name: str) -> float | None:

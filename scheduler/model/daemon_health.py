@@ -17,9 +17,9 @@ class EngineHealth:
     problem: str | None = None
     tried_at: datetime | None = None
     ticked_at: datetime | None = None
-    busy: int = 0
+    failed_commits: int = 0
     pings: dict[str, int] = field(default_factory=lambda: {"delivered": 0, "failed": 0})  # to the dead man's switch
-    jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
+    clock_changes: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
 
 
 @dataclass(slots=True)

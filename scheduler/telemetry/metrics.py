@@ -160,11 +160,11 @@ class Metrics:
             running.set_value(now.running.get(kind, 0), kind.value)
         yield running
         jumps = _new_counter("clock_jumps_total", "System clock changes, by direction.", "direction")
-        for direction, count in now.health.jumps.items():
+        for direction, count in now.health.clock_changes.items():
             jumps.set_value(count, direction)
         yield jumps
         busy = _new_counter("db_busy_total", "Times that the database could not be written.")
-        busy.set_value(now.health.busy)
+        busy.set_value(now.health.failed_commits)
         yield busy
         if self._settings.deadman is not None:
             pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by result.", "result")

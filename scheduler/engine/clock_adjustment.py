@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from scheduler.engine import planning
-from scheduler.engine.closing import LONGEST_DELAY
+from scheduler.engine.closing import LONGEST_RETRY_DELAY
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
@@ -30,13 +30,13 @@ from scheduler.store.transaction import Transaction
 
 SECOND = timedelta(seconds=1)
 LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
-A_RESTART = timedelta(minutes=1)  # a stop that is no longer says nothing of the clock
+RESTART_TIME = timedelta(minutes=1)  # a stop that is no longer says nothing of the clock
 
 SinceStart = Callable[[Kind, str], timedelta | None]
 """How long ago an entry's last slot was started, in elapsed time; None where nobody knows."""
 
 
-def follow_jump(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
+def follow_clock_change(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
     """Follow a clock that has just jumped by so much."""
     entries.save_changed_entries(tick.tx)
     clock_changes.record_clock_change(tick.tx, by)
@@ -46,7 +46,7 @@ def follow_jump(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
         _skip_to_former_time(tick.tx)
 
 
-def follow_while_down(tick: Tick, last_seen: datetime | None, believable: timedelta) -> None:
+def follow_clock_while_down(tick: Tick, last_seen: datetime | None, believable: timedelta) -> None:
     """Follow what the clock has done while no daemon ran; `last_seen` is when one was last seen, None if none has ever run.
 
     A command may have seen new entries since.
@@ -58,8 +58,8 @@ def follow_while_down(tick: Tick, last_seen: datetime | None, believable: timede
         return
     by = tick.now - seen
     if by <= -believable:
-        follow_jump(tick, by, _no_start_known)
-    elif by > A_RESTART:
+        follow_clock_change(tick, by, _no_start_known)
+    elif by > RESTART_TIME:
         clock_changes.record_clock_change(tick.tx, by, down=True)
         _skip_to_former_time(tick.tx)
 
@@ -110,7 +110,7 @@ def _follow_set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None
 
 def _limit_future_times(tick: Tick) -> None:
     """Nothing has begun, ended or come in the future, and nobody waits for a time that was near when it was set."""
-    runs.clamp_future_times(tick.tx, longest_retry=LONGEST_DELAY, longest_async=LONGEST_ASYNC)
+    runs.clamp_future_times(tick.tx, longest_retry=LONGEST_RETRY_DELAY, longest_async=LONGEST_ASYNC)
     wakes.clamp_future_times(tick.tx)
     outbox.clamp_future_times(tick.tx)
     lane_holds.clamp_future_times(tick.tx)
