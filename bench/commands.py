@@ -33,7 +33,7 @@ def ours(commands: int, report: Callable[[], None]) -> None:
         daemon = app.Daemon(config(Path(folder), commands), dict(os.environ), listen=False)
         report()
         daemon.engine.start_boot(app.read_clocks(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
-        daemon._turn()
+        daemon._run_tick()
         daemon._run_ticks(lambda: not daemon.engine.is_busy(), None)
         report()
         rows = daemon.store.connection.execute("select outcome, count(*) from run group by outcome").fetchall()

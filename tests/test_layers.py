@@ -23,12 +23,7 @@ DOORS = {
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/channels/apprise.py"},
     "subprocess": {"scheduler/system/process.py"},
-    "fcntl": {
-        "scheduler/system/state_lock.py",
-        "scheduler/system/lanes.py",
-        "scheduler/cli/daemon_state.py",
-        "scheduler/system/file_limits.py",
-    },
+    "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py"},
 }
 ROOMS = {
     "click": ("scheduler/cli/",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import click
 
 from scheduler.store.database import check_file, check_links, open_read_only_any_version
 from scheduler.system import state_lock
+from scheduler.system.file_locks import is_locked
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
     from scheduler.work.plan import Plan
@@ -69,19 +69,11 @@ def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
 
 
 def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
-    """The process that holds the lock of the database; None if none does. The lock is tried and released at once."""
-    try:
-        fd = os.open(files.lock_file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    """The process that holds the database's lock at this moment, None if there is none."""
+    if not is_locked(files.lock_file):
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = state_lock.read_lock_holder(files.lock_file)
-        return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
-    finally:
-        os.close(fd)
-    return None
+    holder = state_lock.read_lock_holder(files.lock_file)
+    return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
 
 
 @contextmanager

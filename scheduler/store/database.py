@@ -16,6 +16,7 @@ from sqlite_utils import Database
 
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
+from scheduler.system.files import sync_folder
 
 APPLICATION_ID = 0x48425444  # "HBTD": marks the file as ours
 BUSY_MS = 1_000
@@ -287,9 +288,7 @@ def _create_database(path: Path) -> None:
         for file in (fresh, fresh.with_name(fresh.name + "-journal")):
             file.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    os.fsync(folder)
-    os.close(folder)
+    sync_folder(path.parent)
 
 
 def _create_private(path: Path) -> None:

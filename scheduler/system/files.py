@@ -7,7 +7,8 @@ import os
 import pwd
 import secrets
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,11 +20,11 @@ READ_SIZE = 1024 * 1024
 
 
 class FileChanged(Exception):
-    """Somebody else has written the file; nothing was changed."""
+    """Another program has written the file meanwhile; nothing was changed."""
 
 
 def read_file(path: Path) -> bytes:
-    """What the file holds. OSError for what is no regular file, or too large for a config."""
+    """The content of a file. OSError if it is not a regular file, or too large for a config."""
     with open_regular(path) as file:
         found = read_up_to(file, MAX_CONFIG_SIZE + 1)
     if len(found) > MAX_CONFIG_SIZE:
@@ -32,35 +33,50 @@ def read_file(path: Path) -> bytes:
 
 
 def replace_file(path: Path, before: bytes, after: bytes) -> None:
-    """Put `after` where `before` is, keeping mode and owner; a link stays, and what it leads to is replaced.
+    """Replace the content `before` by `after` atomically, keeping mode and owner. If `path` is a link, its target is replaced.
 
-    Raises Changed, or OSError; the file is then as it was.
+    Raises FileChanged if the file does not hold `before` any more, or OSError; then the file is unchanged.
     """
     real = path.resolve(strict=True)
-    draft = real.with_name(f".{real.name}.{secrets.token_hex(4)}")
-    try:
-        _write_like(draft, after, real.stat())
+    with _atomic_replacement(real) as file:
+        _copy_owner_and_mode(file, real.stat())
+        file.write(after)
+        file.flush()
+        os.fsync(file.fileno())
         if read_file(real) != before:
             raise FileChanged(f"{path} was changed meanwhile; nothing was written, try again")
-        draft.replace(real)
-    finally:
-        draft.unlink(missing_ok=True)
     sync_folder(real.parent)
 
 
-def _write_like(path: Path, text: bytes, like: os.stat_result) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(text)
-        made = os.fstat(file.fileno())
-        if (made.st_uid, made.st_gid) != (like.st_uid, like.st_gid):
-            os.fchown(file.fileno(), like.st_uid, like.st_gid)
-        os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
-        file.flush()
-        os.fsync(file.fileno())
+def write_private_file(path: Path, content: bytes) -> None:
+    """Write a file atomically, with mode 0600 whatever the umask. OSError if that fails; then the file is unchanged."""
+    with _atomic_replacement(path) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+
+
+@contextmanager
+def _atomic_replacement(path: Path) -> Iterator[BinaryIO]:
+    """A new file, mode 0600, that takes the place of `path` at the end of the context. After an exception it is removed."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+            yield file
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _copy_owner_and_mode(file: BinaryIO, like: os.stat_result) -> None:
+    made = os.fstat(file.fileno())
+    if (made.st_uid, made.st_gid) != (like.st_uid, like.st_gid):
+        os.fchown(file.fileno(), like.st_uid, like.st_gid)
+    os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the new name outlast a loss of power."""
+    """Make new names in this folder survive a loss of power."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -69,7 +85,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """The file, opened without waiting for the other end of a pipe. OSError for what is no regular file."""
+    """Open a file without waiting for the other end of a pipe. OSError if it is not a regular file."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", closefd=True)
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
@@ -78,7 +94,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_up_to(file: BinaryIO, most: int) -> bytes:
-    """What the file holds, but no more than `most` bytes; takes memory for what is there, not for the most that may be."""
+    """The content of a file, at most `most` bytes. It uses memory for the bytes that exist, not for `most`."""
     parts, left = [], most
     while left and (part := file.read(min(left, READ_SIZE))):
         parts.append(part)
@@ -87,7 +103,7 @@ def read_up_to(file: BinaryIO, most: int) -> bytes:
 
 
 def everybody_may(found: os.stat_result, what: int) -> bool:
-    """Whether the mode gives everybody one of `what`: READ, WRITE, ENTER or ANY of them."""
+    """Whether the mode gives everybody one of `what`: MAY_READ, MAY_WRITE, MAY_ENTER, or MAY_ANYTHING for any of them."""
     return bool(found.st_mode & what)
 
 
@@ -97,9 +113,9 @@ def others_may(
     find_group: Callable[[int], grp.struct_group] = grp.getgrgid,
     list_users: Callable[[], Iterable[pwd.struct_passwd]] = pwd.getpwall,
 ) -> bool:
-    """Whether the mode gives one of `what` (READ, WRITE, ENTER, ANY) to somebody who is neither the owner nor root.
+    """Whether the mode gives one of `what` (as in `everybody_may`) to somebody who is neither the owner nor root.
 
-    A user's private group, as most Linux systems make one for each user together with umask 002, is the user alone. The rule
+    Most Linux systems create a private group for each user, together with umask 002. Such a group is the user alone. The rule
     is that of Debian's sshd for `authorized_keys`: nobody else is a member, and no other user has it as login group.
     """
     if everybody_may(found, what):
@@ -109,7 +125,7 @@ def others_may(
     try:
         named = find_group(found.st_gid).gr_mem
     except KeyError:
-        return True  # who is in a group without an entry cannot be found out
+        return True  # the members of a group without an entry are unknown
     users = list(list_users())
     members = {user.pw_uid for user in users if user.pw_gid == found.st_gid or user.pw_name in named}
     unknown = set(named) - {user.pw_name for user in users}

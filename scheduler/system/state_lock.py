@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
+from scheduler.system.file_locks import create_lock_file, try_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
 
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
@@ -65,12 +65,13 @@ class StateLock:
 
         AlreadyRunning if another process holds it, StateFolderError if the file cannot be created.
         """
-        fd = _open_lock_file(path)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fd = create_lock_file(path)
+        except OSError as error:
+            raise_state_folder_error(path, error)
+        if not try_lock(fd):
             os.close(fd)
-            raise AlreadyRunning(path, read_lock_holder(path)) from None
+            raise AlreadyRunning(path, read_lock_holder(path))
         try:
             _write_holder(fd, LockHolder(os.getpid(), started_at, instance))
         except OSError as error:
@@ -132,15 +133,6 @@ def network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> 
 def _parse_mount(line: str) -> tuple[Path, str]:
     _, point, kind, *_ = line.split(" ")
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)), kind
-
-
-def _open_lock_file(path: Path) -> int:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.fchmod(fd, 0o600)
-    except OSError as error:
-        raise_state_folder_error(path, error)
-    return fd
 
 
 def _write_holder(fd: int, who: LockHolder) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scheduler.model.secret import Secret
 from scheduler.model.timestamps import iso_utc
+from scheduler.system.files import write_private_file
 from scheduler.system.state_lock import raise_state_folder_error
 
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
@@ -26,7 +27,7 @@ def load_or_create_token(state: Path) -> Secret:
     text = _read_private_token(path)
     if text is None:
         text = secrets.token_urlsafe(32)
-        _write_private_file(path, text)
+        _write_line(path, text)
     return Secret(text)
 
 
@@ -44,9 +45,7 @@ def _read_private_token(path: Path) -> str | None:
 
 def write_address_file(state: Path, url: str, started_at: datetime) -> None:
     """Write where this daemon listens."""
-    _write_private_file(
-        state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)})
-    )
+    _write_line(state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)}))
 
 
 def remove_address_file(state: Path) -> None:
@@ -54,16 +53,9 @@ def remove_address_file(state: Path) -> None:
     state.with_name("daemon.json").unlink(missing_ok=True)
 
 
-def _write_private_file(path: Path, text: str) -> None:
-    """Write a file atomically, with mode 0600 whatever the umask. Raises Unusable and then leaves no temporary file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+def _write_line(path: Path, text: str) -> None:
+    """Raises StateFolderError; then the file is unchanged."""
     try:
-        draft.unlink(missing_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            os.fchmod(fd, 0o600)
-            file.write(text + "\n")
-        draft.replace(path)
+        write_private_file(path, f"{text}\n".encode())
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise_state_folder_error(path, error)
