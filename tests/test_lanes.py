@@ -117,7 +117,7 @@ def test_busy_leaves_signals_as_a_shell_would(folder: Path) -> None:
     ("arguments", "said"),
     [
         (["nobody", "--", "true"], "heartbeatd: no agent 'nobody'; `heartbeatd status` lists them\n"),
-        (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; a job has no lane\n"),
+        (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; jobs have no lane\n"),
     ],
 )
 def test_a_lane_that_does_not_exist_is_not_made(folder: Path, arguments: list[str], said: str) -> None:
@@ -156,7 +156,7 @@ def test_busy_waits_for_a_beat_in_progress(daemon: Begin, tmp_path: Path) -> Non
     it.until((tmp_path / "begun").exists)
     user = begin(it, *BUSY, "sh", "-c", "echo user >> order")
     assert user.stderr is not None
-    assert user.stderr.readline() == b"heartbeatd: somebody speaks to agent/ops just now; waiting for that to end\n"
+    assert user.stderr.readline() == b"heartbeatd: agent/ops is busy; waiting until it is free\n"
     (tmp_path / "gate").write_text("go\n")
     assert end(user) == 0
     assert (tmp_path / "order").read_text() == "beat\nuser\n"
