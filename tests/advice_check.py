@@ -1,4 +1,4 @@
-"""Following the advice of a complaint: the config as it would be if somebody did what one of its remedies says.
+"""Applies a remedy of a diagnostic to the text of a config, so that tests can check the suggestion.
 
 Syntax is mended in the text, at the line and column of the complaint. All else is changed in the data, where the complaint
 points, and written again, one key a line.

@@ -1,4 +1,4 @@
-"""Config files for tests: one that is right, and what the loader says of others."""
+"""Config files for tests: a valid one, and the errors and warnings of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of a config: what cannot hold is a fault, what contradicts a warning, and what nobody bounds is told once."""
+"""Tests the budgets of a config: which limits are errors, which are warnings, and the allowances of entries."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def warnings(folder: Path, text: str) -> list[str]:
     return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, ENVIRON).warnings]
 
 
-def test_the_budgets_of_the_design_are_right(tmp_path: Path) -> None:
+def test_the_documented_budgets_are_accepted(tmp_path: Path) -> None:
     assert warnings(tmp_path, RIGHT) == []
 
 
 @pytest.mark.parametrize(("right", "wrong", "line"), FAULTS, ids=[str(number) for number in range(len(FAULTS))])
-def test_a_budget_that_cannot_hold_is_a_fault_with_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_a_budget_that_cannot_be_enforced_is_an_error_with_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in RIGHT
     assert "\n".join(complaints(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == line
 
@@ -85,7 +85,7 @@ def test_a_budget_that_is_never_reached_is_a_warning(tmp_path: Path, right: str,
     assert warnings(tmp_path, RIGHT.replace(right, more, 1)) == [line]
 
 
-def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_to_write(tmp_path: Path) -> None:
+def test_agents_that_call_a_model_without_a_budget_get_one_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
     line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if that is intended"
     assert warnings(tmp_path, text) == [
@@ -96,7 +96,7 @@ def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_
     assert warnings(tmp_path, text.replace("retries: 1", "enabled: false")) == []
 
 
-def test_jobs_that_ask_a_model_without_any_budget_are_told_the_line_that_bounds_them(tmp_path: Path) -> None:
+def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
     told = f"no budget limits the spending of 1 job that calls a model; write {line}, or budget: unlimited if that is intended"
@@ -104,7 +104,7 @@ def test_jobs_that_ask_a_model_without_any_budget_are_told_the_line_that_bounds_
     assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
 
 
-def test_what_a_run_may_take_bounds_how_long_prompts_may_be(tmp_path: Path) -> None:
+def test_the_cost_limit_of_a_run_limits_the_length_of_its_prompt(tmp_path: Path) -> None:
     allowances = read(tmp_path, RIGHT.replace("usd_per_run: 0.10", "usd_per_run: 0.035"), ENVIRON).settings.allowances
     ops = allowances[Kind.HEARTBEAT, "ops"]
     assert ops.input_tokens == 20_000  # and 2,000 out: 20,000 x 1.25 + 2,000 x 5 millionths, the dearest input being a cache's
@@ -129,7 +129,7 @@ def test_a_jobs_prompt_has_a_budget_of_its_own_and_a_command_has_none(tmp_path: 
     ]
 
 
-def test_a_reload_says_whose_budget_changed(tmp_path: Path) -> None:
+def test_a_reload_names_the_entries_whose_budget_changed(tmp_path: Path) -> None:
     before = read(tmp_path, RIGHT, ENVIRON).settings
     after = read(tmp_path, RIGHT.replace("runs_per_day: 60", "runs_per_day: 61"), ENVIRON).settings
     assert diff(before, after).lines() == ["changed agent/ops: budget"]
@@ -139,7 +139,7 @@ def test_a_reload_says_whose_budget_changed(tmp_path: Path) -> None:
     assert diff(before, without).lines() == ["changed limits: budget"]
 
 
-def test_an_entry_undoes_an_inherited_budget(tmp_path: Path) -> None:
+def test_an_entry_can_disable_an_inherited_budget(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}").replace("deliver: log}", "deliver: log, budget: {runs_per_day: 9}}", 1)
     allowances = read(tmp_path, text.replace(BUDGET, "budget: unlimited"), ENVIRON).settings.allowances
     assert list(allowances) == [(Kind.HEARTBEAT, "tool")]

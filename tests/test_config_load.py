@@ -1,4 +1,4 @@
-"""What the settings hold for what the file says: defaults, inheritance, anchors, overrides."""
+"""Tests the settings that a config is loaded into: defaults, inheritance, anchors and overrides."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def test_a_key_becomes_a_value(tmp_path: Path, keys: str, attribute: str, value:
 @pytest.mark.parametrize(
     ("interval", "enabled", "expected"), [("none", True, None), ("0m", False, None), ("1h30m", True, timedelta(minutes=90))]
 )
-def test_an_interval_may_be_none_or_switched_off(
-    tmp_path: Path, interval: str, enabled: bool, expected: timedelta | None
-) -> None:
+def test_an_interval_may_be_none_or_zero(tmp_path: Path, interval: str, enabled: bool, expected: timedelta | None) -> None:
     ops = read(tmp_path, SMALL.replace("30m", interval)).settings.heartbeats["ops"]
     assert (ops.enabled, ops.interval) == (enabled, expected)
 
@@ -120,21 +118,21 @@ cron:
 """
 
 
-def test_maps_merge_at_every_depth_and_all_else_is_replaced(tmp_path: Path) -> None:
+def test_maps_are_merged_at_every_depth_and_other_values_replaced(tmp_path: Path) -> None:
     beats = read(tmp_path, DEFAULTS).settings.heartbeats
     assert (beats["bare"].interval, beats["bare"].model) == (timedelta(hours=1), "cheap")
     assert beats["own"].interval == timedelta(hours=2)
     assert (beats["own"].dedup_window, beats["own"].dedup_normalize) == (timedelta(hours=2), "numbers")
 
 
-def test_active_hours_of_its_own_have_nothing_of_the_inherited_ones(tmp_path: Path) -> None:
+def test_own_active_hours_replace_inherited_ones_completely(tmp_path: Path) -> None:
     beats = read(tmp_path, DEFAULTS).settings.heartbeats
     assert beats["bare"].hours.key() == "08:00-10:00 mon Asia/Tokyo"
     assert beats["own"].hours.key() == "09:00-10:00 mon,tue,wed,thu,fri,sat,sun UTC"
     assert beats["own"].zone.key == "UTC"
 
 
-def test_active_hours_that_lack_a_part_do_not_inherit_it(tmp_path: Path) -> None:
+def test_incomplete_active_hours_do_not_inherit_the_missing_part(tmp_path: Path) -> None:
     text = DEFAULTS.replace('{start: "09:00", end: "10:00"}', "{days: tue}")
     column = text.splitlines()[6].index("active_hours") + 1
     assert complaints(tmp_path, text) == [
@@ -143,7 +141,7 @@ def test_active_hours_that_lack_a_part_do_not_inherit_it(tmp_path: Path) -> None
     ]
 
 
-def test_a_heartbeat_s_own_schedule_undoes_an_inherited_interval_and_has_no_stagger(tmp_path: Path) -> None:
+def test_a_heartbeats_own_schedule_replaces_an_inherited_interval_and_has_no_stagger(tmp_path: Path) -> None:
     timed = '  timed: {heartbeat: {schedule: "0 9 * * *", active_hours: always}}\n  spread: {heartbeat: {schedule: "@daily", stagger: 1h, active_hours: always}}\n'
     beats = read(tmp_path, DEFAULTS.replace("  silent:", timed + "  silent:")).settings.heartbeats
     assert (beats["timed"].interval, beats["timed"].schedule) == (None, "0 9 * * *")
@@ -152,13 +150,13 @@ def test_a_heartbeat_s_own_schedule_undoes_an_inherited_interval_and_has_no_stag
     assert beats["bare"].interval == timedelta(hours=1)
 
 
-def test_an_entry_undoes_a_default_with_a_word(tmp_path: Path) -> None:
+def test_an_entry_disables_a_default_with_a_word(tmp_path: Path) -> None:
     beats = read(tmp_path, DEFAULTS).settings.heartbeats
     assert (beats["always"].hours.always, beats["always"].deliver, beats["always"].model) == (True, (), "dear")
     assert beats["silent"].deliver == ()
 
 
-def test_a_schedule_of_its_own_undoes_an_inherited_interval(tmp_path: Path) -> None:
+def test_a_jobs_own_schedule_replaces_an_inherited_interval(tmp_path: Path) -> None:
     jobs = read(tmp_path, DEFAULTS).settings.jobs
     assert (jobs["a"].every, jobs["a"].schedule, jobs["a"].grace) == (timedelta(hours=6), None, timedelta(minutes=5))
     assert jobs["b"].every is None
@@ -166,14 +164,14 @@ def test_a_schedule_of_its_own_undoes_an_inherited_interval(tmp_path: Path) -> N
     assert (jobs["b"].misfire, jobs["b"].grace) == ("skip", timedelta(minutes=5))
 
 
-def test_a_prompt_of_its_own_undoes_an_inherited_command_and_the_other_way_round(tmp_path: Path) -> None:
+def test_a_jobs_own_prompt_replaces_an_inherited_command_and_the_other_way_round(tmp_path: Path) -> None:
     text = SMALL + "defaults: {cron: {every: 6h, command: x, env: {A: b}}}\ncron: {a: {prompt: Write., agent: ops}, b: {}}\n"
     settings = read(tmp_path, text).settings
     assert [(job.command, job.prompt) for job in settings.jobs.values()] == [(None, "Write."), ("x", None)]
     assert {name: agent.name for name, agent in settings.job_agents.items()} == {"a": "ops"}
 
 
-def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Path) -> None:
+def test_an_error_in_a_default_is_reported_once_for_all_entries(tmp_path: Path) -> None:
     text = DEFAULTS.replace("window: 2h", "window: 2x")
     column = text.splitlines()[2].index("2x") + 1
     assert complaints(tmp_path, text) == [
@@ -181,13 +179,13 @@ def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Pat
     ]
 
 
-def test_what_only_the_whole_shows_is_told_at_the_default_too(tmp_path: Path) -> None:
+def test_an_error_between_two_keys_is_reported_at_the_default(tmp_path: Path) -> None:
     assert complaints(tmp_path, DEFAULTS.replace("deliver: log", "deliver: phone")) == [
         "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is not a declared channel; write log, or declare it under channels:"
     ]
 
 
-def test_a_default_that_nobody_takes_is_checked_too(tmp_path: Path) -> None:
+def test_a_default_that_no_entry_inherits_is_checked(tmp_path: Path) -> None:
     assert complaints(tmp_path, SMALL + "defaults: {cron: {evry: 5m}}\n") == [
         "config.yaml:2:19: defaults.cron.evry: unknown key; did you mean every?"
     ]
@@ -213,13 +211,13 @@ def test_anchors_aliases_and_merges_work(tmp_path: Path) -> None:
     ]
 
 
-def test_a_fault_behind_a_merge_points_at_the_merged_line(tmp_path: Path) -> None:
+def test_an_error_in_a_merged_map_points_at_its_line(tmp_path: Path) -> None:
     assert complaints(tmp_path, ANCHORS.replace("interval: 2h", "interval: 2")) == [
         "config.yaml:2:26: agents.three.heartbeat.interval: 2 has no unit; write 2s or 2m"
     ]
 
 
-def test_an_override_sets_a_value_by_its_path_and_is_named(tmp_path: Path) -> None:
+def test_an_override_sets_a_value_by_its_path_and_is_listed(tmp_path: Path) -> None:
     loaded = read(
         tmp_path, SMALL, {"HEARTBEATD_SET__agents__ops__heartbeat__interval": "10m", "HEARTBEATD_SET__timezone": "Asia/Tokyo"}
     )
@@ -238,7 +236,7 @@ def test_an_override_sets_a_value_by_its_path_and_is_named(tmp_path: Path) -> No
         ("", "5", "this is not a path; write HEARTBEATD_SET__defaults__heartbeat__interval"),
     ],
 )
-def test_a_fault_in_an_override_names_the_variable(tmp_path: Path, variable: str, value: str, line: str) -> None:
+def test_an_error_in_an_override_names_the_variable(tmp_path: Path, variable: str, value: str, line: str) -> None:
     name = f"HEARTBEATD_SET__{variable}"
     (found,) = complaints(tmp_path, "timezone: UTC\n" + SMALL, {name: value})
     assert found.startswith("config.yaml: ")
@@ -284,7 +282,7 @@ SHORT = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
         ("12h", "{start: '08:00', end: '09:00', days: sat}", "allow 1 run a week;"),
     ],
 )
-def test_an_interval_that_fits_badly_into_the_hours_is_a_warning_with_the_beats_a_week(
+def test_an_interval_that_does_not_fit_the_active_hours_is_a_warning_with_the_runs_a_week(
     tmp_path: Path, interval: str, hours: str, left: str
 ) -> None:
     (warning,) = read(tmp_path, (BEAT % f"active_hours: {hours}").replace("30m", interval)).warnings
@@ -313,11 +311,11 @@ def test_an_interval_that_fits_the_hours_is_no_warning(tmp_path: Path, interval:
     assert read(tmp_path, (BEAT % f"active_hours: {hours}").replace("30m", interval)).warnings == ()
 
 
-def test_the_hours_of_an_agent_that_does_not_beat_are_no_warning(tmp_path: Path) -> None:
+def test_the_active_hours_of_a_disabled_agent_are_no_warning(tmp_path: Path) -> None:
     assert read(tmp_path, (BEAT % 'active_hours: "08:00-12:00", enabled: false').replace("30m", "6h")).warnings == ()
 
 
-def test_leaving_a_wake_to_the_next_slot_of_an_agent_that_has_none_is_a_warning(tmp_path: Path) -> None:
+def test_a_wake_for_the_next_slot_of_an_agent_without_slots_is_a_warning(tmp_path: Path) -> None:
     beat = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, deliver: log}}}\n"
     text = beat + "cron: {a: {every: 1h, wake_heartbeat: ops, wake_mode: next}}\n"
     (warning,) = read(tmp_path, text).warnings
@@ -339,7 +337,7 @@ def test_reboot_is_a_trigger_and_an_argv_stays_a_list(tmp_path: Path) -> None:
     assert (job.reboot, job.schedule, job.command) == (True, None, ("echo", "${HOME}"))
 
 
-def test_a_config_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_config_that_every_user_may_write_is_rejected(tmp_path: Path) -> None:
     read(tmp_path, SMALL)
     file = tmp_path / "config.yaml"
     file.chmod(0o666)
@@ -347,7 +345,7 @@ def test_a_config_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
         load_config(file, {})
 
 
-def test_a_config_that_members_of_its_group_may_write_is_a_warning() -> None:
+def test_a_config_that_its_group_may_write_is_a_warning() -> None:
     no_such_group = 2**31 - 2
     found = os.stat_result((0o100664, 0, 0, 1, os.geteuid(), no_such_group, 0, 0, 0, 0))
     complaints = Diagnostics("config.yaml")
@@ -357,7 +355,7 @@ def test_a_config_that_members_of_its_group_may_write_is_a_warning() -> None:
     assert str(warning).endswith("do: chmod g-w '/srv/a place/config.yaml'")
 
 
-def test_a_config_made_with_umask_002_is_no_warning_where_the_group_is_the_users_own(tmp_path: Path) -> None:
+def test_a_config_that_the_users_own_group_may_write_is_no_warning(tmp_path: Path) -> None:
     """As on Ubuntu; where the tests are run by a user whose group has others in it, the warning is right."""
     read(tmp_path, SMALL)
     file = tmp_path / "config.yaml"
@@ -365,7 +363,7 @@ def test_a_config_made_with_umask_002_is_no_warning_where_the_group_is_the_users
     assert bool(load_config(file, {}).warnings) == others_may(file.stat(), MAY_WRITE)
 
 
-def test_a_folder_in_which_everybody_can_replace_the_config_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_which_every_user_can_replace_the_config_is_rejected(tmp_path: Path) -> None:
     read(tmp_path, SMALL)
     tmp_path.chmod(0o777)
     with pytest.raises(Exception, match=r"everybody may write .*, the folder of this file") as refused:
@@ -375,7 +373,7 @@ def test_a_folder_in_which_everybody_can_replace_the_config_is_refused(tmp_path:
     load_config(tmp_path / "config.yaml", {})
 
 
-def test_so_is_the_folder_that_a_link_to_the_config_leads_to(tmp_path: Path) -> None:
+def test_a_linked_folder_in_which_every_user_can_replace_the_config_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     read(tmp_path / "open", SMALL)
     (tmp_path / "open").chmod(0o777)
@@ -391,7 +389,7 @@ def test_a_folder_that_members_of_its_group_may_write_is_a_warning_unless_the_gr
     assert any("its group may write" in warning for warning in told) is others_may(tmp_path.stat(), MAY_WRITE)
 
 
-def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_is_rejected_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.yaml", 0o600)
     with pytest.raises(Exception, match="not a regular file"):
         load_config(tmp_path / "config.yaml", {})
@@ -407,7 +405,7 @@ def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:
         ("", "state/heartbeatd.db"),
     ],
 )
-def test_the_database_is_found_in_a_broken_config_too(tmp_path: Path, text: str, state: str) -> None:
+def test_the_database_is_found_in_an_invalid_config(tmp_path: Path, text: str, state: str) -> None:
     (tmp_path / "config.yaml").write_text(text, newline="")
     assert read_state_path(tmp_path / "config.yaml") == tmp_path / state
 
@@ -417,7 +415,7 @@ def test_the_database_is_found_without_a_config(tmp_path: Path) -> None:
     assert read_state_path(tmp_path / "none.yaml", {"HEARTBEATD_SET__state": "x.db"}) == tmp_path / "x.db"
 
 
-def test_what_init_writes_is_right_and_without_a_warning(tmp_path: Path) -> None:
+def test_the_config_that_init_writes_is_valid_and_has_no_warning(tmp_path: Path) -> None:
     for path, text in skeleton.starter_files("helper").items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -438,7 +436,7 @@ def test_equal_values_are_shared_between_agents(tmp_path: Path) -> None:
     assert first.zone is second.zone
 
 
-def test_two_thousand_agents_take_less_than_a_millisecond_each(tmp_path: Path) -> None:
+def test_two_thousand_agents_load_in_less_than_a_millisecond_each(tmp_path: Path) -> None:
     agent = (
         "  agent-{n}:\n    workspace: agents/a{n}\n    model: m\n    runner: {{kind: command, argv: [cat]}}\n    heartbeat:\n"
         '      interval: 30m\n      active_hours: "08:00-22:00"\n      retries: 3\n      deliver: log\n'
@@ -466,7 +464,7 @@ cron:
 """
 
 
-def test_calendars_are_inherited_and_undone_and_their_days_are_those_of_the_entry_s_zone(tmp_path: Path) -> None:
+def test_calendars_can_be_inherited_and_disabled_and_use_the_zone_of_the_entry(tmp_path: Path) -> None:
     settings = read(tmp_path, RESTING).settings
     beats, jobs = settings.heartbeats, settings.jobs
     assert {name: beat.calendars.key() for name, beat in beats.items() if not beat.calendars.always} == {
@@ -477,7 +475,7 @@ def test_calendars_are_inherited_and_undone_and_their_days_are_those_of_the_entr
     assert jobs["london"].calendars.key() == "Europe/London skip:sat,sun"
 
 
-def test_a_moment_of_its_own_undoes_an_inherited_interval(tmp_path: Path) -> None:
+def test_a_jobs_own_one_time_schedule_replaces_an_inherited_interval(tmp_path: Path) -> None:
     text = "defaults: {cron: {every: 6h, command: x}}\ncron: {a: {at: '2026-12-24T18:00'}, b: {}}\n"
     jobs = read(tmp_path, text).settings.jobs
     assert (jobs["a"].every, jobs["b"].at) == (None, None)

@@ -1,4 +1,4 @@
-"""The reference in docs/ and the schema say what the models say; `check --effective` says where a value comes from."""
+"""Tests the generated reference, the JSON Schema, and the values of `check --effective`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scheduler.config.keys.reference import render_reference
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 
 
-def test_the_reference_in_docs_is_the_one_that_is_generated() -> None:
+def test_the_reference_in_docs_is_up_to_date() -> None:
     assert PAGE.read_text() == render_reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
 
 
-def test_every_key_has_words_of_its_own() -> None:
+def test_every_key_has_a_description() -> None:
     definitions = config_schema()["$defs"].values()
     texts = [form["description"] for model in definitions for form in model["properties"].values()]
     assert len(texts) > 60
@@ -34,11 +34,11 @@ def test_the_schema_shows_defaults_as_they_are_written() -> None:
     assert "default" not in beat["properties"]["interval"]
 
 
-def test_the_schema_lets_keys_of_the_users_own_stand_at_the_top() -> None:
+def test_the_schema_allows_x_keys_at_the_top() -> None:
     assert config_schema()["patternProperties"] == {"^x-": {}}
 
 
-def test_effective_values_say_where_they_come_from(tmp_path: Path) -> None:
+def test_effective_values_name_their_origin(tmp_path: Path) -> None:
     read(tmp_path, RIGHT)
     environ = {"HEARTBEATD_SET__agents__ops__model": "m"}
     rows = {row.key: (row.value, row.origin) for row in list_effective_values(tmp_path / "config.yaml", environ, "ops")}
@@ -54,7 +54,7 @@ def test_effective_values_say_where_they_come_from(tmp_path: Path) -> None:
     ("name", "problem"),
     [("opps", "opps is neither an agent nor a job; did you mean ops?"), ("both", "write agent/both or cron/both")],
 )
-def test_a_name_that_does_not_lead_to_one_entry_is_told(tmp_path: Path, name: str, problem: str) -> None:
+def test_a_name_of_no_entry_or_two_entries_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
     both = "  both: {heartbeat: {interval: 1h}}\ncron:\n  both: {every: 1h, command: x}\n"
     read(tmp_path, RIGHT.replace("cron:\n", both))
     with pytest.raises(LookupError, match=problem):

@@ -1,4 +1,4 @@
-"""Runners, providers and prices: how an agent is asked, whom, for how much, and every complaint about it."""
+"""Tests the runners, providers and prices of a config, and their errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reveal(value: object) -> str:
     return value.reveal()
 
 
-def test_an_agent_without_words_asks_the_cheap_model_of_anthropic(tmp_path: Path) -> None:
+def test_an_agent_without_keys_calls_the_default_model_of_anthropic(tmp_path: Path) -> None:
     beat = ops(tmp_path, "context: []")
     assert isinstance(beat.runner, ModelRunner)
     assert (beat.runner.provider.kind, beat.runner.max_output_tokens, beat.model) == ("anthropic", 2000, "claude-haiku-5-5")
@@ -65,7 +65,7 @@ def test_an_agent_without_words_asks_the_cheap_model_of_anthropic(tmp_path: Path
     assert (beat.decide, beat.session_keep) == (None, 0)
 
 
-def test_a_gateway_is_asked_by_url_with_headers(tmp_path: Path) -> None:
+def test_a_gateway_is_called_by_url_with_headers(tmp_path: Path) -> None:
     runner = ops(
         tmp_path, 'runner: {kind: http, url: "http://10.0.0.1/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}'
     ).runner
@@ -82,12 +82,12 @@ def test_a_gateway_is_asked_by_url_with_headers(tmp_path: Path) -> None:
         ('{kind: python, call: "mod:fn", in_process: true}', PythonRunner("mod:fn", in_process=True)),
     ],
 )
-def test_a_command_and_a_callable_are_asked_as_written(tmp_path: Path, written: str, runner: object) -> None:
+def test_a_command_and_a_callable_are_used_as_written(tmp_path: Path, written: str, runner: object) -> None:
     beat = ops(tmp_path, f"runner: {written}")
     assert (beat.runner, beat.model) == (runner, None)
 
 
-def test_a_model_may_be_asked_as_often_as_one_likes_where_the_limit_says_so(tmp_path: Path) -> None:
+def test_a_min_interval_of_zero_allows_any_interval(tmp_path: Path) -> None:
     text = fleet("runner: {kind: anthropic}", "interval: 1s") + "\nlimits: {min_interval: 0s}\n"
     assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].interval == timedelta(seconds=1)
 
@@ -103,7 +103,7 @@ def test_a_model_may_be_asked_as_often_as_one_likes_where_the_limit_says_so(tmp_
         ("runner: {kind: openai}", "provider: anthropic", "anthropic"),
     ],
 )
-def test_the_heartbeats_provider_comes_before_the_runners_and_that_before_the_one_of_its_kind(
+def test_the_heartbeats_provider_overrides_the_runners_and_that_overrides_the_default(
     tmp_path: Path, runner: str, beat: str, name: str
 ) -> None:
     text = fleet(runner).replace("\n      retries: 2", f" {beat}" if beat.startswith("{") else f"\n      {beat}")
@@ -120,7 +120,7 @@ def test_the_heartbeats_provider_comes_before_the_runners_and_that_before_the_on
         ('runner: {kind: http, url: "http://a"}', "retries: 1", None),
     ],
 )
-def test_the_model_is_the_heartbeats_else_the_agents_else_the_cheap_one(
+def test_the_model_is_the_heartbeats_else_the_agents_else_the_default(
     tmp_path: Path, runner: str, beat: str, model: str | None
 ) -> None:
     assert ops(tmp_path, runner, beat).model == model
@@ -137,7 +137,7 @@ def test_the_model_is_the_heartbeats_else_the_agents_else_the_cheap_one(
         ("runner: {kind: anthropic}", "decide: {model: q, provider: local}\n      provider: work", "local"),
     ],
 )
-def test_a_decision_is_asked_of_its_own_provider_else_of_the_heartbeats_else_of_the_runners(
+def test_a_decision_uses_its_own_provider_else_the_heartbeats_else_the_runners(
     tmp_path: Path, runner: str, decide: str, name: str
 ) -> None:
     found = ops(tmp_path, runner, f"{decide}\n      max_output_tokens: 1k").decide
@@ -145,7 +145,7 @@ def test_a_decision_is_asked_of_its_own_provider_else_of_the_heartbeats_else_of_
     assert (found.model, found.runner.provider.name, found.runner.max_output_tokens) == ("q", name, 1000)
 
 
-def test_an_inherited_decision_is_undone_with_a_word(tmp_path: Path) -> None:
+def test_an_inherited_decision_is_disabled_with_a_word(tmp_path: Path) -> None:
     text = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
     assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].decide is not None
     assert read(tmp_path, text.replace(BEAT, "decide: none"), ENVIRON).settings.heartbeats["ops"].decide is None
@@ -170,7 +170,7 @@ def test_a_precheck_is_a_command_or_a_map(tmp_path: Path, written: str, precheck
     assert ops(tmp_path, beat=written).precheck == precheck
 
 
-def test_a_precheck_is_inherited_key_by_key_and_undone_with_a_word(tmp_path: Path) -> None:
+def test_a_precheck_is_inherited_key_by_key_and_disabled_with_a_word(tmp_path: Path) -> None:
     text = FLEET.replace("deliver: log", "deliver: log, precheck: {command: ./look, unchanged: skip}")
     own = read(tmp_path, text.replace(BEAT, "precheck: {on_error: skip}"), ENVIRON).settings.heartbeats["ops"].precheck
     assert own == Precheck("./look", "skip", "skip", timedelta(seconds=30))
@@ -195,7 +195,7 @@ def test_only_a_session_that_is_not_isolated_keeps_messages(tmp_path: Path, beat
     assert ops(tmp_path, beat=beat).session_keep == keep
 
 
-def test_what_is_inherited_and_fits_only_others_is_no_fault(tmp_path: Path) -> None:
+def test_an_inherited_key_without_effect_is_no_error(tmp_path: Path) -> None:
     shared = "provider: work, max_output_tokens: 8k, session_keep: 4, isolated_session: false"
     text = fleet("runner: {kind: command, argv: [cat]}").replace("deliver: log", f"deliver: log, {shared}")
     assert read(tmp_path, text, ENVIRON).warnings == ()
@@ -217,7 +217,7 @@ def test_an_amount_of_tokens_has_several_forms(tmp_path: Path, written: str, amo
         ("{input: 2, output: 10, cache_read: 0, cache_write: 0}", Price(2.0, 10.0, 0.0, 0.0)),
     ],
 )
-def test_the_cache_costs_what_input_costs_and_a_quarter_more_to_write(tmp_path: Path, written: str, price: Price) -> None:
+def test_cache_reads_cost_as_much_as_input_and_writes_a_quarter_more(tmp_path: Path, written: str, price: Price) -> None:
     text = FLEET.replace("{input: 1, output: 5}", written)
     assert read(tmp_path, text, ENVIRON).settings.prices["claude-haiku-5-5"] == price
 
@@ -326,14 +326,14 @@ def warnings(folder: Path, text: str) -> list[str]:
     return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, ENVIRON).warnings]
 
 
-def test_the_file_that_the_complaints_are_put_into_is_right(tmp_path: Path) -> None:
+def test_the_base_config_of_the_runner_tests_is_valid(tmp_path: Path) -> None:
     assert warnings(tmp_path, FLEET) == []
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(FAULTS)]
 )
-def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_an_error_names_its_position_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in FLEET
     assert "\n".join(complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON)) == line
 
@@ -341,7 +341,7 @@ def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right:
 @pytest.mark.parametrize(
     ("right", "wrong", "line"), WARNINGS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(WARNINGS)]
 )
-def test_what_will_not_do_is_warned_of(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_a_setting_that_will_fail_later_is_a_warning(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in FLEET
     text = FLEET.replace(right, wrong, 1)
     if "providers.openai" in line:
@@ -349,7 +349,7 @@ def test_what_will_not_do_is_warned_of(tmp_path: Path, right: str, wrong: str, l
     assert warnings(tmp_path, text) == [line]
 
 
-def test_a_price_with_a_fault_is_not_missed_as_well(tmp_path: Path) -> None:
+def test_an_invalid_price_is_not_also_reported_as_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, FLEET.replace("{input: 1, output: 5}", "{input: -1, output: 5}"), ENVIRON)
     assert [complaint.path for complaint in refused.value.errors] == ["prices.claude-haiku-5-5.input"]
@@ -363,17 +363,17 @@ def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path
     assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents.b.runner.url"]
 
 
-def test_what_many_agents_lack_is_told_once(tmp_path: Path) -> None:
+def test_a_key_that_many_agents_lack_is_reported_once(tmp_path: Path) -> None:
     text = "agents:\n" + "".join(f"  a{number}: {{heartbeat: {{interval: 30m, deliver: log}}}}\n" for number in range(3))
     assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents", "agents.a0.model", "agents.a0.runner"]
 
 
-def test_the_limit_of_intervals_is_for_those_who_call_a_model_alone(tmp_path: Path) -> None:
+def test_the_minimum_interval_is_only_for_agents_that_call_a_model(tmp_path: Path) -> None:
     assert ops(tmp_path, "runner: {kind: command, argv: [cat]}", "interval: 10s").interval == timedelta(seconds=10)
     assert ops(tmp_path, 'runner: {kind: http, url: "http://a"}', "interval: 10s").interval == timedelta(seconds=10)
 
 
-def test_no_secret_of_a_provider_or_a_gateway_shows(tmp_path: Path) -> None:
+def test_no_secret_of_a_provider_or_a_gateway_is_shown(tmp_path: Path) -> None:
     text = fleet('runner: {kind: http, url: "http://a/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}', "decide: {model: q}")
     loaded = read(tmp_path, text, ENVIRON)
     rows = list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")
@@ -421,7 +421,7 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_effective_values_show_how_and_whom_an_agent_asks(
+def test_effective_values_show_the_runner_and_provider_of_an_agent(
     tmp_path: Path, runner: str, beat: str, expected: dict[str, str]
 ) -> None:
     ops(tmp_path, runner, beat)
@@ -429,13 +429,13 @@ def test_effective_values_show_how_and_whom_an_agent_asks(
     assert expected.items() <= rows.items()
 
 
-def test_the_schema_tells_runners_apart_by_their_kind() -> None:
+def test_the_schema_distinguishes_runners_by_kind() -> None:
     runner = config_schema()["$defs"]["Agent"]["properties"]["runner"]
     assert runner["discriminator"]["propertyName"] == "kind"
     assert sorted(runner["discriminator"]["mapping"]) == ["anthropic", "command", "http", "openai", "python"]
 
 
-def test_the_shipped_config_is_good_without_a_key_and_its_assistant_is_two_lines_away(tmp_path: Path) -> None:
+def test_the_shipped_config_is_valid_without_a_key_and_enabling_the_assistant_takes_two_lines(tmp_path: Path) -> None:
     shipped = load_config(SHIPPED, {})
     assert shipped.warnings == ()
     assert shipped.settings.heartbeats["assistant"].enabled is False
@@ -446,7 +446,7 @@ def test_the_shipped_config_is_good_without_a_key_and_its_assistant_is_two_lines
     assert changed.settings.heartbeats["assistant"].enabled is True
 
 
-def test_what_init_writes_asks_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
+def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
     text = skeleton.config_text().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
     text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
     loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
@@ -464,7 +464,7 @@ def test_what_init_writes_asks_a_model_with_the_lines_that_it_names(tmp_path: Pa
         '{kind: python, call: "a:b"}',
     ],
 )
-def test_agents_that_are_asked_alike_share_one_runner(tmp_path: Path, runner: str) -> None:
+def test_agents_with_equal_runners_share_one_runner(tmp_path: Path, runner: str) -> None:
     agents = "".join(f"  a{number}: {{model: q, runner: {runner}}}\n" for number in range(2))
     decided = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
     first, second, _ = read(tmp_path, decided.replace("  ops:", f"{agents}  ops:"), ENVIRON).settings.heartbeats.values()
@@ -472,7 +472,7 @@ def test_agents_that_are_asked_alike_share_one_runner(tmp_path: Path, runner: st
     assert first.decide is second.decide
 
 
-def test_two_thousand_agents_that_ask_models_take_less_than_a_millisecond_each(tmp_path: Path) -> None:
+def test_two_thousand_agents_that_call_models_load_in_less_than_a_millisecond_each(tmp_path: Path) -> None:
     agent = (
         "  agent-{n}:\n    runner: {{kind: anthropic, provider: work}}\n    heartbeat:\n      provider: local\n      model: q\n"
         "      decide: {{model: q, provider: anthropic}}\n      max_output_tokens: 4k\n      isolated_session: false\n"

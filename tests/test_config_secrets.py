@@ -1,4 +1,4 @@
-"""Secrets: where references are filled in, and that their values are seen nowhere."""
+"""Tests how references to secrets are resolved, and that secrets are never shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reveal(value: object) -> str:
     return value.reveal()
 
 
-def test_references_are_filled_in_where_secrets_belong_and_only_there(tmp_path: Path) -> None:
+def test_references_are_resolved_only_in_keys_for_secrets(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text("from a file\n")
     settings = read(tmp_path, WITH_SECRETS, {"CANARY": CANARY}).settings
     ops, job = settings.heartbeats["ops"], settings.jobs["job"]
@@ -48,12 +48,12 @@ def test_references_are_filled_in_where_secrets_belong_and_only_there(tmp_path: 
     )
 
 
-def test_what_a_reference_brings_in_is_not_read_again(tmp_path: Path) -> None:
+def test_references_inside_a_resolved_value_are_not_resolved(tmp_path: Path) -> None:
     settings = read(tmp_path, RIGHT, {"TOKEN": "${HOME}-${USER}-${SHELL}"}).settings
     assert reveal(settings.server.tokens[0].value) == "${HOME}-${USER}-${SHELL}"
 
 
-def test_no_secret_shows_in_settings_warnings_or_effective_values(tmp_path: Path) -> None:
+def test_no_secret_is_shown_in_settings_warnings_or_effective_values(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text(CANARY)
     loaded = read(tmp_path, WITH_SECRETS, {"CANARY": CANARY})
     rows = [
@@ -87,7 +87,7 @@ def test_no_secret_shows_in_settings_warnings_or_effective_values(tmp_path: Path
         "x-a: {%s: 1, b",
     ],
 )
-def test_no_secret_shows_in_a_complaint(tmp_path: Path, wrong: str) -> None:
+def test_no_secret_is_shown_in_an_error(tmp_path: Path, wrong: str) -> None:
     lines = complaints(tmp_path, f"{'' if wrong.startswith('agents') else SMALL}{wrong % CANARY}\n")
     assert lines
     assert CANARY not in "\n".join(lines)
@@ -165,7 +165,7 @@ def test_a_line_of_an_env_file_is_read_as_other_tools_read_it(tmp_path: Path, li
         (f"A='b\nc'\n=\nB={CANARY}\n", 0o600, "line 3 of .env is not NAME=value"),
     ],
 )
-def test_an_env_file_that_is_wrong_is_refused_without_its_text(tmp_path: Path, content: str, mode: int, problem: str) -> None:
+def test_an_invalid_env_file_is_rejected_without_showing_its_text(tmp_path: Path, content: str, mode: int, problem: str) -> None:
     (tmp_path / ".env").write_text(content)
     (tmp_path / ".env").chmod(mode)
     (line,) = complaints(tmp_path, f"env_file: .env\n{SMALL}")
@@ -180,7 +180,7 @@ def test_a_token_in_the_file_itself_is_a_warning(tmp_path: Path) -> None:
     assert CANARY not in str(warning)
 
 
-def test_a_secret_shows_itself_to_nobody(tmp_path: Path) -> None:
+def test_a_secret_is_masked_when_printed(tmp_path: Path) -> None:
     secret = Secret(CANARY)
     assert {repr(secret), str(secret), f"{secret}", f"{secret!r:>3}", json.dumps({"a": secret}, default=str)} == {
         "***",
@@ -207,5 +207,5 @@ def test_a_secret_shows_itself_to_nobody(tmp_path: Path) -> None:
         ("PATH", "~/bin:/usr/bin", False),
     ],
 )
-def test_which_values_of_env_are_secrets(name: str, text: str, secret: bool) -> None:
+def test_env_values_are_secrets_by_name_and_form(name: str, text: str, secret: bool) -> None:
     assert is_secret_variable(name, text) is secret

@@ -1,4 +1,4 @@
-"""Every fault of a config is one line: where it stands, what is wrong, what to write."""
+"""Tests the errors of a config: each has its position, its problem and its advice."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ FAULTS = [
 # fmt: on
 
 
-def test_the_file_that_the_faults_are_put_into_is_right(tmp_path: Path) -> None:
+def test_the_base_config_of_these_tests_is_valid(tmp_path: Path) -> None:
     assert complaints(tmp_path, RIGHT) == []
 
 
@@ -212,7 +212,7 @@ GUESSABLE = {"SAME": "a" * 16, "AGAIN": "password" * 2, "ROW": "1234567890123456
 @pytest.mark.parametrize(
     ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][:24]!r}" for number, row in enumerate(FAULTS)]
 )
-def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_an_error_names_its_position_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123", **GUESSABLE}
     assert right in RIGHT
     assert "\n".join(complaints(tmp_path, RIGHT.replace(right, wrong, 1), environ)) == line
@@ -247,7 +247,7 @@ ASKING = [
 
 
 @pytest.mark.parametrize(("right", "wrong", "line"), ASKING, ids=[row[1] for row in ASKING])
-def test_a_prompt_asks_an_agent_that_may_be_asked_and_not_too_often(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_a_prompt_needs_an_enabled_agent_and_a_long_enough_interval(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in ASKED
     assert "\n".join(complaints(tmp_path, ASKED.replace(right, wrong, 1))) == line
 
@@ -270,7 +270,7 @@ cron:
 """
 
 
-def test_five_faults_are_five_lines_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_five_errors_are_five_lines_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert complaints(tmp_path, FIVE) == [
         "config.yaml:1:11: timezone: 'Europe/Berln' is not a time zone; did you mean Europe/Berlin?",
         "config.yaml:3:24: defaults.heartbeat.retries: 11 is out of range; write a number from 0 to 10",
@@ -280,12 +280,12 @@ def test_five_faults_are_five_lines_in_the_order_of_the_file(tmp_path: Path) -> 
     ]
 
 
-def test_a_name_that_is_wrong_is_missed_where_it_is_used(tmp_path: Path) -> None:
+def test_an_invalid_name_is_still_known_where_it_is_used(tmp_path: Path) -> None:
     paths = [line.split(": ")[1] for line in complaints(tmp_path, RIGHT.replace("  ops:", "  .ops:"))]
     assert paths == ["server.tokens.bot.agents[0]", "agents..ops", "cron.nightly.wake_heartbeat"]
 
 
-def test_a_fault_in_json_has_its_line_column_path_and_message(tmp_path: Path) -> None:
+def test_an_error_in_json_has_its_line_column_path_and_message(tmp_path: Path) -> None:
     complaint = Diagnostic(3, 24, "limits.concurrency", "0 is out of range")
     assert complaint.as_json() == {"line": 3, "column": 24, "path": "limits.concurrency", "message": "0 is out of range"}
     assert str(ConfigError([complaint])) == "config.yaml:3:24: limits.concurrency: 0 is out of range"
@@ -295,7 +295,7 @@ def test_a_fault_in_json_has_its_line_column_path_and_message(tmp_path: Path) ->
     "text",
     ["", "\n\n", "# nothing\n", "---\n", "null\n", "{}\n", "x-a: 1\n", "agents:\n", "agents: {}\ncron: {}\n"],
 )
-def test_a_file_without_entries_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_without_entries_is_rejected(tmp_path: Path, text: str) -> None:
     (line,) = complaints(tmp_path, text)
     assert "the file holds no keys" in line or "there is nothing to do" in line
 
@@ -309,7 +309,7 @@ def test_a_file_without_entries_is_refused(tmp_path: Path, text: str) -> None:
         ("cron: 5\n", "config.yaml:1:7: cron: this must be a map: names, each with its keys"),
     ],
 )
-def test_what_is_no_map_is_told_where_it_stands_and_nothing_more(tmp_path: Path, text: str, line: str) -> None:
+def test_a_value_that_is_not_a_map_is_one_error_at_its_position(tmp_path: Path, text: str, line: str) -> None:
     (found,) = complaints(tmp_path, text)
     assert found.startswith(line)
 
@@ -319,7 +319,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml", {})
 
 
-def test_every_prefix_of_a_file_loads_or_is_refused(tmp_path: Path) -> None:
+def test_every_prefix_of_a_file_is_loaded_or_rejected(tmp_path: Path) -> None:
     agent = "  agent-{n}:\n    runner: {{kind: command, argv: [cat]}}\n    heartbeat: {{interval: 30m, deliver: log}}\n"
     text = "agents:\n" + "".join(agent.format(n=number) for number in range(3))
     for end in range(len(text)):
@@ -371,13 +371,13 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("right", "wrong", "line"), ELSEWHERE, ids=[row[1][:24] for row in ELSEWHERE])
-def test_a_key_of_another_place_or_system_is_told_its_own(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_a_key_of_another_map_or_system_gets_the_right_key(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     said = [found.split(": ", 1)[1] for found in complaints(tmp_path, RIGHT.replace(right, wrong, 1))]
     assert line in said
 
 
 @pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in ELSEWHERE], ids=[row[1][:24] for row in ELSEWHERE])
-def test_what_is_said_of_a_key_is_right_when_followed(tmp_path: Path, right: str, wrong: str) -> None:
+def test_following_the_advice_about_a_key_makes_the_config_valid(tmp_path: Path, right: str, wrong: str) -> None:
     assert list(untrue(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == []
 
 
@@ -393,7 +393,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize(("wrong", "line"), SHORT, ids=[row[0] for row in SHORT])
-def test_a_value_in_place_of_a_map_is_answered_with_the_map(tmp_path: Path, wrong: str, line: str) -> None:
+def test_a_value_in_place_of_a_map_gets_the_map_as_a_suggestion(tmp_path: Path, wrong: str, line: str) -> None:
     rest = "runner: {kind: command, argv: [cat]}" if wrong.startswith("heartbeat") else "heartbeat: {interval: 1h, deliver: log}"
     text = f"agents: {{ops: {{{wrong}, {rest}}}}}\n"
     (said,) = complaints(tmp_path, text)
@@ -412,7 +412,7 @@ HIDING = [
 
 
 @pytest.mark.parametrize(("wrong", "path"), HIDING, ids=[row[0] for row in HIDING])
-def test_a_wrong_type_hides_no_other_fault_of_its_entry(tmp_path: Path, wrong: str, path: str) -> None:
+def test_a_wrong_type_hides_no_other_error_of_its_entry(tmp_path: Path, wrong: str, path: str) -> None:
     beat = wrong if wrong.startswith("heartbeat") else f"heartbeat: {{{wrong}, interval: 30m, deliver: nobody}}"
     text = f"agents:\n  ops: {{runner: {{kind: openai, provider: none}}, {beat}}}\ncron:\n  a: {{at: '2026-02-30T18:00', retries: x, wake_heartbeat: [opps], command: y}}\n"
     paths = [line.split(": ")[1] for line in complaints(tmp_path, text)]
@@ -426,7 +426,7 @@ def test_a_wrong_type_hides_no_other_fault_of_its_entry(tmp_path: Path, wrong: s
     ]
 
 
-def test_a_value_that_could_not_be_understood_is_not_also_missing(tmp_path: Path) -> None:
+def test_a_value_that_was_not_understood_is_not_reported_as_missing(tmp_path: Path) -> None:
     text = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: soon, deliver: log}}}\ncron: {a: {schedul3: x, command: 5}}\n"
     assert [line.split(": ")[1] for line in complaints(tmp_path, text)] == [
         "agents.ops.heartbeat.interval",
@@ -453,7 +453,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "places"), BROKEN, ids=[row[0][:32] for row in BROKEN])
-def test_a_syntax_error_hides_no_other_fault(tmp_path: Path, text: str, places: list[str]) -> None:
+def test_a_syntax_error_hides_no_other_error(tmp_path: Path, text: str, places: list[str]) -> None:
     head = "timezone: Berlin\nagents:\n  ops:\n    runner: {kind: command, argv: [cat]}\n    heartbeat:\n      interval: soon\n\n\ncron:\n"
     said = [line.removeprefix("config.yaml:").split(": ") for line in complaints(tmp_path, head + text)]
     found = [f"{parts[0]} {parts[1]}" for parts in said]
@@ -461,13 +461,13 @@ def test_a_syntax_error_hides_no_other_fault(tmp_path: Path, text: str, places: 
     assert sorted(found[2:]) == sorted(places)
 
 
-def test_what_a_broken_part_may_have_declared_is_not_missed(tmp_path: Path) -> None:
+def test_names_that_an_unreadable_part_may_declare_are_not_reported_as_missing(tmp_path: Path) -> None:
     text = "agents:\n  ops: {heartbeat: {interval: 30m]}\n  b: {heartbeat: {interval: 30m}}\ncron:\n  a: {every: 1h, wake_heartbeat: ops}\n"
     (line,) = complaints(tmp_path, text)
     assert line.startswith("config.yaml:2:")
 
 
-def test_a_reference_in_brackets_is_to_stand_in_quotes(tmp_path: Path) -> None:
+def test_a_reference_in_brackets_must_be_quoted(tmp_path: Path) -> None:
     text = "providers: {anthropic: {api_key: ${KEY}, base_url: nowhere}}\nagents: {ops: {heartbeat: {interval: 30m, deliver: log}}}\n"
     assert complaints(tmp_path, text, {"KEY": "k"}) == [
         'config.yaml:1:34: providers.anthropic: inside brackets, ${NAME} must be in quotes: "${NAME}"; put it in quotes',

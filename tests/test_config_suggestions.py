@@ -1,4 +1,4 @@
-"""Advice is right when followed: what a complaint suggests is accepted, and means what was written."""
+"""Tests that the suggestions of errors are right: following them makes the config valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import config_mistakes
 import pytest
 from advice_check import follow, refused, untrue
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read
-from test_config_faults import FAULTS
+from test_config_errors import FAULTS
 
 from scheduler.cli.main import main
 from scheduler.config.file.remedies import as_yaml
@@ -21,7 +21,7 @@ SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_every_suggestion_for_configs_made_of_slips_is_accepted(tmp_path: Path, part: int) -> None:
+def test_every_suggestion_for_a_config_with_typing_errors_is_accepted(tmp_path: Path, part: int) -> None:
     found = [
         f"{seed}: {line}"
         for seed in range(part, SLIPS, 8)
@@ -31,12 +31,12 @@ def test_every_suggestion_for_configs_made_of_slips_is_accepted(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in FAULTS], ids=[str(number) for number in range(len(FAULTS))])
-def test_every_suggestion_for_a_known_fault_is_accepted(tmp_path: Path, right: str, wrong: str) -> None:
+def test_every_suggestion_for_a_known_error_is_accepted(tmp_path: Path, right: str, wrong: str) -> None:
     environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123"}
     assert list(untrue(tmp_path, RIGHT.replace(right, wrong, 1), environ)) == []
 
 
-def test_what_is_suggested_stands_in_the_sentence(tmp_path: Path) -> None:
+def test_the_message_contains_the_suggested_value(tmp_path: Path) -> None:
     seen = 0
     for seed in range(200):
         for complaint in refused(tmp_path, config_mistakes.config(seed), config_mistakes.ENVIRON):
@@ -102,7 +102,7 @@ def suggested(folder: Path, text: str) -> Any:
 
 
 @pytest.mark.parametrize(("wrong", "right", "means"), MEANT, ids=[row[0] for row in MEANT])
-def test_a_value_in_another_notation_is_answered_with_ours(
+def test_a_value_in_another_notation_is_suggested_in_the_config_notation(
     tmp_path: Path, wrong: str, right: Any, means: tuple[str, Any]
 ) -> None:
     assert suggested(tmp_path, BEAT % wrong) == right
@@ -112,7 +112,7 @@ def test_a_value_in_another_notation_is_answered_with_ours(
 
 
 @pytest.mark.parametrize(("start", "end", "hours"), HOURS, ids=[row[2] for row in HOURS])
-def test_a_time_in_another_notation_is_answered_with_ours(tmp_path: Path, start: str, end: str, hours: str) -> None:
+def test_a_time_in_another_notation_is_suggested_in_the_config_notation(tmp_path: Path, start: str, end: str, hours: str) -> None:
     text = BEAT % f"active_hours: {{start: {start}, end: {end}}}"
     while found := refused(tmp_path, text, ENVIRON):
         text = follow(text, found[0], found[0].remedies[0])
@@ -120,32 +120,32 @@ def test_a_time_in_another_notation_is_answered_with_ours(tmp_path: Path, start:
 
 
 @pytest.mark.parametrize("time", ["480", "8.5", "8.3", "2500", "later", "25", "'08:60'"])
-def test_a_time_that_could_be_anything_is_answered_with_the_form(tmp_path: Path, time: str) -> None:
+def test_an_ambiguous_time_gets_an_example(tmp_path: Path, time: str) -> None:
     (line,) = complaints(tmp_path, BEAT % f'active_hours: {{start: {time}, end: "22:00"}}')
     assert line.endswith('; write "08:00", two digits each, from "00:00" to "24:00"')
 
 
 @pytest.mark.parametrize(("window", "hours"), WINDOWS, ids=[row[0] for row in WINDOWS])
-def test_a_window_in_another_notation_is_answered_with_ours(tmp_path: Path, window: str, hours: str) -> None:
+def test_a_window_in_another_notation_is_suggested_in_the_config_notation(tmp_path: Path, window: str, hours: str) -> None:
     text = BEAT % f"active_hours: {as_yaml(suggested(tmp_path, BEAT % f'active_hours: {window}'))}"
     assert read(tmp_path, text).settings.heartbeats["ops"].hours.key() == hours
 
 
 @pytest.mark.parametrize(("days", "meant"), DAYS, ids=[row[0] for row in DAYS])
-def test_days_in_another_notation_are_answered_with_ours(tmp_path: Path, days: str, meant: str) -> None:
+def test_days_in_another_notation_are_suggested_in_the_config_notation(tmp_path: Path, days: str, meant: str) -> None:
     text = BEAT % 'active_hours: {start: "08:00", end: "22:00", days: %s}'
     right = text % as_yaml(suggested(tmp_path, text % days))
     assert read(tmp_path, right).settings.heartbeats["ops"].hours.key() == f"08:00-22:00 {meant} UTC"
 
 
 @pytest.mark.parametrize(("name", "right"), ZONES, ids=[row[0] for row in ZONES])
-def test_a_place_without_a_zone_of_its_own_is_answered_with_the_zone_of_its_clock(tmp_path: Path, name: str, right: str) -> None:
+def test_a_city_without_its_own_zone_gets_the_zone_that_it_uses(tmp_path: Path, name: str, right: str) -> None:
     assert suggested(tmp_path, f'timezone: "{name}"\n{SMALL}') == right
     assert find_zone(right).key == right
 
 
 @pytest.mark.parametrize("name", ["Mars/Base", "Tatooine", "Xyz", "Asi", "GMT+25", "UTC+13:45", "local"])
-def test_a_name_that_is_like_no_zone_is_answered_with_the_form_alone(tmp_path: Path, name: str) -> None:
+def test_a_name_that_resembles_no_zone_gets_an_example(tmp_path: Path, name: str) -> None:
     (line,) = complaints(tmp_path, f"timezone: {name}\n{SMALL}")
     assert line.endswith("; write a name of the IANA list, like Europe/Berlin or UTC")
 
@@ -157,7 +157,7 @@ def test_the_reversed_sign_of_etc_is_explained(tmp_path: Path) -> None:
     )
 
 
-def test_a_zone_behind_a_time_is_put_beside_it(tmp_path: Path) -> None:
+def test_a_zone_after_a_time_is_suggested_as_its_own_key(tmp_path: Path) -> None:
     text = BEAT % 'active_hours: {start: "08:00Z", end: "22:00"}'
     (complaint,) = refused(tmp_path, text, ENVIRON)
     assert complaint.message == "'08:00Z' is not a time; write \"08:00\", and timezone: UTC beside it"
@@ -166,12 +166,12 @@ def test_a_zone_behind_a_time_is_put_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["schedulle", "shcedule", "chedule", "scheduling", "sched", "sxhedulx"])
-def test_similar_is_what_one_or_two_letters_make(tmp_path: Path, word: str) -> None:
+def test_similar_words_differ_by_one_or_two_letters(tmp_path: Path, word: str) -> None:
     (line, *_) = complaints(tmp_path, f"cron: {{a: {{{word}: '@daily', command: x}}}}\n")
     assert ("did you mean schedule?" in line) == (word not in ("scheduling", "sched"))
 
 
-def test_a_suggestion_keeps_the_bounds_that_hold_for_the_entry(tmp_path: Path) -> None:
+def test_a_suggestion_respects_the_limits_of_the_entry(tmp_path: Path) -> None:
     text = "limits: {min_interval: 40m}\nagents: {ops: {heartbeat: {interval: %s, deliver: log}}}\n"
     assert complaints(tmp_path, text % "soon")[0].endswith("'soon' is not a duration; write 1h30m")
     assert complaints(tmp_path, text % "30")[0].endswith("30 has no unit; write 40m")
@@ -184,14 +184,14 @@ def test_a_suggestion_keeps_the_bounds_that_hold_for_the_entry(tmp_path: Path) -
     ("span", "advice"),
     [("25h", "'25h' is too long; write 24h or less"), ("0s", "'0s' is zero; write 90s, 30m or 1h30m")],
 )
-def test_a_time_to_answer_in_is_more_than_none_and_a_day_at_most(tmp_path: Path, span: str, advice: str) -> None:
+def test_an_async_timeout_is_above_zero_and_at_most_a_day(tmp_path: Path, span: str, advice: str) -> None:
     runner = '{kind: http, url: "http://127.0.0.1:1/"}'
     text = f"agents: {{ops: {{runner: {runner}, heartbeat: {{interval: 1h, deliver: log, async_timeout: {span}}}}}}}\n"
     (line,) = complaints(tmp_path, text)
     assert line.endswith(f": agents.ops.heartbeat.async_timeout: {advice}")
 
 
-def test_programs_get_the_suggestions_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_suggestions_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = BEAT % "max-retries: 3, timeout: 90 s"
     complaints(tmp_path, text)
     assert main(["check", "-c", str(tmp_path / "config.yaml"), "--format", "json"]) == 2
