@@ -130,7 +130,7 @@ def test_a_run_that_could_not_start_for_lack_of_open_files_is_retried(
 def test_due_runs_wait_while_the_system_lacks_resources(make_world: MakeWorld) -> None:
     room = 8
     config = "cron:\n  one: {every: 10m, command: measure}\n  two: {every: 10m, command: measure}\n"
-    world = make_world(config, places=lambda wanted: min(wanted, room))
+    world = make_world(config, capacity=lambda wanted: min(wanted, room))
     world.run(minutes=5)
     room = 0
     world.run(minutes=7)
