@@ -46,7 +46,7 @@ async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | Non
     argv = ("/bin/sh", "-c", precheck.command)
     env = {"HEARTBEATD_AGENT": heartbeat.name}
     ended = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
-    output = ended.output.decode(errors="replace").replace("\0", "")
+    output = ended.output_text
     if ended.ended_by not in (None, "timeout"):
         return PrecheckResult(PrecheckStatus.INTERRUPTED, ended.exit_code, output, "was interrupted")
     error = _describe_failure(heartbeat, precheck, ended)
@@ -66,7 +66,7 @@ def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, ended: ProcessRe
         what = f"{what} (the shell found no such program, in {heartbeat.workspace})"
     if ended.timed_out:
         what = f"did not end within {precheck.timeout}"
-    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
+    said = ended.error_text.strip()
     return f"{what}: {said[-MAX_ERROR:]}" if what and said else what
 
 

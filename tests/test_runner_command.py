@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from run_async import waited
 
-from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, command
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, command
 from heartbeat.runners.errors import MAX_STDERR
 from heartbeat.spec import CommandRunner
 from scheduler.model.secret import Secret
@@ -24,15 +25,16 @@ RUN = AgentRequest(
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(ProcessResult):
+    """The result of a program that printed nothing and succeeded, unless told otherwise."""
+
     exit_code: int | None = 0
     output: bytes = b""
     errors: bytes = b""
     truncated: bool = False
     timed_out: bool = False
     problem: str | None = None
-    ended_by: str | None = None
-    size: int = 0
+    ended_by: Literal["timeout", "cancelled", "shutdown"] | None = None
 
 
 @dataclass

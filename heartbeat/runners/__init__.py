@@ -133,6 +133,16 @@ class ProcessResult:
     ended_by: Literal["timeout", "cancelled", "shutdown"] | None
     size: int = 0
 
+    @property
+    def output_text(self) -> str:
+        """The kept output as text, without NUL characters, which SQLite and JSON readers do not accept everywhere."""
+        return self.output.decode(errors="replace").replace("\0", "")
+
+    @property
+    def error_text(self) -> str:
+        """The end of the standard error as text, without NUL characters."""
+        return self.errors.decode(errors="replace").replace("\0", "")
+
 
 class StartProcess(Protocol):
     """Runs a program to its end, within limits of time and size. Values of `env` may be secrets."""

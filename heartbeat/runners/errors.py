@@ -136,7 +136,7 @@ def redacted_line(text: str, redactor: Redactor) -> str:
 
 def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:
     """The error with the end of what the program printed to standard error, redacted before it is cut."""
-    printed = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
+    printed = redactor.redact(ended.error_text).strip()
     return f"{error}: {printed[-MAX_STDERR:]}" if printed else error
 
 

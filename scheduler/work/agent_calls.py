@@ -1,4 +1,4 @@
-"""Asking: one question to an agent by its runner, and what came back as the end of an attempt."""
+"""Calls an agent by its runner, and turns its answer into the result of an attempt."""
 
 from __future__ import annotations
 
@@ -23,19 +23,24 @@ from scheduler.system.lanes import Lanes
 NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any text"
 
 
-class JudgeAnswer(Protocol):
-    """How a run ends that was answered with this text."""
+class ClassifyAnswer(Protocol):
+    """The result of a run whose agent answered with this text."""
 
     def __call__(self, text: str, *, truncated: bool) -> AttemptResult: ...
 
 
-async def ask_agent(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, judge: JudgeAnswer) -> AttemptResult:
-    """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
-    answer = await runners.call_agent(run, runner, resources)
-    call = call_from_answer(runner, run.model, answer)
+async def call_agent(
+    request: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, classify: ClassifyAnswer
+) -> AttemptResult:
+    """Call the agent and wait for its answer. `prompt` has the parts of the prompt in `request`.
+
+    The result has the call with its usage, whether it succeeded or failed.
+    """
+    answer = await runners.call_agent(request, runner, resources)
+    call = call_from_answer(runner, request.model, answer)
     if answer.failure is not None:
-        return ending_of_failure(answer, prompt, call)
-    result = AttemptResult(Outcome.ASYNC) if answer.later else judge(answer.text, truncated=answer.truncated)
+        return result_of_failure(answer, prompt, call)
+    result = AttemptResult(Outcome.ASYNC) if answer.later else classify(answer.text, truncated=answer.truncated)
     return replace(
         result,
         prompt_parts=dict(prompt.part_sizes),
@@ -48,13 +53,13 @@ async def ask_agent(run: AgentRequest, prompt: Prompt, runner: Runner, resources
     )
 
 
-def ending_without_text(text: str) -> AttemptResult:
-    """The end of an attempt whose answer was cut before it came to say anything: all that there is is reasoning, or nothing."""
+def result_without_text(text: str) -> AttemptResult:
+    """The result of an attempt whose answer was cut before it had any text, or had only reasoning."""
     return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NO_ANSWER_TEXT, truncated=True)
 
 
-def ending_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
-    """The end of an attempt whose asking failed."""
+def result_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
+    """The result of an attempt in which the call of the agent failed."""
     return AttemptResult(
         Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
         answer.failure,
@@ -73,7 +78,7 @@ def ending_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResu
 
 
 def call_from_answer(runner: Runner, model: str | None, answer: Answer) -> Call:
-    """What an answer took, as it is booked."""
+    """The call that led to this answer, with its usage."""
     return Call(
         provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
         model=model,
@@ -89,33 +94,33 @@ def call_from_answer(runner: Runner, model: str | None, answer: Answer) -> Call:
 
 
 def count_prompt_tokens(claim: Claim, prompt: Prompt) -> int:
-    """The tokens of what is asked: estimated, or at the very most where a budget rests on it."""
+    """The tokens of the prompt and of the messages before it: an estimate, or an upper bound if a budget depends on it."""
     return token_counter(claim)(prompt.text, *(text for _, text in claim.messages))
 
 
 def token_counter(claim: Claim) -> CountTokens:
-    """How the tokens of what is asked are counted."""
+    """The function that counts the tokens of a prompt."""
     return estimate_tokens if reserved_input_tokens(claim) is None else max_tokens
 
 
 def reserved_input_tokens(claim: Claim) -> int | None:
-    """How many tokens may be asked by the budget; None where it does not rest on that."""
+    """The input tokens that the budget has reserved for this attempt; None if no budget depends on them."""
     return claim.reserved.input_tokens if claim.reserved else None
 
 
 def exceeds_reservation(claim: Claim, prompt: Prompt) -> bool:
-    """Whether this prompt could take more than was reserved for it."""
+    """Whether this prompt may need more tokens than were reserved for it."""
     most = reserved_input_tokens(claim)
     return most is not None and count_prompt_tokens(claim, prompt) > most
 
 
 def explain_obstacle(claim: Claim, obstacle: Skip) -> str | None:
-    """What is to be said of an obstacle beside its name."""
+    """Details of the reason why a run was skipped, if there are any."""
     return {Skip.BUDGET: claim.over_budget, Skip.BREAKER_OPEN: claim.breaker_open}.get(obstacle)
 
 
-def run_facts(claim: Claim) -> dict[str, object]:
-    """What the run itself adds to the facts that a runner gets."""
+def run_meta(claim: Claim) -> dict[str, object]:
+    """What the metadata for a runner contains about the run itself."""
     return {
         "run": claim.run_id,
         "trigger": claim.trigger.value,
@@ -124,30 +129,31 @@ def run_facts(claim: Claim) -> dict[str, object]:
     }
 
 
-def circuits_of(*asked: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
-    """The models that these runners ask at providers of the config, each once."""
+def circuits_of(*called: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
+    """The circuits of these runners, which call models of providers in the config; each once."""
     return tuple(
-        dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in asked if isinstance(runner, ModelRunner))
+        dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in called if isinstance(runner, ModelRunner))
     )
 
 
 async def make_workspace(workspace: Path, program: object) -> None:
-    """Make the folder that a program is to run in; where it cannot be made, whoever starts that says so better."""
+    """Create the folder in which a program will run. If that fails, the start of the program fails with a better error."""
     if isinstance(program, CommandRunner | PythonRunner | Precheck):
         with suppress(OSError):
             await in_daemon_thread(partial(workspace.mkdir, parents=True, exist_ok=True))
 
 
 def read_workspace_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
-    """Files of the workspace by name, each with its text, or why it cannot be read."""
+    """Files of the workspace by name, each with its text, or the reason why it cannot be read."""
     return tuple((name, read_file(workspace, name)) for name in names)
 
 
 @contextmanager
 def lane_of_claim(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
-    """The claim as its worker is to see it, with the descriptor that its children are to inherit.
+    """Lock the lane of a claim's entry, for the duration of the context.
 
-    The lane that its entry needs is kept within the context. Where it is not free, or held over HTTP, the claim is `busy`.
+    Yields the claim, and the descriptors that its children inherit. If the lane is locked by another process, or through the
+    HTTP interface, the claim is `busy`.
     """
     lane = claim.entry.lane
     if lane is None or claim.busy:

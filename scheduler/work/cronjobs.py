@@ -1,4 +1,4 @@
-"""A cron job carried through: run its command or ask its agent, say how it ended, wake whom it names."""
+"""Carries out cron jobs: runs the command or calls the agent, and names the agents to wake."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from datetime import datetime, timedelta
 from cron.job import SHELL_ERRORS, Job, job_process, wakes_after
 from cron.wake_text import format_wake_text
 from heartbeat import verdict
-from heartbeat.runners import ProcessResult, Resources
+from heartbeat.prompt import compose_task, estimate_tokens, task_meta
+from heartbeat.runners import AgentRequest, ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent
+from heartbeat.threads import in_daemon_thread
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed, Entry
 from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Outcome, Reason, Skip
 from scheduler.model.wake import Wake
-from scheduler.work import agent_calls, prompts
+from scheduler.work import agent_calls
 
 OUTPUT_KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
-WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is still to come, wakes nobody
+WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # there is no result, or not yet
 
 
 @dataclass(frozen=True, slots=True)
 class JobEntry(Entry):
-    """A cron job as the queue sees it; `agent` is whom it asks, if it has a prompt."""
+    """A cron job as an entry of the queue; `agent` is the agent that its prompt is for, if it has one."""
 
     spec: Job
     agent: Agent | None = None
 
     kind = Kind.CRON
     session_keep = 0
-    dedup_window = timedelta()  # each output is news
+    dedup_window = timedelta()  # every output is delivered
 
     @property
     def schedule_text(self) -> str:
@@ -66,14 +68,14 @@ class JobEntry(Entry):
     def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         day_off = self.is_day_off(claim.started_at)
         own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused), (Skip.CALENDAR, day_off)]
-        return [*own, *prompts.agent_gates(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
+        return [*own, *_agent_preconditions(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
 
     def is_open_at(self, now: datetime) -> bool:
-        """A job has no active hours, and what was due on a day that it may run on may start or go on later."""
+        """A job has no active hours. A run that was due on a permitted day may start or continue later."""
         return True
 
     def opens_at(self, now: datetime) -> datetime:
-        """At any time."""
+        """A job may run at any time."""
         return now
 
     def closes_at(self, now: datetime) -> None:
@@ -86,22 +88,38 @@ class JobEntry(Entry):
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
         said = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
         if truncated and not said:
-            return agent_calls.ending_without_text(text)
+            return agent_calls.result_without_text(text)
         return replace(result, message=self.answer_text(result).strip() or None)
 
     async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         if self.agent is None:
             return await run_command(self.spec, resources)
-        return _with_failure_message(
-            self.spec, await prompts.ask_job_agent(self.spec, self.agent, claim, resources, self.classify_answer)
-        )
+        return _with_failure_message(self.spec, await self._call_agent(self.agent, claim, resources))
+
+    async def _call_agent(self, agent: Agent, claim: Claim, resources: Resources) -> AttemptResult:
+        """One attempt of a job with a prompt. The checks are those of a heartbeat run that concern the agent itself."""
+        job = self.spec
+        obstacle = next((reason for reason, applies in _agent_preconditions(claim) if applies), None)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=agent_calls.explain_obstacle(claim, obstacle))
+        await agent_calls.make_workspace(agent.workspace, agent.runner)
+        files = await in_daemon_thread(agent_calls.read_workspace_files, agent.workspace, agent.context) if agent.context else ()
+        prompt = compose_task(job.prompt or "", agent, claim.started_at, files)
+        if agent_calls.exceeds_reservation(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
+            return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
+
+        def meta() -> dict[str, object]:
+            return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_meta(claim)}
+
+        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, meta)
+        return await agent_calls.call_agent(request, prompt, agent.runner, resources, self.classify_answer)
 
     @property
     def agents_to_wake(self) -> tuple[str, ...]:
         return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
 
     def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
-        """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
+        """The wakes that this result causes, with their texts; none if a user has cancelled the run."""
         if result.outcome in WAKES_NOBODY or result.reason is Reason.CANCELLED:
             return ()
         if not wakes_after(self.spec, result.outcome is Outcome.OK):
@@ -115,19 +133,28 @@ class JobEntry(Entry):
         )
 
 
-async def run_command(job: Job, resources: Resources) -> AttemptResult:
-    """One attempt of a job; a job without a command has nothing to do but to wake.
+def _agent_preconditions(claim: Claim) -> list[tuple[Skip, bool]]:
+    """Each reason not to call the agent that is known beforehand, with whether it applies."""
+    return [
+        (Skip.BUSY, claim.busy),
+        (Skip.BUDGET, claim.over_budget is not None),
+        (Skip.BREAKER_OPEN, claim.breaker_open is not None),
+    ]
 
-    The secrets in its `env` are covered in whatever it prints.
+
+async def run_command(job: Job, resources: Resources) -> AttemptResult:
+    """One attempt of a job with a command. A job without one only wakes agents.
+
+    The secrets in its `env` are redacted in its output.
     """
     if job.command is None:
         return AttemptResult(Outcome.OK)
     child = job_process(job, {})
     ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True)
-    return _result(job, ended, redactor_for_env(job.env))
+    return _command_result(job, ended, redactor_for_env(job.env))
 
 
-def _result(job: Job, ended: ProcessResult, redactor: Redactor) -> AttemptResult:
+def _command_result(job: Job, ended: ProcessResult, redactor: Redactor) -> AttemptResult:
     output = _command_output(ended, redactor)
     error = _command_error(job, ended, redactor)
     if error is None:
@@ -138,27 +165,27 @@ def _result(job: Job, ended: ProcessResult, redactor: Redactor) -> AttemptResult
 
 
 def _command_output(ended: ProcessResult, redactor: Redactor) -> str:
-    """What it printed; of more than is kept, the end, and how much there was."""
-    output = ended.output.decode(errors="replace").replace("\0", "")
+    """The output of the command. If it is longer than what is kept: its end, after a line with its length."""
+    output = ended.output_text
     if ended.truncated:
         return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{redactor.redact_tail(output)}"
     return redactor.redact(output)
 
 
 def _with_failure_message(job: Job, result: AttemptResult) -> AttemptResult:
-    """The end with what is to be told of it: a failure is told in words, with what was said before it."""
+    """The result, for a failure with a message: the error, then the output."""
     if result.outcome not in FAILURES:
         return result
-    told = (f"{job.name} ended {result.outcome}: {result.error}", (result.text or "").strip())
-    return replace(result, message="\n".join(part for part in told if part))
+    parts = (f"{job.name} ended {result.outcome}: {result.error}", (result.text or "").strip())
+    return replace(result, message="\n".join(part for part in parts if part))
 
 
 def _command_error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:
-    """What went wrong, in one line and the end of its standard error; None when nothing did."""
+    """The error in one line, with the end of the standard error; None if the command succeeded."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
     if isinstance(job.command, str) and what and ended.exit_code in SHELL_ERRORS:
         what = f"{what} ({SHELL_ERRORS[ended.exit_code]}, in {job.workdir})"
     if ended.timed_out:
         what = "did not end within its timeout"
-    said = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
+    said = redactor.redact(ended.error_text).strip()
     return f"{what}: {said[-2000:]}" if what and said else what

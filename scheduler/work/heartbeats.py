@@ -1,4 +1,4 @@
-"""A heartbeat carried through: look at the world, check, ask the agent, judge what it says."""
+"""Carries out heartbeat runs: checks whether the agent needs to be called, calls it, and classifies its answer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from heartbeat.checks import Situation, check_results, create_missing_checklist,
 from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
 from heartbeat.hours import TWO_YEARS
-from heartbeat.precheck import PrecheckStatus
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, prompt_meta
 from heartbeat.prompt import PromptWake as PromptWake
-from heartbeat.runners import AgentRequest, Answer, Resources, Tokens
+from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat
 from heartbeat.threads import in_daemon_thread
@@ -26,12 +26,12 @@ from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, O
 from scheduler.model.wake import Wake, interleave_senders
 from scheduler.work import agent_calls
 
-MIN_TIME_LEFT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
+MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, once a model has decided that it is needed
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatEntry(Entry):
-    """A heartbeat as the queue sees it."""
+    """A heartbeat as an entry of the queue."""
 
     spec: Heartbeat
 
@@ -94,146 +94,137 @@ class HeartbeatEntry(Entry):
         return verdict.message_digest(message, self.spec.dedup_normalize)
 
     def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
-        return _judge_answer(self.spec, text, truncated=truncated)
+        return _classify_answer(self.spec, text, truncated=truncated)
 
     async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
-        return await run_heartbeat(self.spec, claim, resources, elapsed)
+        return await _Attempt(self.spec, claim, resources, elapsed).run()
 
     def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
-        """A heartbeat wakes nobody."""
+        """A heartbeat wakes no other agent."""
         return ()
 
 
-async def run_heartbeat(spec: Heartbeat, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
-    """One attempt of a heartbeat: nothing is asked before every gate has been passed."""
-    # Files may lie on a network folder that hangs: what reads them must not hold up the other runs of the loop.
-    situation = await in_daemon_thread(read_situation, spec, claim) if spec.reads_checklist else read_situation(spec, claim)
-    obstacle = first_obstacle(situation)
-    if obstacle is not None:
-        error = await _create_checklist(spec, obstacle) or agent_calls.explain_obstacle(claim, obstacle)
-        return AttemptResult(Outcome.SKIPPED, obstacle, error=error)
-    await agent_calls.make_workspace(spec.workspace, spec.precheck or spec.runner)
-    if spec.precheck is None:
-        return await _compose_and_ask(spec, claim, situation, resources, elapsed)
-    checked = await precheck.run_precheck(spec, spec.precheck, claim.last_precheck, resources.start)
-    return replace(
-        await _run_after_precheck(spec, claim, situation.with_results(precheck=checked), resources, elapsed), precheck=checked
-    )
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt of a heartbeat. `elapsed` returns how long it has run."""
+
+    spec: Heartbeat
+    claim: Claim
+    resources: Resources
+    elapsed: Elapsed
+
+    async def run(self) -> AttemptResult:
+        """Carry out the attempt. The agent is called only after all checks have passed.
+
+        1. Read the checklist and check everything that is known without the agent.
+        2. Run the precheck, and check its result.
+        3. Compose the prompt, and check its length.
+        4. Let a model decide whether there is anything to do, if the config asks for that.
+        5. Call the agent and classify its answer.
+        """
+        spec = self.spec
+        # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
+        situation = await in_daemon_thread(read_situation, spec, self.claim) if spec.reads_checklist else self._situation()
+        obstacle = first_obstacle(situation)
+        if obstacle is not None:
+            error = await self._create_checklist(obstacle) or agent_calls.explain_obstacle(self.claim, obstacle)
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=error)
+        await agent_calls.make_workspace(spec.workspace, spec.precheck or spec.runner)
+        if spec.precheck is None:
+            return await self._compose_and_call(situation)
+        checked = await precheck.run_precheck(spec, spec.precheck, self.claim.last_precheck, self.resources.start)
+        result = await self._continue_after_precheck(situation.with_results(precheck=checked), checked)
+        return replace(result, precheck=checked)
+
+    def _situation(self) -> Situation:
+        return read_situation(self.spec, self.claim)
+
+    async def _create_checklist(self, obstacle: Skip) -> str | None:
+        if obstacle is not Skip.CHECKLIST_MISSING:
+            return None
+        return await in_daemon_thread(create_missing_checklist, self.spec, obstacle)
+
+    async def _continue_after_precheck(self, situation: Situation, checked: PrecheckResult) -> AttemptResult:
+        if checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.spec.timeout:
+            return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
+        obstacle = late_obstacle(situation)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None)
+        return await self._compose_and_call(situation)
+
+    async def _compose_and_call(self, situation: Situation) -> AttemptResult:
+        selection = situation.selection
+        reads_files = situation.runs_without_checklist or (self.spec.context and not self.spec.light_context)
+        collect = partial(_prompt_facts, self.spec, self.claim, situation, selection)
+        facts = await in_daemon_thread(collect) if reads_files else collect()
+        prompt = compose_prompt(facts, self.spec)
+        if late_obstacle(situation.with_results(tokens=agent_calls.count_prompt_tokens(self.claim, prompt))) is not None:
+            return _too_large(prompt)
+        return replace(await self._decide_and_call(facts, prompt), selection=selection)
+
+    async def _decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:
+        decide = self.spec.decide
+        time_left = self._time_left() if self.spec.precheck else self.spec.timeout
+        if decide is None:
+            return await self._call_agent(facts, prompt, time_left)
+        decided = await self._request_decision(decide, facts, time_left)
+        if isinstance(decided, AttemptResult):
+            return decided
+        facts = replace(facts, tasks=decided.tasks)
+        result = await self._call_agent(facts, compose_prompt(facts, self.spec), self._time_left())
+        return replace(result, calls=(_decision_call(decide, decided), *result.calls))
+
+    def _time_left(self) -> timedelta:
+        return max(self.spec.timeout - self.elapsed(), MIN_TIME_LEFT)
+
+    async def _request_decision(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult | Decision:
+        """What a model decides; the result of the attempt if it decides to skip, or does not decide."""
+        prompt = decision_prompt(facts, self.spec)
+        if agent_calls.exceeds_reservation(self.claim, prompt):
+            return _too_large(prompt)
+        request = self._request(facts, prompt, decide.model, time_left)
+        answer = await runners.request_decision(request, decide.runner, self.resources.http)
+        if isinstance(answer, Answer):
+            return agent_calls.result_of_failure(
+                answer, prompt, agent_calls.call_from_answer(decide.runner, decide.model, answer)
+            )
+        if answer.action is Action.RUN:
+            return answer
+        return AttemptResult(
+            Outcome.OK,
+            suppression=Suppression.DECIDED_SKIP,
+            model_used=answer.model_used,
+            request_id=answer.request_id,
+            prompt_parts=dict(prompt.part_sizes),
+            left_out=prompt.left_out,
+            calls=(_decision_call(decide, answer),),
+        )
+
+    async def _call_agent(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
+        if facts.tasks is not None and agent_calls.exceeds_reservation(self.claim, prompt):
+            error = "the tasks that were decided on make the prompt larger than its budget allows"
+            return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
+        request = replace(self._request(facts, prompt, self.spec.model, time_left), messages=self.claim.messages)
+        classify = partial(_classify_answer, self.spec)
+        return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify)
+
+    def _request(self, facts: PromptFacts, prompt: Prompt, model: str | None, time_left: timedelta) -> AgentRequest:
+        def meta() -> dict[str, object]:
+            return {**prompt_meta(facts, self.spec), **agent_calls.run_meta(self.claim)}
+
+        return AgentRequest(self.spec.name, prompt.text, model, self.spec.workspace, time_left, meta)
 
 
-async def _create_checklist(spec: Heartbeat, obstacle: Skip) -> str | None:
-    if obstacle is not Skip.CHECKLIST_MISSING:
-        return None
-    return await in_daemon_thread(create_missing_checklist, spec, obstacle)
+def _too_large(prompt: Prompt) -> AttemptResult:
+    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
 
 
-async def _run_after_precheck(
-    spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed
-) -> AttemptResult:
-    """A beat whose precheck has been made."""
-    checked = situation.precheck
-    assert checked is not None
-    if checked.status is PrecheckStatus.INTERRUPTED or elapsed() >= spec.timeout:
-        return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
-    obstacle = late_obstacle(situation)
-    if obstacle is not None:
-        return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None)
-    return await _compose_and_ask(spec, claim, situation, resources, elapsed)
-
-
-async def _compose_and_ask(
-    spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed
-) -> AttemptResult:
-    """What is to be asked is put together, measured and asked."""
-    selection = situation.selection
-    reads_files = situation.runs_without_checklist or (spec.context and not spec.light_context)
-    facts = (
-        await in_daemon_thread(_prompt_facts, spec, claim, situation, selection)
-        if reads_files
-        else _prompt_facts(spec, claim, situation, selection)
-    )
-    prompt = compose_prompt(facts, spec)
-    if late_obstacle(situation.with_results(tokens=agent_calls.count_prompt_tokens(claim, prompt))) is not None:
-        return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
-    return replace(await _decide_and_ask(spec, claim, facts, prompt, resources, elapsed), selection=selection)
-
-
-async def _decide_and_ask(
-    spec: Heartbeat, claim: Claim, facts: PromptFacts, prompt: Prompt, resources: Resources, elapsed: Elapsed
-) -> AttemptResult:
-    """The agent's answer, or where a decision comes first and is to skip, that."""
-    left = _time_left(spec, elapsed) if spec.precheck else spec.timeout
-    if spec.decide is None:
-        return await _ask_agent(spec, claim, facts, prompt, resources, left)
-    decided = await _ask_for_decision(spec, spec.decide, claim, facts, left, resources)
-    if isinstance(decided, AttemptResult):
-        return decided
-    told = replace(facts, tasks=decided.tasks)
-    result = await _ask_agent(spec, claim, told, compose_prompt(told, spec), resources, _time_left(spec, elapsed))
-    return replace(result, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *result.calls))
-
-
-def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
-    return max(spec.timeout - elapsed(), MIN_TIME_LEFT)
-
-
-async def _ask_for_decision(
-    spec: Heartbeat, decide: Decide, claim: Claim, facts: PromptFacts, timeout: timedelta, resources: Resources
-) -> AttemptResult | Decision:
-    """What a model decides; the end of the run if that is to skip, or no decision at all."""
-    prompt = decision_prompt(facts, spec)
-    if agent_calls.exceeds_reservation(claim, prompt):
-        return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
-    run = _make_run(spec, claim, facts, prompt, decide.model, timeout)
-    answer = await runners.request_decision(run, decide.runner, resources.http)
-    if isinstance(answer, Answer):
-        return agent_calls.ending_of_failure(answer, prompt, agent_calls.call_from_answer(decide.runner, decide.model, answer))
-    if answer.action is Action.RUN:
-        return answer
-    return AttemptResult(
-        Outcome.OK,
-        suppression=Suppression.DECIDED_SKIP,
-        model_used=answer.model_used,
-        request_id=answer.request_id,
-        prompt_parts=dict(prompt.part_sizes),
-        left_out=prompt.left_out,
-        calls=(_decision_call(decide, answer.model_used, answer.tokens),),
-    )
-
-
-def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None) -> Call:
-    return Call(decide.runner.provider.name, decide.model, model_used, tokens)
-
-
-async def _ask_agent(
-    spec: Heartbeat, claim: Claim, facts: PromptFacts, prompt: Prompt, resources: Resources, timeout: timedelta
-) -> AttemptResult:
-    if facts.tasks is not None and agent_calls.exceeds_reservation(claim, prompt):
-        error = "the tasks that were decided on make the prompt larger than its budget allows"
-        return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
-    run = _make_run(spec, claim, facts, prompt, spec.model, timeout, claim.messages)
-    return await agent_calls.ask_agent(run, prompt, spec.runner, resources, partial(_judge_answer, spec))
-
-
-def _make_run(
-    spec: Heartbeat,
-    claim: Claim,
-    facts: PromptFacts,
-    prompt: Prompt,
-    model: str | None,
-    timeout: timedelta,
-    messages: tuple[tuple[str, str], ...] = (),
-) -> AgentRequest:
-    about = partial(_run_facts, spec, claim, facts)
-    return AgentRequest(spec.name, prompt.text, model, spec.workspace, timeout, about, messages)
-
-
-def _run_facts(spec: Heartbeat, claim: Claim, facts: PromptFacts) -> dict[str, object]:
-    return {**prompt_meta(facts, spec), **agent_calls.run_facts(claim)}
+def _decision_call(decide: Decide, decided: Decision) -> Call:
+    return Call(decide.runner.provider.name, decide.model, decided.model_used, decided.tokens)
 
 
 def read_situation(spec: Heartbeat, claim: Claim) -> Situation:
-    """All that the chain of checks wants to know, read at this beat."""
+    """Read everything that the checks need to know."""
     return Situation(
         spec,
         claim.started_at,
@@ -250,7 +241,7 @@ def read_situation(spec: Heartbeat, claim: Claim) -> Situation:
 
 
 def _is_woken(claim: Claim) -> bool:
-    """A beat is woken when a wake started it, and also when one rides along with its slot: it wants to be heard."""
+    """Whether a wake started the run, or waits for it: its text must reach the agent."""
     return claim.trigger in WOKEN or bool(claim.wakes)
 
 
@@ -280,11 +271,11 @@ def _prompt_facts(spec: Heartbeat, claim: Claim, situation: Situation, selection
     )
 
 
-def _judge_answer(spec: Heartbeat, text: str, *, truncated: bool) -> AttemptResult:
+def _classify_answer(spec: Heartbeat, text: str, *, truncated: bool) -> AttemptResult:
     said = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
     if truncated and not said.strip():
-        return agent_calls.ending_without_text(text)
-    # Of what was cut nobody knows how much more there was: a short rest is no sign that all is well.
+        return agent_calls.result_without_text(text)
+    # If the answer was cut, the missing part may be long, so a short text beside the OK token is not taken as "all is well".
     judged = verdict.judge_answer(said, spec.ok_match, 0 if truncated else spec.ack_max_chars)
     outcome = Outcome(judged.outcome)
     message: str | None = judged.text if outcome is Outcome.ALERT else None
