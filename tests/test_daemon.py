@@ -460,5 +460,5 @@ def test_a_job_can_deliver_the_report(daemon: Begin) -> None:
     it.expect("run id=")
     ran = it.do("cron", "run", "weekly", "--wait")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "1 run: 0 said something, 1 quiet, 0 failed." in ran.stdout
+    assert "1 run: 0 with an alert, 1 without, 0 failed." in ran.stdout
     it.expect("said kind=cron name=weekly .*agent/ops")

@@ -233,6 +233,6 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     assert "cron/party  done" in says("status")
     told = says("explain", "party")
     assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")
-    assert "now        done: it fires once, and that has been" in told
+    assert "now        done: a one-time job that has already run" in told
     assert "nothing blocks it" not in told
     assert "done: cron/party" in says("plan")
