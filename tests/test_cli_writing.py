@@ -537,9 +537,9 @@ def test_a_cancel_request_is_sent_to_a_running_daemon(config: Path, daemon: Daem
     daemon.answers["/api/v1/runs/3/cancel"] = (200, {"run": 3, "ended": True})
     assert call(config, "cancel", "3") == 0
     assert capsys.readouterr().out == "run 3 is cancelled\n"
-    daemon.answers["/api/v1/runs/3/cancel"] = (409, {"error": {"code": "closed", "message": "run 3 has ended already: ok"}})
+    daemon.answers["/api/v1/runs/3/cancel"] = (409, {"error": {"code": "closed", "message": "run 3 has already ended: ok"}})
     assert call(config, "cancel", "3") == 1
-    assert capsys.readouterr().err == "heartbeatd: run 3 has ended already: ok\n"
+    assert capsys.readouterr().err == "heartbeatd: run 3 has already ended: ok\n"
 
 
 @pytest.mark.parametrize(

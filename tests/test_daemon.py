@@ -434,7 +434,7 @@ def test_a_cancelled_run_ends_with_all_its_processes(daemon: Begin) -> None:
     (row,) = it.runs("tick", "--reason", "cancelled")
     assert (row["id"], row["outcome"]) == (run["id"], "abandoned")
     again = it.do("cancel", str(run["id"]))
-    assert (again.returncode, again.stderr) == (1, f"heartbeatd: run {run['id']} has ended already: abandoned\n")
+    assert (again.returncode, again.stderr) == (1, f"heartbeatd: run {run['id']} has already ended: abandoned\n")
     assert it.do("cancel", "9999").returncode == 2
 
 

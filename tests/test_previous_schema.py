@@ -105,7 +105,7 @@ def test_every_slot_still_has_exactly_one_run_record(world: World) -> None:
 def test_an_open_incident_ends_with_its_notification(world: World) -> None:
     world.run(hours=1)
     assert [text for _, name, text in world.delivered if name == "retried"] == [
-        "Cron job retried works again. Before that it failed 14 times in a row, since 2026-03-02 08:00 UTC (5h)."
+        "Cron job retried works again. Before that, it failed 14 times in a row, since 2026-03-02 08:00 UTC (5h)."
     ]
 
 

@@ -57,7 +57,10 @@ def usd(world: World, key: str = "usd_per_day") -> float:
 def test_a_call_that_ended_before_it_began_costs_nothing(make_world: MakeWorld) -> None:
     world = make_world(tool("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda call: NeverBegun()})
     world.run(minutes=1)
-    assert (world.history(), world.records()[0]["error"]) == (["03-02 08:00 interval failed exit"], "was ended before it began")
+    assert (world.history(), world.records()[0]["error"]) == (
+        ["03-02 08:00 interval failed exit"],
+        "was cancelled before it started",
+    )
     assert usd(world) == 0
 
 
@@ -246,7 +249,7 @@ def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_
     world.run(hours=1, minutes=1)
     assert len(world.calls) == 2
     assert ends(world) == ["failed exit", "skipped budget"]
-    assert "its budget leaves no other attempt" in world.records()[0]["error"]
+    assert "its budget does not allow another attempt" in world.records()[0]["error"]
     assert world.records()[0]["charged"]["usd"] == 0.06
 
 

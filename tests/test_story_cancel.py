@@ -115,13 +115,13 @@ def test_the_async_result_of_a_cancelled_run_is_refused(make_world: MakeWorld) -
         world = begun(make_world(LATER.format(url=server.url)))
         assert world.request(CancelRun(1)) is True
         assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result abandoned cancelled"]
-        with pytest.raises(Refused, match="has its result already"):
+        with pytest.raises(Refused, match="already has its result"):
             world.request(ReportResult(1, "The disk is full.", None))
-        with pytest.raises(Refused, match="run 1 has its result already"):
+        with pytest.raises(Refused, match="run 1 already has its result"):
             world.request(CancelRun(1))
 
 
-@pytest.mark.parametrize(("run_id", "said"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has ended already: ok")])
+@pytest.mark.parametrize(("run_id", "said"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has already ended: ok")])
 def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(make_world: MakeWorld, run_id: int, said: str) -> None:
     world = begun(make_world(agent()))
     with pytest.raises(Refused) as refused:

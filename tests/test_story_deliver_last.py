@@ -169,7 +169,7 @@ def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes
     (error,) = [each["error"] for each in world.records()[0]["delivery"]["targets"]]
     assert sent == []
     assert error == (
-        "the URL of channels.chat no longer holds {target}, and so leads to somebody else"
+        "the URL of channels.chat no longer has {target}, so the message would reach a different recipient"
         if url
         else "channels.chat is no longer declared"
     )
@@ -394,10 +394,10 @@ def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World
     world.run(hours=6)
     spoke(world, "7")
     world.run(hours=6)
-    assert [(url, text.splitlines()[0][:48]) for url, text in sent] == [
-        ("https://boss.example.org/", "A message of agent ops was not delivered to 7 on"),
-        ("https://chat.example.org/to/8?x=1", "Agent ops still has the same fault; it failed 14"),
-        ("https://boss.example.org/", "Agent ops still has the same fault; it failed 26"),
+    assert [(url, text.splitlines()[0][:50]) for url, text in sent] == [
+        ("https://boss.example.org/", "A message from agent ops could not be delivered to"),
+        ("https://chat.example.org/to/8?x=1", "Agent ops still has the same problem: it failed 14"),
+        ("https://boss.example.org/", "Agent ops still has the same problem: it failed 26"),
     ]
 
 

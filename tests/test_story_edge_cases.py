@@ -683,7 +683,7 @@ class FaultyRequest:
 def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_daemon_goes_on(make_world) -> None:
     world = make_world(OPS)
     world.run(seconds=5)
-    with pytest.raises(Refused, match="the daemon cannot do this; its log says why") as refused:
+    with pytest.raises(Refused, match="the daemon failed to do this; see its log") as refused:
         world.request(FaultyRequest())
     assert refused.value.code == "broken"
     assert wakes.count_waiting_by_agent(world.store.connection) == []

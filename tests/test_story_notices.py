@@ -65,10 +65,10 @@ def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(
     assert sum(row["outcome"] == "failed" for row in world.records()) == 48
     assert told(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 14:30 Agent ops still has the same fault; it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
-        "03-02 20:30 Agent ops still has the same fault; it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h 30m).",
-        "03-03 02:30 Agent ops still has the same fault; it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h 30m).",
-        "03-03 08:00 Agent ops works again. Before that it failed 48 times in a row, since 2026-03-02 08:00 UTC (1d).",
+        "03-02 14:30 Agent ops still has the same problem: it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
+        "03-02 20:30 Agent ops still has the same problem: it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h 30m).",
+        "03-03 02:30 Agent ops still has the same problem: it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h 30m).",
+        "03-03 08:00 Agent ops works again. Before that, it failed 48 times in a row, since 2026-03-02 08:00 UTC (1d).",
     ]
 
 
@@ -90,7 +90,7 @@ def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWor
     until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
     assert told(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops has another fault now; it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 09:30 Agent ops has a different problem now: it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
 
 
@@ -156,10 +156,10 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
     assert [(f"{when:%H:%M}", text) for when, _, text in world.delivered] == [
         (
             "08:30",
-            f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nIt printed: wrote 17 files\nMore: heartbeatd show 1",
+            f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nOutput: wrote 17 files\nMore: heartbeatd show 1",
         ),
         ("10:00", "well"),
-        ("10:00", "Cron job measure works again. Before that it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h 30m)."),
+        ("10:00", "Cron job measure works again. Before that, it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h 30m)."),
     ]
 
 
@@ -197,7 +197,7 @@ def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes
     assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
     assert told(world) == [
         "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 09:30 Agent ops works again. Before that, it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
 
@@ -225,7 +225,7 @@ def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
     world.run(minutes=31)
     assert told(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
-    assert "checklist_unreadable: its checklist is not a file that may be read" in world.delivered[0][2]
+    assert "checklist_unreadable: its checklist file cannot be read" in world.delivered[0][2]
 
 
 def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) -> None:
@@ -283,7 +283,7 @@ def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld)
     heard: list[Any] = []
     world.send = answering({"hook": REFUSED}, heard)
     world.run(hours=1, minutes=5)
-    assert heard[0] == ("other", "A message of cron job sick was not delivered to the channel hook, and is given up.")
+    assert heard[0] == ("other", "A message from cron job sick could not be delivered to the channel hook and was given up.")
 
 
 def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
@@ -292,7 +292,7 @@ def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_wor
     answers, heard = {"hook": REFUSED}, []
     world.send = answering(answers, heard)
     world.run_until("2026-03-02 09:45")
-    lost = ("other", "A message of agent ops was not delivered to the channel hook, and is given up.")
+    lost = ("other", "A message from agent ops could not be delivered to the channel hook and was given up.")
     assert heard == [lost]
     del answers["hook"]
     world.run_until("2026-03-02 10:15")
@@ -550,8 +550,8 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
     world.run(minutes=95)
     assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
     assert told(world) == [
-        "03-02 08:30 Agent ops was asked although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 08:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops works again. Before that, its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
     assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]
@@ -575,8 +575,8 @@ def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_inciden
     world.run(minutes=95)
     assert told(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:00 Agent ops works again. Before that it failed 2 times in a row, since 2026-03-02 08:00 UTC (1h).",
-        "03-02 09:30 Agent ops was asked although its precheck failed 2 times in a row, since 2026-03-02 09:00 UTC (30m).",
+        "03-02 09:00 Agent ops works again. Before that, it failed 2 times in a row, since 2026-03-02 08:00 UTC (1h).",
+        "03-02 09:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 09:00 UTC (30m).",
     ]
 
 

@@ -186,7 +186,7 @@ def test_resending_or_dropping_an_unsuitable_message_is_refused_in_one_line(make
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED, FINE))
     world.run(seconds=10)
     world.store.connection.execute("update outbox set state = 'sending'")
-    with pytest.raises(Refused, match="message 1 is under way; once it is known how that went"):
+    with pytest.raises(Refused, match="message 1 is being sent; wait for the result"):
         world.request(request_of(1))
     world.store.connection.execute("update outbox set state = 'dead'")
     world.request(DropMessage(1))

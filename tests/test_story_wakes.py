@@ -324,7 +324,7 @@ def test_expired_wakes_cause_a_notification_with_their_texts(make_world: MakeWor
     notices = [text for _, _, text in world.delivered if "expired" in text]
     assert [text.splitlines() for text in notices] == [
         [
-            "2 wakes of agent ops expired: the agent was not told within 1d (limits.wake_keep).",
+            "2 wakes of agent ops expired: not delivered to the agent within 1d (limits.wake_keep).",
             "- by api disks (waited for: paused): the disk is full",
             "- by api mail (waited for: paused): no mail",
             "Why it did not run: heartbeatd explain ops",
@@ -350,7 +350,7 @@ def test_a_wake_that_waits_for_a_slot_that_never_comes_causes_a_notification(mak
     world = make_world(agent(interval="none") + job)
     world.run(days=3)
     assert [text.splitlines()[0] for _, name, text in world.delivered if name == "ops"] == [
-        "1 wake of agent ops expired: the agent was not told within 1d (limits.wake_keep)."
+        "1 wake of agent ops expired: not delivered to the agent within 1d (limits.wake_keep)."
     ]
 
 
@@ -648,7 +648,7 @@ def test_a_job_can_be_started_manually_unless_it_is_running(make_world: MakeWorl
     world.scripts["backup"] = lambda call: Delayed("", timedelta(minutes=5))
     world.run_job("backup")
     world.run(minutes=1)
-    with pytest.raises(Refused, match="running already"):
+    with pytest.raises(Refused, match="already running"):
         world.run_job("backup")
     world.run(minutes=10)
     assert world.history("backup") == ["03-02 08:00 manual ok", "03-02 08:01 manual skipped already_running"]

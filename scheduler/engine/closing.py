@@ -31,7 +31,7 @@ from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 LONGEST_RETRY_DELAY = timedelta(seconds=30)
-BUDGET_SPENT_TEXT = "its budget leaves no other attempt"
+BUDGET_SPENT_TEXT = "its budget does not allow another attempt"
 
 
 def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
@@ -89,7 +89,7 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         return
     failed = run.has_failed  # else it was cut short, and never came to an end of its own
     error = _error_text(run, spent=spent)
-    message = f"{entry_row.name} {'failed' if failed else 'was cut short'}: {error}" if entry_row.kind is Kind.CRON else None
+    message = f"{entry_row.name} {'failed' if failed else 'was interrupted'}: {error}" if entry_row.kind is Kind.CRON else None
     outcome = Outcome.FAILED if failed else Outcome.ABANDONED
     reason = _reason_of_last_attempt(run) if spent else Reason.NO_TIME_LEFT
     close_abandoned(tick, entry, entry_row, run, AttemptResult(outcome, reason, text=run.text, error=error, message=message))
@@ -97,7 +97,7 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
 
 def _error_text(run: OpenRun, *, spent: bool) -> str:
     if not spent:
-        return run.error or "there was no time left to try it again"
+        return run.error or "no time was left for another attempt"
     return f"{run.error}; {BUDGET_SPENT_TEXT}" if run.error else BUDGET_SPENT_TEXT
 
 

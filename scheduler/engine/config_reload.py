@@ -82,7 +82,7 @@ class Reloader:
         try:
             adopted: Diff = self._inbox.submit(AdoptPlan(new)).result(ANSWER_TIMEOUT)
         except NoAnswer as error:
-            raise Refused("no_answer", "the database could not be written; the config will be taken once it can be") from error
+            raise Refused("no_answer", "the database cannot be written now; the new config is applied once it can be") from error
         return adopted
 
     def _report_rejection(self, error: ConfigError | Refused) -> None:
@@ -99,7 +99,7 @@ def _check_removals(in_force: Plan, change: Diff) -> None:
     if had >= MIN_ENTRIES_TO_DOUBT and len(change.removed) * 2 > had:
         raise Refused(
             "too_much_removed",
-            f"the changed file removes {len(change.removed)} of {had} entries; if that is meant, say `heartbeatd reload`",
+            f"the changed file removes {len(change.removed)} of {had} entries; if this is intended, run `heartbeatd reload`",
         )
 
 
@@ -109,4 +109,6 @@ def _restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
         "state": old.state != new.state,
         "server.listen": (old.server.host, old.server.port) != (new.server.host, new.server.port),
     }
-    return tuple(f"{key}: changed, and takes effect at the next start of the daemon" for key, is_new in changed.items() if is_new)
+    return tuple(
+        f"{key}: changed; the change takes effect when the daemon is restarted" for key, is_new in changed.items() if is_new
+    )

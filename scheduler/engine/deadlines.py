@@ -69,4 +69,4 @@ class Deadlines:
 
 
 def _result_of_stuck_run() -> AttemptResult:
-    return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, not even when it was told to")
+    return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, even after it was cancelled")

@@ -1,4 +1,4 @@
-"""Delivery: what lies in the outbox goes to its channel, is marked before it leaves, and ends as the channel says."""
+"""Sends the messages of the outbox to their channels, and records the results."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ from scheduler.system.file_limits import is_scarcity
 from scheduler.system.process import Children
 from scheduler.work.executor import Done
 
-MAX_SENDING = 8  # messages under way
-MAX_SENDING_PER_CHANNEL = 4  # of one channel, so that one that hangs does not hold up the others
-LONGEST_CHANNEL_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
-UNCERTAIN_RETRY_DELAY = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
+MAX_SENDING = 8  # messages being sent at the same time
+
+MAX_SENDING_PER_CHANNEL = 4  # to one channel, so that a channel that hangs does not delay the others
+
+LONGEST_CHANNEL_WAIT = timedelta(minutes=15)  # the longest Retry-After of a channel that is respected
+
+UNCERTAIN_RETRY_DELAY = timedelta(minutes=1)  # before a message that may have arrived is sent again
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message and the channel as it was declared when the message left."""
+    """A message, and its channel as it is declared when the message is sent."""
 
     message: OutboxMessage
     channel: Channel
 
 
-def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
-    """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
+def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
+    """Mark the due messages as `sending` and return them. A message whose channel is no longer declared becomes a dead letter."""
     deliveries = []
     for message in outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way)):
         channel = tick.plan.settings.channels.get(message.channel)
@@ -51,7 +54,7 @@ def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
-    """When the next message can be sent; None while there is no room for any."""
+    """When the next message can be sent; None if too many are being sent already."""
     busy = _count_by_channel(under_way)
     if busy.total() >= MAX_SENDING:
         return None
@@ -62,69 +65,9 @@ def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
     return Counter(delivery.channel.name for delivery in under_way)
 
 
-def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
-    """Book how a sending ended. One that raised is uncertain: nobody knows how far it came."""
-    message, channel = done.task.message, done.task.channel
-    sent = (
-        done.result
-        or _retry_if_unsent(done.surprise)
-        or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while sending")
-    )
-    if sent.state == "delivered":
-        outbox.record_delivery(tx, message)
-    elif sent.state == "dead":
-        outbox.mark_message_dead(tx, message, sent.error)
-    elif sent.state == "uncertain":
-        _settle_uncertain(tx, message, channel, sent.error)
-    else:
-        outbox.retry_message_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_CHANNEL_WAIT))
-
-
-def _retry_if_unsent(surprise: BaseException | None) -> DeliveryResult | None:
-    """What had no room to begin has not been sent, and is tried again."""
-    return DeliveryResult("retry", f"could not begin: {surprise}") if is_scarcity(surprise) else None
-
-
-def recover_deliveries(tick: Tick) -> None:
-    """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
-    for message in outbox.interrupted_messages(tick.tx.db):
-        channel = tick.plan.settings.channels.get(message.channel)
-        if channel is None:
-            outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
-        else:
-            _settle_uncertain(tick.tx, message, channel, "the daemon stopped while sending")
-
-
-def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
-    """What becomes of a message of a heartbeat or a job (`kind`) when nobody knows whether the channel has it.
-
-    Unless the config says it, a receiver that knows repeats gets it again; of the others an alert, better twice than never,
-    while a job's output is held for a person to decide.
-    """
-    if channel.uncertain is not None:
-        return channel.uncertain
-    return "resend" if registry.kind_of(channel).detects_repeats or kind == Kind.HEARTBEAT else "hold"
-
-
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient) -> DeliveryResult:
     """Send one message to its channel; waits for the channel."""
     return await registry.send_message(delivery.channel, _to_message(delivery.message), SendContext(http, start))
-
-
-def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
-    """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
-    resend = action_if_uncertain(channel, message.kind) == "resend"
-    if registry.kind_of(channel).detects_repeats:
-        outbox.mark_message_uncertain(tx, message, error, resend=resend)
-    else:
-        outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=UNCERTAIN_RETRY_DELAY)
-
-
-def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> str:
-    if channel is None:
-        return f"channels.{message.channel} is no longer declared"
-    now = "now holds {target}" if channel.needs_target else "no longer holds {target}"
-    return f"the URL of channels.{message.channel} {now}, and so leads to somebody else"
 
 
 def _to_message(message: OutboxMessage) -> Message:
@@ -141,24 +84,81 @@ def _to_message(message: OutboxMessage) -> Message:
     )
 
 
-TEST_MESSAGE_TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
+def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
+    """Record the result of a delivery. If sending raised an exception, it is unknown whether the message arrived."""
+    message, channel = done.task.message, done.task.channel
+    sent = done.result or _result_of_exception(done.surprise)
+    if sent.state == "delivered":
+        outbox.record_delivery(tx, message)
+    elif sent.state == "dead":
+        outbox.mark_message_dead(tx, message, sent.error)
+    elif sent.state == "uncertain":
+        _settle_uncertain(tx, message, channel, sent.error)
+    else:
+        outbox.retry_message_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_CHANNEL_WAIT))
+
+
+def _result_of_exception(error: BaseException | None) -> DeliveryResult:
+    if is_scarcity(error):
+        return DeliveryResult("retry", f"could not start: {error}")
+    return DeliveryResult("uncertain", f"{type(error).__name__} while sending")
+
+
+def recover_deliveries(tick: Tick) -> None:
+    """Record the messages that were being sent when the daemon died. It is unknown whether they arrived."""
+    for message in outbox.interrupted_messages(tick.tx.db):
+        channel = tick.plan.settings.channels.get(message.channel)
+        if channel is None:
+            outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
+        else:
+            _settle_uncertain(tick.tx, message, channel, "the daemon stopped while sending")
+
+
+def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> str:
+    if channel is None:
+        return f"channels.{message.channel} is no longer declared"
+    now = "now has {target}" if channel.needs_target else "no longer has {target}"
+    return f"the URL of channels.{message.channel} {now}, so the message would reach a different recipient"
+
+
+def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
+    """Handle a message that may have arrived. A channel that cannot detect repeats gets it at most once more."""
+    resend = action_if_uncertain(channel, message.kind) == "resend"
+    if registry.kind_of(channel).detects_repeats:
+        outbox.mark_message_uncertain(tx, message, error, resend=resend)
+    else:
+        outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=UNCERTAIN_RETRY_DELAY)
+
+
+def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
+    """What to do with a message of a heartbeat or job (`kind`) if it is unknown whether it arrived. The config may set it.
+
+    By default it is sent again if the channel detects repeats, or if it is an alert: better twice than never. The output of a
+    job is held, and a person decides.
+    """
+    if channel.uncertain is not None:
+        return channel.uncertain
+    return "resend" if registry.kind_of(channel).detects_repeats or kind == Kind.HEARTBEAT else "hold"
+
+
+TEST_MESSAGE_TEXT = "This is a test message from heartbeatd. Messages of agents and jobs arrive here."
 
 
 def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
-    """The channels that a trial of all of them tries: the log needs none."""
+    """The channels that get a test message: all but the log."""
     return [channel for channel in declared.values() if channel.kind != LOG_CHANNEL]
 
 
 def channel_for_recipient(channel: Channel, whom: str) -> Channel:
-    """The channel as its URL stands, or with somebody where that leaves it open; ValueError says what to name instead."""
+    """The channel for a test message to `whom`. Raises ValueError if a target is missing, or given without need."""
     if channel.needs_target == bool(whom):
         return target_urls.checked_channel(channel, whom)
-    named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.needs_target else f"{channel.name} alone"
-    raise ValueError(f"channel: name {named}")
+    named = f"{channel.name}:TARGET, because its URL has {{target}}" if channel.needs_target else f"{channel.name} alone"
+    raise ValueError(f"channel: write {named}")
 
 
 def send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
-    """Try one channel, and wait for it. The message has a key of its own: no receiver shall take it for one that it had."""
+    """Send a test message and wait for the result. Its key is random, so that no receiver takes it for a repeat."""
     return asyncio.run(_send_on_new_client(channel, network, now))
 
 

@@ -61,7 +61,7 @@ MAX_ENTRIES_PER_TICK = 200  # entries; bounds a transaction, and for how long no
 
 RESULT_BY_CAUSE: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
-    "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was cut short: the daemon stopped"),
+    "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was interrupted: the daemon stopped"),
     "cancelled": (Outcome.ABANDONED, Reason.CANCELLED, "was cancelled"),
 }
 
@@ -160,7 +160,7 @@ class Engine:
                 tick = self._new_tick(db, reading.now)
                 house = self._record_results(tick, *results)
                 claims, full = self._start_due(tick)
-                deliveries = delivery.collect_due(tick, self._deliveries.inflight().values())
+                deliveries = delivery.claim_deliveries(tick, self._deliveries.inflight().values())
                 incident_notices.note_dead_messages(tick)
                 entries.save_changed_entries(tick.tx)
                 again_at = self._next_tick_time(tick, len(claims), deliveries)
@@ -388,9 +388,9 @@ def _result_of_ended_run(claim: Claim, result: AttemptResult, why: Why) -> Attem
 
 def _result_of_exception(error: BaseException | None) -> AttemptResult:
     if isinstance(error, NeverBegun):
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNSENT_CALL,))
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was cancelled before it started", calls=(UNSENT_CALL,))
     if is_scarcity(error):
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not start: {error}", transient=True)
     log_event(logging.ERROR, "runner_broken", error=error)
     return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 

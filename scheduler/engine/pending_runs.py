@@ -44,7 +44,7 @@ def give_up_overdue(tick: Tick) -> None:
 def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
     runs.stop_awaiting_result(tick.tx, awaited.kind, awaited.name, awaited.slot)
     entry = tick.plan.entries.get((awaited.kind, awaited.name))
-    error = f"run {awaited.run_id} was to answer later, and no result came by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
+    error = f"no result was reported for run {awaited.run_id} by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
     result = AttemptResult(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
@@ -71,19 +71,19 @@ class ReportResult:
         """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
         found = runs.find_awaited_result(tick.tx.db, self.run_id)
         if found is None and runs.is_run_open(tick.tx.db, self.run_id):
-            raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
+            raise Refused("not_yet", f"run {self.run_id} does not wait for a result yet; try again in a moment")
         if found is None:
-            raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
+            raise Refused("not_found", f"run {self.run_id} does not wait for a result")
         entry = tick.plan.entries.get((found.kind, found.name))
         if found.given_up:
-            raise Refused("too_late", f"run {self.run_id} was given up: its result had not come by its async_timeout")
+            raise Refused("too_late", f"run {self.run_id} was given up: no result was reported within its async_timeout")
         if entry is None:
-            raise Refused("too_late", f"run {self.run_id} is no longer waited for: {found.name} is not in the config any more")
+            raise Refused("too_late", f"run {self.run_id} no longer waits for a result: {found.name} was removed from the config")
         run_id = (
             closing.record_late_result(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
         )
         if run_id is None:
-            raise Refused("already_reported", f"run {self.run_id} has its result already")
+            raise Refused("already_reported", f"run {self.run_id} already has its result")
         return run_id
 
     def _result(self, entry: Entry) -> AttemptResult:
@@ -124,9 +124,9 @@ class CancelRun:
         entry = tick.plan.entries.get((found.kind, found.name)) if found else None
         if found is None or entry is None or found.given_up:
             raise Refused(*_explain_no_cancel(tick.tx, self.run_id))
-        result = _cancelled_result("was cancelled before its answer came")
+        result = _cancelled_result("was cancelled before its result was reported")
         if not found.due_at or closing.record_late_result(tick, entry, found.slot, result) is None:
-            raise Refused("closed", f"run {self.run_id} has its result already")
+            raise Refused("closed", f"run {self.run_id} already has its result")
 
 
 def _cancelled_result(error: str) -> AttemptResult:
@@ -137,7 +137,7 @@ def _explain_no_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
     known = run_history.get_run(tx.db, run_id)
     if known is None:
         return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
-    return "closed", f"run {run_id} has ended already: {known['outcome']}"
+    return "closed", f"run {run_id} has already ended: {known['outcome']}"
 
 
 def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:

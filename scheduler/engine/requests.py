@@ -64,7 +64,7 @@ class RunJob:
 JOB_OBSTACLE_TEXTS = {
     Skip.DISABLED: "disabled in the config",
     Skip.PAUSED: "paused; resume it first",
-    Skip.ALREADY_RUNNING: "running already",
+    Skip.ALREADY_RUNNING: "already running",
 }
 
 
@@ -151,7 +151,7 @@ class HoldLane:
         """A beat in progress goes on: whoever holds the lane has it once that has ended."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if not lane_holds.save_hold(tick.tx, self.name, self.holder, self.until):
-            raise Refused("too_many", f"{lane_holds.MOST} others hold the lane of agent {self.name!r}")
+            raise Refused("too_many", f"the lane of agent {self.name!r} is already held by {lane_holds.MOST} others")
         run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
         return run.run_id if run is not None and run.state == "running" else None
 
@@ -240,7 +240,7 @@ def _chosen_entries(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
 UNSENDABLE_STATES = {
     DeliveryState.DELIVERED: "has been delivered",
     DeliveryState.DROPPED: "has been dropped",
-    DeliveryState.SENDING: "is under way; once it is known how that went, it can be sent again or dropped",
+    DeliveryState.SENDING: "is being sent; wait for the result before you resend or drop it",
 }
 
 

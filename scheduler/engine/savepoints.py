@@ -73,7 +73,7 @@ def apply_request(tick: Tick, asked: PendingRequest) -> None:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, what others asked is sound)
         log_event(logging.ERROR, "request_broken", error=error)
-        asked.refuse_with(Refused("broken", "the daemon cannot do this; its log says why"))
+        asked.refuse_with(Refused("broken", "the daemon failed to do this; see its log"))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) ->
     log_event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
     run = runs.find_open_run(tx.db, kind, name)
     if run is not None and run.state == "running":
-        result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
+        result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be recorded: {error}")
         runs.close_undeclared_run(tx, kind, name, run, result)
     entry_row = entries.current_entry(tx, kind, name)
     if entry_row is not None:

@@ -39,12 +39,10 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     check_file(settings.state)
     check_links(settings.state)
     if not make_state_folder(folder):
-        log_event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {shlex.quote(str(folder))}")
+        log_event(logging.WARNING, "state_folder", problem=f"other users can read {folder}; chmod 700 {shlex.quote(str(folder))}")
     remote = network_filesystem(folder)
     if remote:
-        log_event(
-            logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted"
-        )
+        log_event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are unreliable")
     path = settings.state.with_name(settings.state.name + ".lock")
     try:
         return StateLock.take(path, started_at=now(), instance=instance)
@@ -143,18 +141,18 @@ def _has_survivors(run: OpenRun, survivors: Survivors) -> bool:
 def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
     """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
     reason, error = _why_not_run_again(run, survivors)
-    message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
+    message = f"{name} was interrupted: {error}" if kind is Kind.CRON else None
     return AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
 
 
 def _why_not_run_again(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
     if run.crashes >= MAX_CRASHES:
-        return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
+        return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times during this run"
     if _has_survivors(run, survivors):
-        return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped while it ran; a process of it may go on"
+        return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped during this run; one of its processes may still be running"
     if run.is_cancelled:
         return Reason.CANCELLED, "was cancelled"
-    return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
+    return Failure.EXIT, "the daemon stopped during this run; its remaining processes were ended"
 
 
 def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:

@@ -40,7 +40,7 @@ def request_run(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
     known = wakes.find_wake_of_sender(tick.tx, wake)
     if known is None and not _has_room_for_wake(tick.tx, wake):
         wakes.report_rejected_wake(tick.tx, wake, TOO_MANY)
-        raise Refused(TOO_MANY, f"{MAX_WAITING_WAKES} wakes wait for agent {wake.name!r}; wait until it has been told them")
+        raise Refused(TOO_MANY, f"{MAX_WAITING_WAKES} wakes wait for agent {wake.name!r}; try again after its next run")
     if not wake.urgent:
         return wakes.keep_wake(tick.tx, entry_row, wake, None)
     entry = tick.plan.entries[entry_row.kind, entry_row.name]
