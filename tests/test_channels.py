@@ -264,7 +264,7 @@ def test_ping_wants_somebody_where_the_url_leaves_it_open(ping: Any, phone: Tele
     assert ping(f"chat:{telegram.CHAT}") == (0, "chat: delivered\n", "")
     assert "chat: not tested; its URL contains {target}: run `heartbeatd ping chat:TARGET`\n" in ping()[1]
     assert ping("chat")[2] == "heartbeatd: channel: write chat:TARGET, because its URL has {target}\n"
-    assert ping("phone:7")[2] == "heartbeatd: channel: name phone alone\n"
+    assert ping("phone:7")[2] == "heartbeatd: channel: write phone alone\n"
     assert ping("chat:a@b")[2].startswith("heartbeatd: target: Telegram knows a chat by its number")
 
 

@@ -1,4 +1,4 @@
-"""Budgets: an attempt begins only if the most that it can take still fits into the day, and pays what it took when it ends."""
+"""Reserves an attempt's maximum cost in its budgets before it starts, and settles the actual usage when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.model.settings import Price
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
 
-# Who answers so has not taken the question up, and takes no money for it.
+# A provider that answers with one of these failures has not processed the request, and does not charge for it.
 UNCHARGED_FAILURES = frozenset(
     {
         Failure.AUTH,
@@ -28,13 +28,13 @@ UNCHARGED_FAILURES = frozenset(
     }
 )
 
-TOKENS_PER_PRICE = 1_000_000
+TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 
 
 def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
-    """The claim with the most that it can take reserved in every budget of its entry, or marked as over one of them.
+    """Reserve the maximum usage of an attempt in every budget of its entry. The returned claim may be marked as over budget.
 
-    `first`: this attempt begins the run, and counts as one. An entry without a budget costs no statement.
+    `first`: this attempt starts the run, so it counts as a run. An entry without a budget needs no database access.
     """
     allowance = _allowance_of(tick, claim.entry)
     if allowance is None:
@@ -52,14 +52,14 @@ def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why an attempt has no room in a budget, in words, and when the day of that is over."""
+    """The budget limits that an attempt would exceed, in words, and when the budget's day ends."""
 
     description: str
     ends_at: datetime
 
 
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
-    """Why a further attempt of a run, or the `first` of a new one, would be over one of its budgets; None if it would not."""
+    """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets."""
     allowance = _allowance_of(tick, entry)
     if allowance is None:
         return None
@@ -67,7 +67,7 @@ def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
 
 
 def adopt_budgets(tick: Tick) -> None:
-    """Let the days of today show the budgets in force, for whoever reads them without a config; all others are over."""
+    """Write the budgets in force into the rows of today, for readers without a config. All other rows are ended."""
     for row in spend.budget_rows_near_today(tick.tx.db, tick.now):
         account = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
         budget = _budget_in_force(tick, account.scope)
@@ -85,7 +85,7 @@ def _budget_in_force(tick: Tick, scope: Scope) -> Budget | None:
 
 
 def settle_reservation(tick: Tick, claim: Claim, result: AttemptResult) -> None:
-    """Put what an attempt took in the place of what was reserved for it; what nobody knows stays reserved."""
+    """Replace the reservation of an attempt by its actual usage. If the usage is unknown, the reservation stays charged."""
     if claim.reserved is None:
         return
     difference = _amount_used(tick, claim.reserved.amount, result) - claim.reserved.amount
@@ -105,7 +105,7 @@ def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tu
 
 
 def _first_shortage(tx: Transaction, accounts: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
-    """Of several, the one that lasts longest."""
+    """The shortage that lasts longest; None if the attempt fits."""
     spent = [(account, budget, spend.spent_on_day(tx.db, account)) for account, budget in accounts]
     short = [_describe_shortage(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
     return max(short, key=lambda each: each.ends_at, default=None)
@@ -123,30 +123,30 @@ def _amount_used(tick: Tick, most: Amount, result: AttemptResult) -> Amount:
         return NO_USAGE if _called_no_model(result) else most
     parts = [_amount_of_call(tick, most, call) for call in result.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
-    if None not in parts and result.outcome is not Outcome.ASYNC:  # what answers later has not taken all yet
+    if None not in parts and result.outcome is not Outcome.ASYNC:  # an asynchronous run is still using tokens
         return known
     return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
 
 
 def _called_no_model(result: AttemptResult) -> bool:
-    """Whether the agent was not asked; an ending without calls that does not say so is one that we made up."""
+    """Whether no call was made. Otherwise a result without calls was made by the daemon, and the usage is unknown."""
     return result.outcome is Outcome.SKIPPED or result.precheck is not None
 
 
 def _amount_of_call(tick: Tick, most: Amount, call: Call) -> Amount | None:
-    """What a call took; None where nobody said it, or said what cannot be: that a model read and wrote nothing."""
+    """The usage of a call; None if it is unknown. Zero tokens are not believed."""
     if call.tokens is None and call.cost_usd is None:
         return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else None
     tokens = call.tokens.total if call.tokens else 0
     usd = call_cost(tick.plan.settings.prices, call)
-    says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
-    if says_nothing or (most.nanos and usd is None):
+    is_unreported = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
+    if is_unreported or (most.nanos and usd is None):
         return None
     return Amount(usd_to_nanos(usd or 0.0), tokens)
 
 
 def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
-    """What a call cost in USD: what the other side said, else tokens by price; None where there is no price, or it cannot be."""
+    """The cost of a call in USD: as reported, otherwise tokens times price. None without a price, or if the sum is absurd."""
     if call.cost_usd is not None:
         return call.cost_usd
     price = prices.get(call.model or "")

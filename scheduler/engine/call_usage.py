@@ -1,4 +1,4 @@
-"""Calls: what each asking of an attempt took, and whether whoever was asked answered as it should."""
+"""Records the model calls of an attempt: usage and cost, budgets, circuit breakers and outages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ NO_WAIT = timedelta()
 
 
 def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
-    """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
+    """Record all calls of a finished attempt. Nothing is recorded if the run no longer belongs to the claim.
+
+    1. The usage is added to the run, and replaces the reservation in the budgets.
+    2. Each call is reported as events, for log and metrics.
+    3. Circuit breakers open and close by the calls, and outages begin and end.
+    4. Probes that the attempt was allowed to make and did not make are returned.
+    5. If a breaker closed or a probe was returned, waiting runs and wakes are reconsidered.
+    """
     if not (result.calls or claim.probes or claim.reserved):
         return
     if not record_usage(tick, claim, result):
@@ -26,20 +33,20 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     budget_reservations.settle_reservation(tick, claim, result)
     for call in result.calls:
         _report_call(tick.tx, claim, call)
-    # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
+    # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
     is_current = tick.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
-    heard = [call for call in result.calls if is_current and not _was_cancelled_by_us(call)]
+    relevant = [call for call in result.calls if is_current and not _was_cancelled_by_us(call)]
     closed = [
         circuit
-        for call in heard
+        for call in relevant
         for circuit in breakers.record_call(tick.tx, claim, call, outage_notices.refusal_text(call.provider, result))
     ]
     for circuit in closed:
         outage_notices.record_closed_breaker(tick, claim, circuit)
-    for call in heard:
+    for call in relevant:
         if is_answered(call):
             outage_notices.record_answer(tick, claim, call)
-    wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
+    wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:
         wake_starts.reconsider_waiting(tick)
@@ -56,19 +63,19 @@ def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
 
 
 def _was_cancelled_by_us(call: Call) -> bool:
-    """Whether we ended it ourselves, which says nothing of the provider. Otherwise only processes fail by `exit`."""
+    """Whether the daemon cancelled the call, which says nothing about the provider. No other call fails with `exit`."""
     return call.failure is Failure.EXIT
 
 
 def _is_requested_model(requested: str, used: str) -> bool:
-    """Whether the model that answered is the one asked for; a provider may add the date of its version."""
+    """Whether the model that answered is the requested one. A provider may append the date of its version."""
     return used == requested or used.startswith(f"{requested}-2")
 
 
 def record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
-    """Add what the calls of an attempt took to its run's row; False, and nothing booked, when that is no longer the claim's.
+    """Add the usage of an attempt's calls to its run. False, and nothing is written, if the run no longer belongs to the claim.
 
-    A call that took nothing leaves no trace.
+    Calls without usage are not counted.
     """
     prices = tick.plan.settings.prices
     charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]

@@ -1,4 +1,4 @@
-"""Claims made from rows: everything a worker needs to know of its attempt, in one value."""
+"""Builds a `Claim`, the value with all that a worker needs for an attempt, from database rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduler.store.transaction import Transaction
 def first_attempt(
     tick: Tick, entry: Entry, entry_row: EntryRow, opened: tuple[int, int], trigger: Trigger, slot: datetime, waker: Wake | None
 ) -> Claim:
-    """The first attempt of a run; every wake that waits goes with it, `waker` being the one that started it."""
+    """The first attempt of a run. It takes all waiting wakes; `waker` is the one that started it, if any."""
     run_id, fence = opened
     taken = wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run_id, waker)
     claim = _make_claim(
@@ -30,35 +30,37 @@ def first_attempt(
 
 
 def with_permissions(tick: Tick, claim: Claim, *, first: bool) -> Claim:
-    """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
+    """The claim with its budget reservation, and with the open breaker that blocks it or the probes that it may make."""
     claim = budget_reservations.reserve_budget(tick, claim, first=first)
     breaker_open, probes = breakers.admit_run(tick.tx, tick.plan.entries, claim.entry, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 
 def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
-    """The claim of a slot that would start now, for whoever only asks what would become of it: nothing is written."""
+    """The claim of a slot that would start now, to explain what would happen. Nothing is written."""
     run = OpenRun(0, "running", tick.now, entry_row.schedule.trigger, 1, 0, 0, tick.tx.owner, tick.now)
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
     claim = _make_claim(tick, entry, entry_row, run, ())
-    shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
-    return replace(claim, over_budget=lacking.description if lacking else None, breaker_open=str(shut_off) if shut_off else None)
+    open_breaker = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
+    return replace(
+        claim, over_budget=lacking.description if lacking else None, breaker_open=str(open_breaker) if open_breaker else None
+    )
 
 
 def next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
-    """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
+    """The next attempt of a run. If the run has not started yet, it takes the wakes that arrived while it waited."""
     if run.has_not_begun:
         wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run.run_id, None)
     return claim_of_run(tick, entry, entry_row, run)
 
 
 def claim_of_run(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
-    """The claim of an open run, with the wakes that it holds."""
+    """The claim of an open run, with the wakes that it has taken."""
     return _make_claim(tick, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
 
 
 def seize_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
-    """Take an open run that nobody works on any more in hand, so that it can be closed like any other."""
+    """Take over an open run without a worker, so that it can be closed like any other."""
     return claim_of_run(tick, entry, entry_row, runs.take_over_run(tick.tx, run))
 
 
@@ -89,7 +91,7 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:
-    """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
+    """What a gateway last reported about the called agent. For a job, that is the row of another entry."""
     is_own = entry_row.kind is Kind.HEARTBEAT or entry.lane is None
-    asked = entry_row if is_own else entries.current_entry(tx, Kind.HEARTBEAT, entry.lane or "")
-    return AgentActivity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None
+    agent_row = entry_row if is_own else entries.current_entry(tx, Kind.HEARTBEAT, entry.lane or "")
+    return AgentActivity(agent_row.active_at, agent_row.queue, agent_row.approvals) if agent_row and agent_row.active_at else None

@@ -1,4 +1,4 @@
-"""Reload: one path for every way of asking, and the old config stays in force unless the new one is wholly right."""
+"""Reloads the config file: on request, on SIGHUP, and when the file changes. A faulty config changes nothing."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ from scheduler.work import plan as plans
 from scheduler.work.plan import Diff, Plan
 
 ANSWER_TIMEOUT = 30.0  # seconds
-MIN_ENTRIES_TO_DOUBT = 4  # entries from which on a file that loses more than half of them is doubted
+MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """A reload that went well: what it changed, and what the loader warned of."""
+    """The result of a successful reload: what changed, and the warnings of the loader."""
 
     diff: Diff
     warnings: tuple[str, ...]
 
 
 class Reloader:
-    """Loads the file, makes a plan of it, and has the engine adopt it. Safe to call from any thread but the engine's."""
+    """Loads the file, makes a plan from it, and lets the engine adopt it.
+
+    Any thread may call it except the engine's, because it waits for the engine.
+    """
 
     def __init__(
         self, load: Callable[[], LoadedConfig], current_plan: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
@@ -43,14 +46,14 @@ class Reloader:
         self._inbox = inbox
         self._clock = clock
         self._one_at_a_time = threading.Lock()
-        self._last_rejection: tuple[str | None, str] | None = None  # what was refused last, and why
+        self._last_rejection: tuple[str | None, str] | None = None  # the last rejected file (its hash), and its errors
         self.reload_state = ReloadState(successful=True, succeeded_at=clock())
 
     def reload(self, *, dry: bool = False, doubt: bool = False) -> Reloaded:
-        """Take the file as it is now. Raises ConfigError with all its faults, or Refused; then the old config stays in force.
+        """Load and apply the file. Raises ConfigError with all its errors, or Refused; then the old config stays in force.
 
-        `dry` only says what would change. `doubt` refuses a file that has lost more than half of its entries, as a half-written
-        one may have: that takes somebody who says so.
+        `dry` only returns what would change. `doubt` refuses a file that removes more than half of the entries, because it may
+        be half-written: then only an explicit reload applies it.
         """
         with self._one_at_a_time:
             try:
@@ -69,7 +72,7 @@ class Reloader:
         warnings = (*map(str, loaded.warnings), *_restart_warnings(self._current_plan().settings, new.settings))
         if dry:
             return Reloaded(change, warnings)
-        # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
+        # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
         adopted = self._adopt_plan(new)
         self.reload_state, self._last_rejection = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in adopted.lines():
@@ -86,7 +89,7 @@ class Reloader:
         return adopted
 
     def _report_rejection(self, error: ConfigError | Refused) -> None:
-        """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
+        """Log the errors once per file, however often a reload is requested. `status` continues to show them."""
         before, self._last_rejection = self._last_rejection, (hash_of_file(self._current_plan().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
         self._inbox.submit(NoteRejectedConfig(str(error)))
@@ -104,7 +107,7 @@ def _check_removals(in_force: Plan, change: Diff) -> None:
 
 
 def _restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
-    """What cannot change under a running daemon."""
+    """Warnings about changed settings that a running daemon cannot apply."""
     changed = {
         "state": old.state != new.state,
         "server.listen": (old.server.host, old.server.port) != (new.server.host, new.server.port),

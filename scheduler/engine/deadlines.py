@@ -1,4 +1,4 @@
-"""Deadlines: runs in progress are ended from outside when their time is over, and given up when they do not end."""
+"""Cancels runs that exceed their timeout, and gives up runs that do not end after they were cancelled."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from scheduler.model.outcome import AttemptResult, Failure, Outcome
 from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor
 
-STUCK_SECONDS = 10.0  # seconds that an ended run may take to give its result before it is given up
+STUCK_SECONDS = 10.0  # from the cancellation of a run until it is given up
 
 
 class Deadlines:
-    """Times are seconds of the steady clock, for the wall's may jump.
+    """The timeouts of the runs in progress, in seconds of the monotonic clock, because the system clock may change.
 
-    They are looked through when the first of them has come, so that a thousand runs in progress cost a turn nothing.
+    All deadlines are checked only once the earliest of them has come, so a thousand runs in progress do not slow a tick down.
     """
 
     def __init__(self, runs: Executor[Claim, AttemptResult]) -> None:
         self._runs = runs
         self._timeout_at: dict[int, float] = {}
         self._cancelled: dict[int, tuple[Why, float]] = {}
-        self._first_deadline = math.inf  # nobody's time is over before
+        self._first_deadline = math.inf  # no deadline is earlier
 
     def start_deadline(self, claim: Claim, monotonic: float) -> None:
-        """An attempt begins now."""
+        """Register an attempt that starts now."""
         over_at = monotonic + claim.entry.timeout.total_seconds()
         self._timeout_at[claim.run_id] = over_at
         self._first_deadline = min(self._first_deadline, over_at)
 
     def forget_runs(self, run_ids: Iterable[int]) -> None:
-        """The results of these are written down; the next attempt of a run has its number again."""
+        """Forget runs whose results are recorded. The next attempt of a run has the same id."""
         for run_id in run_ids:
             self._timeout_at.pop(run_id, None)
             self._cancelled.pop(run_id, None)
 
     def why_ended(self, run_id: int) -> Why | None:
-        """Why we ended this run ourselves; None when we did not."""
+        """Why the daemon cancelled this run; None if it did not."""
         return self._cancelled[run_id][0] if run_id in self._cancelled else None
 
     def end_run(self, run_id: int, why: Why, monotonic: float) -> None:
-        """End a run in progress; it still gives its result. The first reason stays, but for somebody's who cancels it."""
+        """Cancel a run in progress. Its result is still awaited. The first reason counts, but `cancelled` replaces others."""
         first, since = self._cancelled.get(run_id, (why, monotonic))
         self._cancelled[run_id] = (why if why == "cancelled" else first, since)
         self._first_deadline = min(self._first_deadline, since + STUCK_SECONDS)
         self._runs.cancel(run_id, why)
 
     def enforce_deadlines(self, monotonic: float) -> float | None:
-        """End what has run too long, give up what does not end; gives when to look again, None when that is not known."""
+        """Cancel overdue runs and give up stuck ones. Returns the next deadline; None without runs in progress."""
         if self._first_deadline <= monotonic:
             self._end_overdue(monotonic)
         return None if self._first_deadline == math.inf else self._first_deadline

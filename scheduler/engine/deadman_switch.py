@@ -1,4 +1,4 @@
-"""The dead man's switch: pinged by the loop itself, so that silence means that nothing beats."""
+"""Pings the dead man's switch from the main loop, so that the pings stop if the main loop hangs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
 from scheduler.work.executor import Done, Executor
 
-SHORTEST_WAIT = 1.0  # seconds
-PING_TIMEOUT = 10.0  # seconds that one ping may take
+SHORTEST_WAIT = 1.0  # seconds between two checks whether a ping is due
+PING_TIMEOUT = 10.0  # seconds for one ping
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """One ping, to the switch as it was declared then; `problem` is why the database cannot be written."""
+    """One ping, and the switch as it is declared when the ping is sent. `problem`: why the database cannot be written."""
 
     beat: Beat
     problem: str | None
@@ -30,9 +30,9 @@ class Ping:
 
 
 class Pinger:
-    """Asked after each turn of the engine, by the engine's own thread: while that stands still, nothing is pinged.
+    """Sends the pings. The engine's thread calls it after each tick, so a stalled engine sends no pings.
 
-    `tell` hears when pings stop arriving (why), and when they arrive again (None).
+    `on_change` is called with an error text when pings stop arriving, and with None when they arrive again.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Pinger:
         self._on_change = on_change
         self._switch: Deadman | None = None
         self._next_ping_at = 0.0
-        self._has_committed = False  # whether any turn since the last ping could be written down
+        self._has_committed = False  # whether any tick since the last ping was committed
         self._number = 0
 
     def ping_if_due(self, monotonic: float, switch: Deadman | None) -> float | None:
-        """Ping if it is time; gives in how many seconds to be asked again, None where there is no switch.
+        """Send a ping if one is due. Returns the seconds until the next call; None without a switch.
 
-        A success says that the engine could write down a turn since the last ping, a fail that it could not. The first
-        ping of a switch is a start.
+        The first ping of a switch is `start`. Later ones are `success` if a tick was committed since the last ping, and
+        `fail` if not.
         """
         self._collect_results()
         self._has_committed = self._has_committed or self._health.problem is None
@@ -76,25 +76,25 @@ class Pinger:
             self._record_result(done)
 
     def _record_result(self, done: Done[Ping, DeliveryResult]) -> None:
-        """Count a ping, and say when they begin to fail and when they arrive again, not each time."""
+        """Count a ping. Log the first one that fails and the first one that arrives again."""
         sent = done.result or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while pinging")
         problem = None if sent.state == "delivered" else sent.error
         self._health.pings["failed" if problem else "delivered"] += 1
         if done.task.switch != self._switch:
-            return  # it says nothing of the one that is there now
+            return  # the switch was changed since
         if (problem is None) != (self._problem is None):
             log_event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
         self._report_problem(problem)
 
     def _report_problem(self, problem: str | None) -> None:
-        """Pings arrive, or they do not; of a switch that is new nothing is known."""
+        """Report the problem (None: pings arrive) if there was none before, or the other way round."""
         if (problem is None) != (self._problem is None):
             self._on_change(problem)
         self._problem = problem
 
 
 async def send_ping(ping: Ping, http: HttpClient) -> DeliveryResult:
-    """Send one ping; waits for at most ten seconds, and raises nothing of the network."""
+    """Send one ping, within ten seconds. Network errors are in the result."""
     switch = ping.switch
     return await deadman_ping.send(
         switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, PING_TIMEOUT)

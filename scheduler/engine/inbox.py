@@ -1,4 +1,4 @@
-"""The inbox: what others ask of the engine, answered in its next turn."""
+"""A thread-safe queue of requests to the engine, which answers them in its next tick."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.engine.tick import Tick
 
 
 class Refused(Exception):
-    """What was asked cannot be done; the text says why and what to do, `code` names the kind of refusal."""
+    """A request that cannot be carried out. The text gives the reason and a remedy; `code` is a word for programs."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -19,15 +19,15 @@ class Refused(Exception):
 
 
 class Request(Protocol):
-    """Something to be done within a turn."""
+    """A request that the engine carries out within a tick."""
 
     def apply(self, tick: Tick) -> Any:
-        """Do it and give the answer, or raise Refused; what it wrote before that, as the row of a refusal, stays."""
+        """Carry the request out and return its answer, or raise Refused. Rows that it wrote before Refused are kept."""
         ...
 
 
 class PendingRequest:
-    """A request and the place for its answer."""
+    """A request and the future of its answer."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -36,7 +36,7 @@ class PendingRequest:
         self._refusal: Refused | None = None
 
     def apply(self, tick: Tick) -> None:
-        """Carry the request out; the answer is held back until the turn is committed."""
+        """Carry the request out. The answer is kept back until the tick is committed."""
         self._answer, self._refusal = None, None
         try:
             self._answer = self.request.apply(tick)
@@ -44,11 +44,11 @@ class PendingRequest:
             self._refusal = refusal
 
     def refuse_with(self, refusal: Refused) -> None:
-        """Give no other answer than this refusal, once the turn is committed."""
+        """Answer with this refusal instead, once the tick is committed."""
         self._answer, self._refusal = None, refusal
 
     def send_reply(self) -> None:
-        """Give the answer to whoever waits for it."""
+        """Complete the future with the answer."""
         if self.future.done():
             return
         if self._refusal is not None:
@@ -58,7 +58,7 @@ class PendingRequest:
 
 
 class Inbox:
-    """Takes requests from any thread; only the engine reads it."""
+    """Accepts requests from any thread. Only the engine reads them. `notify` wakes its main loop."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
@@ -66,14 +66,14 @@ class Inbox:
         self._unanswered: list[PendingRequest] = []
 
     def submit(self, request: Request) -> Future[Any]:
-        """Put a request in; the future holds its answer, or the Refused that it met."""
-        asked = PendingRequest(request)
-        self._queue.put(asked)
+        """Queue a request. The returned future gets its answer, or Refused."""
+        pending = PendingRequest(request)
+        self._queue.put(pending)
         self._notify()
-        return asked.future
+        return pending.future
 
     def pending_requests(self) -> list[PendingRequest]:
-        """All requests that are not answered yet, in the order in which they came."""
+        """All requests without an answer, in the order of their arrival. A tick that fails sees them again."""
         while True:
             try:
                 self._unanswered.append(self._queue.get_nowait())
@@ -81,7 +81,7 @@ class Inbox:
                 return list(self._unanswered)
 
     def reply_to(self, requests: list[PendingRequest]) -> None:
-        """Reply to requests whose turn was committed."""
+        """Send the answers of requests whose tick was committed."""
         for each in requests:
             each.send_reply()
         del self._unanswered[: len(requests)]

@@ -1,4 +1,4 @@
-"""Incidents: who is told that something goes wrong, at first, again, when it changes, and when it is over."""
+"""Decides when the recipients of an entry are notified: it fails, still fails, fails differently, works again, or flaps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from scheduler.store.incidents import CHANNEL, Incident
 from scheduler.store.outbox import Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
 
-MAX_ERRORS_REPORTED = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
+MAX_ERRORS_REPORTED = 5  # different errors of one incident that are reported at once; further ones wait for the reminder
 
-CHECK_ORDER = tuple(Skip)  # in the order in which a beat is checked
+CHECK_ORDER = tuple(Skip)  # the order in which a heartbeat run is checked
 
-# What one and the same check may say: where it says something else, it does not say the first any more.
+# The results of the same check. A new result replaces the previous one of this check.
 SAME_CHECK = (
     {Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE},
     {Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED},
@@ -31,16 +31,20 @@ SAME_CHECK = (
 
 
 def update_incident(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
-    """How a run ended, for those who want to know of its failures; gives what the standing row remembers of it.
+    """Update the incident of an entry after a run, and queue notifications. Returns the updated entry row.
 
-    Where a provider is at fault, the outage of that is reported, and not each entry that suffers from it. A run that goes well
-    while nothing was wrong costs nothing here.
+    1. The run failed because of a provider: its outage is reported, not each affected entry.
+    2. The run failed for another reason: the entry's incident is opened or continued.
+    3. The agent was called although its precheck failed: the precheck's incident is opened or continued.
+    4. The run ends an incident: the recovery is reported.
+
+    A successful run without an open incident needs no database access.
     """
     if _is_failure(result) and claim.entry.on_failure.after:
         blamed = outage_notices.find_blame(tick.tx, claim, result)
         if blamed is not None:
             return _blame_outage(tick, claim, result, entry_row, blamed)
-        has_closed = result.reason is Skip.BREAKER_OPEN  # in the meantime: nothing is wrong any more
+        has_closed = result.reason is Skip.BREAKER_OPEN  # the breaker has closed in the meantime
         return entry_row if has_closed else _record_failure(tick, claim, result, entry_row)
     if result.precheck_problem and result.outcome in ANSWERED and claim.entry.on_failure.after:
         return _record_precheck_failure(tick, claim, result, entry_row)
@@ -49,41 +53,14 @@ def update_incident(tick: Tick, claim: Claim, result: AttemptResult, entry_row: 
     return entry_row
 
 
-def note_dead_messages(tick: Tick) -> None:
-    """What became of messages in this turn: the first that a channel lets die, of each whom it leads to, is told elsewhere."""
-    for happened in tuple(tick.tx.events):
-        if not isinstance(happened, MessageMoved) or happened.channel == LOG_CHANNEL:
-            continue
-        if happened.state is DeliveryState.DELIVERED:
-            incidents.close_target_incident(tick.tx, happened.outbox_id)
-        elif happened.state is DeliveryState.DEAD:
-            _report_dead_message(tick, outbox.get_message(tick.tx.db, happened.outbox_id), happened.error)
-
-
 def _is_failure(result: AttemptResult) -> bool:
     if result.outcome is Outcome.SKIPPED:
         return result.reason in notices.SKIP_EXPLANATIONS
     return result.outcome in FAILURES and result.reason is not Reason.CANCELLED
 
 
-def _ends_incident(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
-    """An answer ends any trouble; a skip ends one that another check had caused, which has been passed now."""
-    if not isinstance(result.reason, Skip):
-        return result.outcome in ANSWERED
-    was = incidents.find_incident(tx.db, claim.entry.kind, claim.entry.name)
-    if was is None or was.reason not in CHECK_ORDER:
-        return False
-    trouble = Skip(was.reason)
-    shut_off = trouble is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry)  # a probe that asked nobody
-    return not shut_off and _passed_check(trouble, result.reason)
-
-
-def _passed_check(trouble: Skip, reason: Skip) -> bool:
-    return CHECK_ORDER.index(reason) > CHECK_ORDER.index(trouble) or any({trouble, reason} <= check for check in SAME_CHECK)
-
-
 def _blame_outage(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, blamed: outage_notices.Blame) -> EntryRow:
-    """A provider is at fault: what is known of the entry is kept for `status`, and notices are the outage's."""
+    """Record the failure in the entry's incident, for `status`, and leave the notifications to the provider's outage."""
     entry, count = claim.entry, entry_row.troubles + 1
     was = _incident_or_new(tick.tx, claim, entry_row)
     now = replace(was, reason=_lasting_reason(was.reason, result), circuit=blamed.circuit)
@@ -111,8 +88,20 @@ def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: 
     return entry_row._replace(troubles=count, flapping=int(now.flapping_at is not None))
 
 
+def _record_precheck_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
+    """Record a failed precheck of an agent that was called anyway. Its answer ends any incident with another cause."""
+    was = incidents.find_incident(tick.tx.db, claim.entry.kind, claim.entry.name) if entry_row.troubles else None
+    if was is not None and was.reason != Skip.PRECHECK_FAILED:
+        entry_row = _record_recovery(tick, claim, result, entry_row)
+        if not entry_row.flapping:
+            # One cause replaces another, which is not flapping.
+            flapping.delete_changes(tick.tx, claim.entry.kind, claim.entry.name)
+    failing = replace(result, reason=Skip.PRECHECK_FAILED, error=result.precheck_problem)
+    return _record_failure(tick, claim, failing, entry_row)
+
+
 def _incident_or_new(tx: Transaction, claim: Claim, entry_row: EntryRow) -> Incident:
-    """The incident of an entry that is in trouble; what flaps and worked until now has begun to fail now."""
+    """The incident of an entry, or a new one. A flapping entry that worked until now starts to fail now."""
     known = entry_row.troubles or entry_row.flapping
     was = incidents.find_incident(tx.db, claim.entry.kind, claim.entry.name) if known else None
     if was is None:
@@ -120,26 +109,13 @@ def _incident_or_new(tx: Transaction, claim: Claim, entry_row: EntryRow) -> Inci
     return was if entry_row.troubles else replace(was, since=tx.now, reason=None, circuit=None)
 
 
-def _record_precheck_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
-    """The agent has answered, so that whatever else was wrong is over; but its precheck failed, and it was asked all the same."""
-    was = incidents.find_incident(tick.tx.db, claim.entry.kind, claim.entry.name) if entry_row.troubles else None
-    if was is not None and was.reason != Skip.PRECHECK_FAILED:
-        entry_row = _record_recovery(tick, claim, result, entry_row)
-        if not entry_row.flapping:
-            flapping.delete_changes(
-                tick.tx, claim.entry.kind, claim.entry.name
-            )  # one trouble gives way to another: that is no flapping
-    failing = replace(result, reason=Skip.PRECHECK_FAILED, error=result.precheck_problem)
-    return _record_failure(tick, claim, failing, entry_row)
-
-
 def _lasting_reason(before: str | None, result: AttemptResult) -> str | None:
-    """By what a trouble is known: a failure stays one, for only an answer ends it, whatever check stands in the way since."""
+    """The reason of an incident. A failure remains the reason during later skips, because only an answer ends it."""
     return before if before and before not in CHECK_ORDER and isinstance(result.reason, Skip) else result.reason
 
 
 def _notice_to_send(tx: Transaction, claim: Claim, was: Incident, now: Incident, count: int) -> Notice | None:
-    """What there is to report of a trouble that has come again; None where it has been reported."""
+    """The notification to send after a further failure; None if it is not due."""
     entry, rule = claim.entry, claim.entry.on_failure
     if was.flapping_at is not None:
         return _notice_while_flapping(tx, claim, was, count)
@@ -166,6 +142,22 @@ def _reminder_is_due(tx: Transaction, was: Incident, rule: OnFailure) -> bool:
     return was.notified_at is None or tx.now - was.notified_at >= rule.remind
 
 
+def _ends_incident(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
+    """Whether a run ends the incident. An answer ends any; a skip ends one that an earlier check caused."""
+    if not isinstance(result.reason, Skip):
+        return result.outcome in ANSWERED
+    was = incidents.find_incident(tx.db, claim.entry.kind, claim.entry.name)
+    if was is None or was.reason not in CHECK_ORDER:
+        return False
+    cause = Skip(was.reason)
+    still_open = cause is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry)  # the probe made no call
+    return not still_open and _passed_check(cause, result.reason)
+
+
+def _passed_check(cause: Skip, reason: Skip) -> bool:
+    return CHECK_ORDER.index(reason) > CHECK_ORDER.index(cause) or any({cause, reason} <= check for check in SAME_CHECK)
+
+
 def _record_recovery(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
     entry = claim.entry
     was = incidents.find_incident(tick.tx.db, entry.kind, entry.name)
@@ -187,7 +179,7 @@ def _record_recovery(tick: Tick, claim: Claim, result: AttemptResult, entry_row:
 
 
 def _record_recovery_while_flapping(tick: Tick, claim: Claim, was: Incident, entry_row: EntryRow) -> EntryRow:
-    """What flaps works: that is reported once it has done so for an hour, and before only as a reminder."""
+    """Record that a flapping entry works. It is reported after an hour without changes, and before that only as a reminder."""
     entry = claim.entry
     if entry_row.troubles >= entry.on_failure.after and was.circuit is None:
         flapping.record_change(tick.tx, entry.kind, entry.name)
@@ -220,7 +212,7 @@ def _send_notice(tick: Tick, claim: Claim, notice: Notice, text: str) -> None:
 
 
 def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
-    """Wakes of an agent have waited for too long: one notice for all that ended together."""
+    """Report the wakes of an agent that expired together, in one notification."""
     found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
     run_id, trigger, slot = found or (0, Trigger(expired[0].source), tick.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)
@@ -235,10 +227,21 @@ def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) ->
     )
 
 
-def _report_dead_message(tick: Tick, message: OutboxMessage, error: str) -> None:
-    """A message has been given up: told on another channel, once until whoever was to get it has got another one.
+def note_dead_messages(tick: Tick) -> None:
+    """Report the first dead letter of each target in this tick on another channel. A delivered message ends the incident."""
+    for happened in tuple(tick.tx.events):
+        if not isinstance(happened, MessageMoved) or happened.channel == LOG_CHANNEL:
+            continue
+        if happened.state is DeliveryState.DELIVERED:
+            incidents.close_target_incident(tick.tx, happened.outbox_id)
+        elif happened.state is DeliveryState.DEAD:
+            _report_dead_message(tick, outbox.get_message(tick.tx.db, happened.outbox_id), happened.error)
 
-    Of one that was told before, and has been given up again, there is nothing to tell; the next one is still news.
+
+def _report_dead_message(tick: Tick, message: OutboxMessage, error: str) -> None:
+    """Report a dead letter on another channel. Further ones of its target are reported only after a successful delivery.
+
+    A message that was reported before, was resent and failed again is not reported again.
     """
     lost, dead = Target(message.channel, message.recipient), incidents.dead_targets(tick.tx.db)
     if lost in dead:

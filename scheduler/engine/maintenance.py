@@ -1,4 +1,4 @@
-"""Housekeeping: what is to be done now and then, a little at a time, so that no lock is held for long."""
+"""Deletes old rows from the database, a limited number per tick, so that no transaction takes long."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ from functools import partial
 from scheduler.engine import planning, savepoints, wake_starts
 from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
+from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
-from scheduler.model.outcome import Kind
 from scheduler.store import boots, clock_changes, entries, flapping, lane_holds, outbox, runs, sessions, spend
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
-MAX_ROWS_REMOVED = 500  # rows
-MAX_ENTRIES_TRIMMED = 100  # entries
-SURPLUS_DIVISOR = 10  # of the rows that an entry may keep, it may have one in so many more for a while,
-SMALLEST_SURPLUS = 5  # or a few
-
-Key = tuple[Kind, str]
+MAX_ROWS_REMOVED = 500  # rows per tick
+MAX_ENTRIES_TRIMMED = 100  # entries per tick
+SURPLUS_DIVISOR = 10  # an entry may temporarily exceed its number of kept runs by a tenth,
+SMALLEST_SURPLUS = 5  # or by this many
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceState:
-    """How far the work has come: when it was last done, and after which entry it goes on."""
+    """When maintenance was last completed, and the last entry whose history was trimmed."""
 
     done_at: datetime | None = None
     last_trimmed_id: int = 0
 
 
 class GrownHistories:
-    """How many rows each entry has had since it was last trimmed: one that runs every second must not wait for its turn."""
+    """Counts the runs of each entry since its history was last trimmed. An entry that runs every second is trimmed early."""
 
     def __init__(self) -> None:
         self._rows: Counter[Key] = Counter()
-        self.to_trim: list[Key] = []  # those to be trimmed
+        self.to_trim: list[Key] = []  # to be trimmed in the next tick
 
     def count_rows(self, events: Iterable[Event], kept: int) -> None:
-        """Count the rows of a turn that is written down; `kept` is how many an entry may keep."""
+        """Count the runs that were closed in a committed tick. `kept` is `history.runs`."""
         for happened in events:
             if isinstance(happened, RunClosed):
                 key = (happened.kind, happened.name)
@@ -50,12 +48,12 @@ class GrownHistories:
                     self.to_trim.append(key)
 
     def forget_trimmed(self) -> None:
-        """What was to be trimmed has been, and that is written down."""
+        """Forget the entries of `to_trim`: they were trimmed in a committed tick."""
         self.to_trim = []
 
 
 def trim_grown_histories(tick: Tick, grown: GrownHistories) -> None:
-    """Remove the rows that are too many of the entries that had many since the last time."""
+    """Delete the surplus runs of the entries in `grown.to_trim`."""
     for key in grown.to_trim:
         entry_row = entries.current_entry(tick.tx, *key)
         if entry_row is not None:
@@ -63,7 +61,7 @@ def trim_grown_histories(tick: Tick, grown: GrownHistories) -> None:
 
 
 def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
-    """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
+    """Record the time of this tick. Once a minute, delete old rows; if there are many, continue in the next tick."""
     boots.refresh_last_tick(tick.tx)
     if state.done_at is not None and timedelta() <= tick.now - state.done_at < MAINTENANCE_INTERVAL:
         return state
@@ -83,9 +81,9 @@ def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
 
 
 def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
-    """Let go of what is old by the clock; gives how many rows of the history went.
+    """Delete rows that are older than their retention. Returns the number of deleted runs.
 
-    The history goes before messages are given up: that is still to be told, with the run that they came from.
+    Runs are deleted before messages are given up, because the notification of a dead letter refers to the run.
     """
     wake_starts.expire_wakes(tick)
     removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED)

@@ -167,21 +167,21 @@ def outage_text(
     notice: Notice,
     outage: Outage,
     affected: Sequence[tuple[str, str]],
-    shut_off: bool,
+    is_open: bool,
     run_id: int,
     now: datetime,
     zone: ZoneInfo,
 ) -> str:
     """The notification that a provider or model fails, flaps or answers again.
 
-    `affected` are entries by kind and name. `shut_off` means that its circuit breaker is open, so no calls are made.
+    `affected` are entries by kind and name. `is_open`: its circuit breaker is open, so no calls are made.
     """
     since = f"{_local_time(outage.since, zone)} ({_rough_duration(now - outage.since)})"
     failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
     does = _outage_verb(outage)
     flaps = f"{_outage_subject(outage)} flaps: it failed repeatedly within 24 hours"
     names = f"Affected: {_list_entries(affected)}." if affected else ""
-    probed = " No calls are made except a probe every 30 minutes." if shut_off else ""
+    probed = " No calls are made except a probe every 30 minutes." if is_open else ""
     match notice:
         case Notice.RECOVERED if outage.failing:
             return "\n".join(line for line in (f"{_outage_subject(outage)} answers again. {failed}", names) if line)

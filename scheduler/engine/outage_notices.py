@@ -1,7 +1,7 @@
-"""Outages: one notice for all agents and jobs that suffer from one provider, or from one of its models, and one recovery.
+"""Reports the outage of a provider or model once for all agents and jobs that it affects, and once when it is over.
 
-Each target (a channel, or somebody on it) is notified of an outage once, however many of the entries that suffer report to
-it, and again after `remind`, when the provider fails in another way, and when it answers again.
+Each target (a channel, or a recipient on it) gets one notification, however many affected entries report to it. It gets
+further ones after `remind`, when the provider fails in a different way, and when it answers again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scheduler.store import breakers, flapping, outages, outbox
 from scheduler.store.outages import Outage
 from scheduler.store.transaction import Transaction
 
-PROVIDER_KIND = "provider"  # the kind under which changes of circuits are counted
+PROVIDER_KIND = "provider"  # the kind under which state changes of circuits are counted
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The circuit whose fault the end of a run is, with the class of the failure and the provider's words.
+    """The circuit that caused a run to fail, with the class of the failure and the error text of the provider.
 
-    `seen` is False for a run that was not started because the breaker is open: it has learned nothing new.
+    `seen` is False if the run was not started because the breaker is open. Such a run has no new information.
     """
 
     circuit: Circuit
@@ -36,7 +36,7 @@ class Blame:
 
 
 def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> Blame | None:
-    """Whose fault it is that a run failed or was skipped, if it is a provider's; None where it is the entry's own trouble."""
+    """The circuit that caused a run to fail or to be skipped; None if the entry itself is the cause."""
     if result.reason is Skip.BREAKER_OPEN:
         breaker = breakers.first_open_breaker(tx, claim.entry)
         return Blame(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
@@ -50,21 +50,21 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> Blame | 
 
 
 def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> Blame | None:
-    """A run that has no time or money left for another attempt keeps the error of its last one, which begins with the name."""
+    """The circuit of the last attempt. A run without time or budget for a retry keeps its error, which names the provider."""
     providers = (asked.provider for asked in claim.entry.models)
     provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
     return Blame(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
 
 
 def refusal_text(provider: str | None, result: AttemptResult) -> str:
-    """What the provider said, without the name that the error of a run begins with."""
+    """The error text of a run without the name of the provider that it begins with."""
     return (result.error or "").removeprefix(f"provider {provider!r}: ")
 
 
 def record_outage_failure(tick: Tick, claim: Claim, blamed: Blame, count: int) -> None:
-    """An entry suffers from a circuit, `count` times in a row: open the outage or carry it on, and notify who has to know.
+    """Record that a circuit made an entry fail, for the `count`-th time in a row, and notify the entry's recipients if needed.
 
-    It is reported as soon as a breaker is open, or any entry has reached its `after`.
+    An outage is reported as soon as the circuit breaker is open, or an entry has failed `after` times in a row.
     """
     circuit = blamed.circuit
     was = outages.find_outage(tick.tx.db, circuit) or Outage(circuit, tick.now, blamed.reason, blamed.error)
@@ -83,7 +83,7 @@ def record_outage_failure(tick: Tick, claim: Claim, blamed: Blame, count: int) -
 
 
 def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
-    """A call was answered: a circuit that flapped, and has worked for an hour by now, does so no longer."""
+    """Record an answered call. A circuit that flapped and has worked for an hour counts as stable."""
     asked = circuit_of_call(call)
     for circuit in required_circuits((asked,)) if asked else ():
         if circuit in breakers.flapping_circuits(tick.tx) and flapping.is_stable(tick.tx, PROVIDER_KIND, _circuit_name(circuit)):
@@ -94,18 +94,18 @@ def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
 
 
 def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
-    """The breaker of a circuit has closed: those whose runs it kept from starting suffer no longer."""
+    """End the outage of a circuit whose breaker has closed, for all entries whose runs it prevented."""
     outages.release_affected_entries(tick.tx, circuit, claim.entry.key)
     _end_outage(tick, claim, circuit)
 
 
 def record_working(tick: Tick, claim: Claim, circuit: Circuit) -> None:
-    """An entry that suffered from a circuit has been answered."""
+    """End the outage of a circuit that an entry was affected by, because the entry works again."""
     if breakers.find_breaker(tick.tx, circuit) is not None:
         return
     is_elsewhere = circuit not in claim.entry.circuits
     if is_elsewhere and any(member != claim.entry.key for member in outages.affected_entries(tick.tx.db, circuit)):
-        return  # it asks another model now, which says nothing of this one
+        return  # it uses another model now, so its success says nothing about this one
     _end_outage(tick, claim, circuit)
 
 
@@ -135,7 +135,7 @@ def _end_outage(tick: Tick, claim: Claim, circuit: Circuit) -> None:
 
 
 def _end_flapping(tick: Tick, claim: Claim, outage: Outage) -> Outage:
-    """What flapped has failed for an hour: it is an outage like any other from now on."""
+    """End the flapping of a circuit that has failed for an hour. From now on it is an ordinary outage."""
     flapping.delete_changes(tick.tx, PROVIDER_KIND, _circuit_name(outage.circuit))
     now = replace(outage, flapping_at=None, reported=True)
     outages.save_outage(tick.tx, now)
@@ -149,33 +149,33 @@ def _forget_outage(tx: Transaction, circuit: Circuit) -> None:
 
 
 def _notify_recipients(tick: Tick, claim: Claim, outage: Outage) -> None:
-    """Notify those to whom this entry reports, as far as they do not know yet or are to be reminded."""
-    told = outages.outage_notifications(tick.tx, outage.circuit)
+    """Notify the recipients of this entry who were not notified yet or need a reminder."""
+    notified = outages.outage_notifications(tick.tx, outage.circuit)
     for target in notices.notice_targets(tick, claim.entry):
-        notice = _notice_to_send(tick.tx, outage, told.get(target), claim.entry)
+        notice = _notice_to_send(tick.tx, outage, notified.get(target), claim.entry)
         if notice is not None:
-            _notify_targets(tick, claim, notice, outage, target, told.get(target))
+            _notify_targets(tick, claim, notice, outage, target, notified.get(target))
 
 
-def _notice_to_send(tx: Transaction, outage: Outage, told: outages.OutageNotification | None, entry: Entry) -> Notice | None:
+def _notice_to_send(tx: Transaction, outage: Outage, notified: outages.OutageNotification | None, entry: Entry) -> Notice | None:
     if outage.flapping_at is not None:
-        is_news = told is None or told.at < outage.flapping_at or tx.now - told.at >= entry.on_failure.remind
+        is_news = notified is None or notified.at < outage.flapping_at or tx.now - notified.at >= entry.on_failure.remind
         return Notice.FLAPPING if is_news else None
-    if told is None:
+    if notified is None:
         return Notice.FAILING
-    if notices.outage_kind(outage) not in told.faults:
+    if notices.outage_kind(outage) not in notified.faults:
         return Notice.CHANGED
-    return Notice.REMINDER if tx.now - told.at >= entry.on_failure.remind else None
+    return Notice.REMINDER if tx.now - notified.at >= entry.on_failure.remind else None
 
 
 def _notify_all(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> None:
-    """Notify everybody who has been notified of the outage before."""
-    for target, told in outages.outage_notifications(tick.tx, outage.circuit).items():
-        _notify_targets(tick, claim, notice, outage, target, told)
+    """Notify all targets that were notified of the outage before."""
+    for target, notified in outages.outage_notifications(tick.tx, outage.circuit).items():
+        _notify_targets(tick, claim, notice, outage, target, notified)
 
 
 def _notify_targets(
-    tick: Tick, claim: Claim, notice: Notice, outage: Outage, target: Target, told: outages.OutageNotification | None
+    tick: Tick, claim: Claim, notice: Notice, outage: Outage, target: Target, notified: outages.OutageNotification | None
 ) -> None:
     whom = f" to {target.recipient}" if target.recipient else ""
     about = f"{notice} {outage.circuit}{whom}"
@@ -189,21 +189,21 @@ def _notify_targets(
         living,
         str(outage.circuit),
     )
-    faults = told.faults if told else ()
+    faults = notified.faults if notified else ()
     outages.record_notification(tick.tx, outage.circuit, target, (*faults, *({notices.outage_kind(outage)} - set(faults))))
 
 
 def _notice_text(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> str:
     if notice is Notice.REPLACED:
         return notices.replaced_text(claim, outage)
-    shut_off = breakers.find_breaker(tick.tx, outage.circuit) is not None
-    affected = _affected_entries(tick, outage.circuit, shut_off=shut_off)
-    return notices.outage_text(notice, outage, affected, shut_off, claim.run_id, tick.now, tick.plan.settings.zone)
+    is_open = breakers.find_breaker(tick.tx, outage.circuit) is not None
+    affected = _affected_entries(tick, outage.circuit, is_open=is_open)
+    return notices.outage_text(notice, outage, affected, is_open, claim.run_id, tick.now, tick.plan.settings.zone)
 
 
-def _affected_entries(tick: Tick, circuit: Circuit, *, shut_off: bool) -> list[tuple[str, str]]:
-    """Who cannot run: all who ask what an open breaker has shut off, else those who have failed."""
-    if not shut_off:
+def _affected_entries(tick: Tick, circuit: Circuit, *, is_open: bool) -> list[tuple[str, str]]:
+    """The affected entries: all that use the circuit if its breaker is open, otherwise those that failed."""
+    if not is_open:
         return outages.affected_entries(tick.tx.db, circuit)
     return sorted(
         ((entry.kind.value, entry.name) for entry in tick.plan.entries.values() if entry.enabled and circuit in entry.circuits),

@@ -1,4 +1,4 @@
-"""Guarded steps: an entry or a request whose own data break our rules stops neither the daemon nor the others."""
+"""Runs the steps of a tick in savepoints, so that an exception in one entry or request does not affect the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POSTPONEMENT = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class EntryStep(Generic[T]):
-    """What is to be done for one entry in a turn. It may be undone and done anew."""
+    """One entry's part of a tick. It may be rolled back and run again."""
 
     kind: Kind
     name: str
@@ -32,28 +32,28 @@ class EntryStep(Generic[T]):
 
 
 def run_step(tick: Tick, part: EntryStep[T]) -> T | None:
-    """Do one entry's part of a turn; if it raises, only that part is undone and untold, and the entry is put aside.
+    """Run the step of one entry. If it raises, the step and its events are rolled back, and the entry is postponed.
 
-    What SQLite raises concerns the whole transaction, and goes through.
+    Errors of SQLite concern the whole transaction, so they are raised.
     """
     try:
         with _savepoint(tick):
             return part.act()
     except sqlite3.Error:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
+    except Exception as error:  # noqa: BLE001 (any error; the other entries are not affected)
         _postpone_entry(tick.tx, part.kind, part.name, error)
         return None
 
 
 def run_steps(tick: Tick, parts: Sequence[EntryStep[T]]) -> list[T | None]:
-    """Do the parts of several entries, each as by `step`: as long as none of them raises, one way back is enough for all."""
+    """Run the steps of several entries. They share one savepoint. If a step raises, each runs again by `run_step`."""
     try:
         with _savepoint(tick):
             return [_act_and_save(tick.tx, part) for part in parts]
     except sqlite3.Error:
         raise
-    except Exception:  # noqa: BLE001 (each for itself then, and whichever it was is told)
+    except Exception:  # noqa: BLE001 (run_step logs it)
         return [run_step(tick, part) for part in parts]
 
 
@@ -64,16 +64,16 @@ def _act_and_save(tx: Transaction, part: EntryStep[T]) -> T:
     return outcome
 
 
-def apply_request(tick: Tick, asked: PendingRequest) -> None:
-    """Do what was asked; if that raises what nobody expected, only that is undone, and whoever asked is told."""
+def apply_request(tick: Tick, request: PendingRequest) -> None:
+    """Carry out a request. If it raises an unexpected exception, its changes are rolled back, and its sender gets a refusal."""
     try:
         with _savepoint(tick):
-            asked.apply(tick)
+            request.apply(tick)
     except sqlite3.Error:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever it is, what others asked is sound)
+    except Exception as error:  # noqa: BLE001 (any error; the other requests are not affected)
         log_event(logging.ERROR, "request_broken", error=error)
-        asked.refuse_with(Refused("broken", "the daemon failed to do this; see its log"))
+        request.refuse_with(Refused("broken", "the daemon failed to do this; see its log"))
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _savepoint(tick: Tick) -> Iterator[None]:
 
 
 def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
-    """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
+    """Postpone the entry by an hour, so that it does not fail in every tick. A run in progress is closed as interrupted."""
     log_event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
     run = runs.find_open_run(tx.db, kind, name)
     if run is not None and run.state == "running":

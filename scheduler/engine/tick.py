@@ -1,4 +1,4 @@
-"""One iteration of the main loop: its transaction, the plan in force, and what is done after the commit."""
+"""`Tick`: the values that the engine's rules read and write in one iteration of the main loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from scheduler.work.plan import Plan
 
 @dataclass(slots=True)
 class Tick:
-    """What the rules of the engine read and write in one iteration.
+    """One iteration of the main loop: its transaction, the plan in force, and the runs to cancel after the commit.
 
-    `awake_since` is when this process started, or when the machine last resumed from suspend. `full_since` is since when all
-    `limits.concurrency` places have been taken (None: one is free). `cancelled` collects the runs to end after the commit.
+    `awake_since` is when this process started, or when the machine last resumed from suspend. `full_since` is the time since
+    which `limits.concurrency` runs have been in progress (None: another one may start). `chance` spreads retries. `cancelled`
+    are the ids of the runs to end after the commit.
     """
 
     tx: Transaction
@@ -28,15 +29,15 @@ class Tick:
 
     @property
     def now(self) -> datetime:
-        """The instant at which everything in this iteration happens."""
+        """The time of this iteration. It does not advance during the iteration."""
         return self.tx.now
 
     @property
     def limits(self) -> Limits:
-        """The limits in force."""
+        """The `limits` of the plan in force."""
         return self.plan.settings.limits
 
     def adopt_plan(self, plan: Plan) -> None:
-        """Use another plan from here on; rows written from here on carry its hash."""
+        """Use another plan from here on. Rows that are written afterwards have its hash."""
         self.plan = plan
         self.tx.config_hash = plan.settings.hash
