@@ -59,5 +59,5 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter and not required_programs.is_worker():
         skipped = [(report.nodeid, report.longrepr[2]) for report in reporter.stats.get("skipped", ())]  # path, line, reason
-        for line in required_programs.not_tested(skipped):
+        for line in required_programs.summarize_skipped(skipped):
             reporter.write_line(line)

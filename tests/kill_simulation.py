@@ -90,11 +90,11 @@ class KilledDeliveries:
 
     def _settle(self, it: Daemon) -> None:
         """Stop killing, resend held and pending messages manually, and stop the job that makes messages."""
-        it.do("pause", "tick")
-        it.until(lambda: not it.json("status")["queue"]["running"])
+        it.run_command("pause", "tick")
+        it.wait_until(lambda: not it.json("status")["queue"]["running"])
         self.held = sum(each["state"] == "held" for each in it.json("outbox", "--limit", "10000"))
-        it.do("outbox", "retry", "--all")
-        it.until(lambda: it.json("outbox") == [])
+        it.run_command("outbox", "retry", "--all")
+        it.wait_until(lambda: it.json("outbox") == [])
         self.metric = float(re.findall(r'deliveries_total\{channel="hook",result="uncertain"\} (\S+)', it.metrics())[0])
         it.stop()
         self.uncertain = sum(DOUBT in line for line in it.log)
@@ -199,10 +199,10 @@ class KilledDaemon:
 
     def _come_to_rest(self, it: Daemon) -> None:
         """Stop killing and waking, until all accepted wakes and messages are delivered."""
-        it.until(lambda: not any(entry["wakes_waiting"] for entry in it.json("status")["entries"]))
-        it.do("pause", "--all")
-        it.until(lambda: not it.json("status")["queue"]["running"] and not it.json("status")["queue"]["retrying"])
-        it.until(lambda: not any(box["pending"] for box in it.json("status")["outbox"]))
+        it.wait_until(lambda: not any(entry["wakes_waiting"] for entry in it.json("status")["entries"]))
+        it.run_command("pause", "--all")
+        it.wait_until(lambda: not it.json("status")["queue"]["running"] and not it.json("status")["queue"]["retrying"])
+        it.wait_until(lambda: not any(box["pending"] for box in it.json("status")["outbox"]))
 
     def _look_at_slots(self, db: sqlite3.Connection) -> None:
         """Check that each slot of the two entries up to their next one is in exactly one record."""

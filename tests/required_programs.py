@@ -43,7 +43,7 @@ def _lacks(tools: list[str]) -> str:
     return "; ".join(f"needs {tool} (Debian: {PACKAGES[tool]})" for tool in tools)
 
 
-def not_tested(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
+def summarize_skipped(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
     """The summary of skipped tests from their names and reasons: a line per reason, most tests first."""
     names: dict[str, set[str]] = defaultdict(set)
     for name, reason in skipped:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 DIRECT = Network(proxy="none")
 
 
-def waited(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def run_synchronously(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """`work` as a synchronous function."""
 
     @wraps(work)
@@ -32,34 +32,34 @@ def waited(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return done
 
 
-def client(network: Network = DIRECT, **more: Any) -> HttpClient:
+def new_http_client(network: Network = DIRECT, **more: Any) -> HttpClient:
     """An HTTP client with `network` as its settings; `resolve` replaces the system's resolver."""
     return HttpClient(lambda: network, **more)
 
 
 async def with_http(work: Callable[[HttpClient], Coroutine[Any, Any, T]], network: Network = DIRECT, **more: Any) -> T:
     """Run `work` with its own HTTP client and close the client."""
-    async with client(network, **more) as http:
+    async with new_http_client(network, **more) as http:
         return await work(http)
 
 
-def post(url: str, headers: dict[str, str], body: bytes, seconds: float, **more: Any) -> HttpReply:
+def post_with_client(url: str, headers: dict[str, str], body: bytes, seconds: float, **more: Any) -> HttpReply:
     """Send one request of a runner with its own client."""
     return asyncio.run(with_http(lambda http: http.post(url, headers, body, seconds), **more))
 
 
-def asked(run: AgentRequest, runner: Any, start: StartProcess | None = None, **more: Any) -> Any:
+def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None, **more: Any) -> Any:
     """Call an agent through its runner and return the answer."""
     start = start or Children("test").start
     return asyncio.run(with_http(lambda http: runners.call_agent(run, runner, Resources(start, http)), **more))
 
 
-def decided(run: AgentRequest, runner: Any, **more: Any) -> Any:
+def call_decider(run: AgentRequest, runner: Any, **more: Any) -> Any:
     """Call a model for a decision and return it."""
     return asyncio.run(with_http(lambda http: runners.request_decision(run, runner, http), **more))
 
 
-def delivered(
+def send_message(
     send: SendMessage,
     url: str,
     message: Message,

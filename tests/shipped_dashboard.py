@@ -48,7 +48,7 @@ def metrics(expr: str) -> set[str]:
     return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"heartbeatd_\w+", expr)}
 
 
-def asked(expr: str, *, window: str, span: str) -> str:
+def grafana_query(expr: str, *, window: str, span: str) -> str:
     """A query as Grafana sends it with all variables selected, for these windows."""
     chosen = expr.replace("$__rate_interval", window).replace("$__range", span)
     return re.sub(r"\$(instance|kind|name)\b", ".*", chosen)

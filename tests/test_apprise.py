@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from run_async import client, delivered
+from run_async import new_http_client, send_message
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
 
@@ -21,7 +21,7 @@ from scheduler.system.process import Children
 
 
 def send(url: str, message: Message = MESSAGE, *, total: float = 30.0) -> DeliveryResult:
-    return delivered(apprise.send, url, message, total=total)
+    return send_message(apprise.send, url, message, total=total)
 
 
 def url(server: Server) -> str:
@@ -66,7 +66,7 @@ def test_what_does_not_end_in_time_is_uncertain() -> None:
 def test_too_many_that_hang_are_not_joined_by_more() -> None:
     async def crowd(there: str) -> tuple[list[DeliveryResult], DeliveryResult, DeliveryResult]:
         channel = Channel("test", "apprise", Secret(there), allow_private=False, uncertain=None)
-        http, start = client(), Children("test").start
+        http, start = new_http_client(), Children("test").start
         at_once, patiently = SendContext(http, start, 0.0), SendContext(http, start)
         hanging = [await apprise.send(channel, MESSAGE, at_once) for _ in range(apprise.MAX_HANGING)]
         refused = await apprise.send(channel, MESSAGE, at_once)

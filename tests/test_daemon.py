@@ -86,7 +86,7 @@ class Daemon:
                     return found[0]
         raise AssertionError(f"no line with {pattern!r} in:\n" + "\n".join(self.log[-30:]))
 
-    def until(self, question: Callable[[], Any]) -> Any:
+    def wait_until(self, question: Callable[[], Any]) -> Any:
         """The first result that is true."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -96,11 +96,11 @@ class Daemon:
             time.sleep(0.02)  # the state is in another process
         raise AssertionError("\n".join(self.log[-30:]))
 
-    def do(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self._command(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self.do(*arguments, "--format", "json").stdout)
+        return json.loads(self.run_command(*arguments, "--format", "json").stdout)
 
     def runs(self, *arguments: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.json("runs", "--limit", "10000", *arguments)
@@ -164,7 +164,7 @@ def test_a_broken_config_is_rejected_with_its_position_and_runs_continue(daemon:
     assert "config.yaml:6:27: agents.ops.heartbeat.interval: 'soon' is not a duration; write 90s, 30m or 1h30m" in line
     assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
     before = len(it.runs("tick"))
-    it.until(lambda: len(it.runs("tick")) > before)
+    it.wait_until(lambda: len(it.runs("tick")) > before)
     it.config.write_text(config(interval="3h", job="'true'"))
     it.expect("reload change=")
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
@@ -176,15 +176,15 @@ def test_a_missing_config_is_reported_until_it_is_back_and_runs_continue(daemon:
     it.config.rename(away := it.config.with_name("away.yaml"))
     assert f"{it.config}: cannot be read: No such file" in it.expect("reload_refused")
     assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
-    assert "cannot be read" in it.do("status", "--state", "state/h.db").stdout
+    assert "cannot be read" in it.run_command("status", "--state", "state/h.db").stdout
     before = len(it.runs("tick", "--state", "state/h.db"))
-    it.until(lambda: len(it.runs("tick", "--state", "state/h.db")) > before)
+    it.wait_until(lambda: len(it.runs("tick", "--state", "state/h.db")) > before)
     if home:
         away.write_text(config(interval="3h", job="'true'"))
     away.rename(it.config)
     it.expect("reload change=")
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
-    assert "cannot be read" not in it.do("status", "--state", "state/h.db").stdout
+    assert "cannot be read" not in it.run_command("status", "--state", "state/h.db").stdout
     assert sum(" reload_refused " in line for line in it.log) == 1
 
 
@@ -192,10 +192,10 @@ def test_sighup_the_reload_command_and_a_saved_file_reload_alike(daemon: Begin) 
     it = daemon(config())
     it.process.send_signal(signal.SIGHUP)
     assert "nothing changed" in it.expect("reload change=")
-    assert "nothing changed" in it.do("reload").stdout
+    assert "nothing changed" in it.run_command("reload").stdout
     it.config.write_text(config() + "cron: {")
     it.expect("reload_refused")
-    refused = it.do("reload")
+    refused = it.run_command("reload")
     assert refused.returncode == 2
     assert re.search(r"config\.yaml:\d+:\d+:", refused.stderr)
 
@@ -203,7 +203,7 @@ def test_sighup_the_reload_command_and_a_saved_file_reload_alike(daemon: Begin) 
 def test_the_wake_command_follows_its_run_to_the_end(daemon: Begin) -> None:
     it = daemon(config(script="grep -q 'the mail queue' && echo 'ALERT: mail is stuck' || echo HEARTBEAT_OK"))
     it.expect("run id=")
-    woken = it.do("wake", "ops", "--text", "look at the mail queue", "--wait")
+    woken = it.run_command("wake", "ops", "--text", "look at the mail queue", "--wait")
     assert woken.returncode == 0, woken.stderr
     assert "ALERT: mail is stuck" in woken.stdout
     assert it.runs("ops")[0]["trigger"] == "manual"
@@ -212,11 +212,11 @@ def test_the_wake_command_follows_its_run_to_the_end(daemon: Begin) -> None:
 
 def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
     it = daemon(config(job="'true'"))
-    it.until(lambda: it.runs("tick"))
-    assert it.do("pause", "tick").returncode == 0
+    it.wait_until(lambda: it.runs("tick"))
+    assert it.run_command("pause", "tick").returncode == 0
     assert [entry["state"] for entry in it.json("status")["entries"] if entry["name"] == "tick"] == ["paused"]
-    assert it.do("resume", "--all").returncode == 0
-    it.until(lambda: it.runs("tick", "--reason", "paused") or it.runs("tick"))
+    assert it.run_command("resume", "--all").returncode == 0
+    it.wait_until(lambda: it.runs("tick", "--reason", "paused") or it.runs("tick"))
 
 
 def test_a_lane_can_be_locked_before_the_first_run(daemon: Begin) -> None:
@@ -227,7 +227,7 @@ def test_a_lane_can_be_locked_before_the_first_run(daemon: Begin) -> None:
 
 def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: Begin) -> None:
     it = daemon(config())
-    second = it.do("run", "--for", "1s")
+    second = it.run_command("run", "--for", "1s")
     assert second.returncode == 1
     assert f"pid {it.process.pid}" in second.stderr
     assert "Traceback" not in second.stderr
@@ -235,7 +235,7 @@ def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: Begin) -> 
 
 def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin, tmp_path: Path) -> None:
     it = daemon(config(script="touch ../../begun; exec sleep 600"))
-    it.until((tmp_path / "begun").exists)
+    it.wait_until((tmp_path / "begun").exists)
     other = tmp_path / "other"
     other.mkdir()
     for make, name, said in (
@@ -254,12 +254,12 @@ def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin
 @pytest.mark.parametrize("file", ["h.db-wal", "h.db-shm"])
 def test_a_removed_write_ahead_log_is_detected_and_a_restart_has_every_record(daemon: Begin, file: str) -> None:
     it = daemon(config(job="'true'"))
-    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1)
+    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1)
     (it.folder / "state" / file).unlink()
     assert f"{file} was removed while the daemon ran" in it.expect(" database_unavailable ")
     assert it.stop() == 0
     it.start()
-    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 3)
+    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 3)
     it.stop()
     rows = it.runs("tick")
     slots = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
@@ -284,10 +284,10 @@ def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> Non
     """The job appends to a file, which is compared with the run records."""
     it = daemon(config(job="'echo $HEARTBEATD_RUN >> done.txt'"))
     for _ in range(4):
-        it.until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
+        it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
         it.kill()
         it.start()
-    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
+    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
     it.stop()
     rows = it.runs("tick")
     slots = [(row["trigger"], row["slot"]) for row in rows]
@@ -297,19 +297,19 @@ def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> Non
     did = Counter((it.folder / "done.txt").read_text().split())
     assert set(did.values()) == {1}
     assert len(did) >= len([row for row in rows if row["outcome"] == "ok"])
-    assert "down" in it.do("status").stdout
+    assert "down" in it.run_command("status").stdout
 
 
 def test_a_command_that_outlives_a_killed_daemon_is_killed_at_the_next_start(daemon: Begin) -> None:
     it = daemon(config(job="'echo $$ >> pids.txt; exec sleep 600'"))
     pids = it.folder / "pids.txt"
-    it.until(pids.exists)
+    it.wait_until(pids.exists)
     it.kill()
     child = int(pids.read_text().split()[0])
     assert Path(f"/proc/{child}").exists()
     it.start()
     assert not _lives(child)
-    row = it.until(lambda: it.runs("tick", "--outcome", "abandoned"))[0]
+    row = it.wait_until(lambda: it.runs("tick", "--outcome", "abandoned"))[0]
     assert row["reason"] == "exit"
 
 
@@ -322,7 +322,7 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
         "channels:\n  told: {kind: command, argv: [sh, -c, 'echo $$ >> told.txt; exec sleep 601']}\n"
     )
     it = daemon(config(interval="none") + jobs)
-    it.until(
+    it.wait_until(
         lambda: it.runs("service", "--outcome", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "told.txt"))
     )
     it.kill()
@@ -338,7 +338,7 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
         assert any(f"channel=told pid={told} program=sleep" in line for line in ended)
         assert not any("name=service" in line for line in ended)
     finally:
-        it.until(lambda: len((it.folder / "service.txt").read_text().split()) > 1)
+        it.wait_until(lambda: len((it.folder / "service.txt").read_text().split()) > 1)
         for pid in (it.folder / "service.txt").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
 
@@ -353,7 +353,7 @@ def _lives(pid: int) -> bool:
 def test_a_stop_waits_for_runs_in_progress_and_exits_cleanly(daemon: Begin) -> None:
     it = daemon(config(job="'touch begun; read line < gate; echo done'"))
     os.mkfifo(it.folder / "gate")
-    it.until((it.folder / "begun").exists)
+    it.wait_until((it.folder / "begun").exists)
     it.process.send_signal(signal.SIGTERM)
     (it.folder / "gate").write_text("go\n")
     assert it._wait() == 0
@@ -363,7 +363,7 @@ def test_a_stop_waits_for_runs_in_progress_and_exits_cleanly(daemon: Begin) -> N
 
 def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
     it = daemon(config(job="'touch begun; exec sleep 600'"))
-    it.until((it.folder / "begun").exists)
+    it.wait_until((it.folder / "begun").exists)
     it.process.send_signal(signal.SIGINT)
     it.process.send_signal(signal.SIGTERM)
     assert it._wait() == 0
@@ -416,9 +416,9 @@ def test_commands_write_to_the_database_while_the_daemon_is_down(daemon: Begin) 
     it = daemon(config(script="grep -q 'left a note' && echo 'ALERT: read' || echo HEARTBEAT_OK"))
     it.expect("run id=")
     it.stop()
-    assert it.do("wake", "ops", "--text", "left a note").returncode == 0
-    assert it.do("pause", "ops").returncode == 0
-    assert it.do("resume", "ops").returncode == 0
+    assert it.run_command("wake", "ops", "--text", "left a note").returncode == 0
+    assert it.run_command("pause", "ops").returncode == 0
+    assert it.run_command("resume", "ops").returncode == 0
     it.start()
     it.expect("said .*ALERT: read")
 
@@ -426,29 +426,29 @@ def test_commands_write_to_the_database_while_the_daemon_is_down(daemon: Begin) 
 def test_a_cancelled_run_ends_with_all_its_processes(daemon: Begin) -> None:
     it = daemon(config(job="'echo $$ >> pids.txt; sleep 600 & echo $! >> pids.txt; wait'"))
     pids = it.folder / "pids.txt"
-    it.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    it.wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     (run,) = it.runs("tick", "--outcome", "running")
-    cancelled = it.do("cancel", str(run["id"]))
+    cancelled = it.run_command("cancel", str(run["id"]))
     assert (cancelled.returncode, cancelled.stdout) == (0, f"run {run['id']} is cancelled\n")
     assert not [pid for pid in pids.read_text().split()[:2] if _lives(int(pid))]
     (row,) = it.runs("tick", "--reason", "cancelled")
     assert (row["id"], row["outcome"]) == (run["id"], "abandoned")
-    again = it.do("cancel", str(run["id"]))
+    again = it.run_command("cancel", str(run["id"]))
     assert (again.returncode, again.stderr) == (1, f"heartbeatd: run {run['id']} has already ended: abandoned\n")
-    assert it.do("cancel", "9999").returncode == 2
+    assert it.run_command("cancel", "9999").returncode == 2
 
 
 def test_a_cancelled_model_call_ends_at_once_and_releases_its_lane(daemon: Begin) -> None:
     closed = threading.Event()
-    with Server([silent_until_closed(closed), gateway.says("HEARTBEAT_OK")]) as server:
+    with Server([silent_until_closed(closed), gateway.text_answer("HEARTBEAT_OK")]) as server:
         it = daemon(GATEWAY.format(url=server.url))
-        (run,) = it.until(lambda: it.runs("ops", "--outcome", "running"))
-        assert it.do("cancel", str(run["id"])).returncode == 0
+        (run,) = it.wait_until(lambda: it.runs("ops", "--outcome", "running"))
+        assert it.run_command("cancel", str(run["id"])).returncode == 0
         assert closed.wait(20)
-        (row,) = it.until(lambda: it.runs("ops", "--reason", "cancelled"))
+        (row,) = it.wait_until(lambda: it.runs("ops", "--reason", "cancelled"))
         assert (row["outcome"], row["error"]) == ("abandoned", "was cancelled")
-        it.do("wake", "ops")
-        assert it.until(lambda: it.runs("ops", "--outcome", "ok"))
+        it.run_command("wake", "ops")
+        assert it.wait_until(lambda: it.runs("ops", "--outcome", "ok"))
 
 
 def test_a_job_can_deliver_the_report(daemon: Begin) -> None:
@@ -458,7 +458,7 @@ def test_a_job_can_deliver_the_report(daemon: Begin) -> None:
     job = f'cron:\n  weekly: {{schedule: "0 8 * * 1", command: "{report}", deliver: log, env: {{PYTHONPATH: "{root}"}}}}\n'
     it = daemon(config() + job)
     it.expect("run id=")
-    ran = it.do("cron", "run", "weekly", "--wait")
+    ran = it.run_command("cron", "run", "weekly", "--wait")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1 run: 0 with an alert, 1 without, 0 failed." in ran.stdout
     it.expect("said kind=cron name=weekly .*agent/ops")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers.messages import says
+from servers.messages import text_answer
 from servers.scripted import Server
 from test_daemon import Daemon
 from test_runner_anthropic import HOSTILE, profile
@@ -55,7 +55,7 @@ class Equipped(Daemon):
         os.set_blocking(self.process.stderr.fileno(), False)
         self.expect(r"\bstarted\b")
 
-    def do(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self._command(*arguments),
             cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=60, check=False,
@@ -102,10 +102,10 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
 
 
 def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_usage(tmp_path: Path) -> None:
-    with Server([says("HEARTBEAT_OK")]) as server:
+    with Server([text_answer("HEARTBEAT_OK")]) as server:
         environ = {"ANTHROPIC_API_KEY": KEY, "HEARTBEATD_SET__providers__anthropic__base_url": server.url}
         with running(it := Shipped(tmp_path, environ, FIRST, SECOND)):
-            row = it.until(lambda: it.runs("assistant", "--outcome", "ok"))[0]
+            row = it.wait_until(lambda: it.runs("assistant", "--outcome", "ok"))[0]
             page = it.metrics()
         assert [KEY in " ".join(request.headers.values()) for request in server.requests] == [True]
         assert f"127.0.0.1:{server.port}" in it.reached
@@ -118,7 +118,7 @@ def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_us
 
 def test_the_shipped_config_without_a_key_watches_the_machine_and_calls_no_model(tmp_path: Path) -> None:
     it = Shipped(tmp_path, {}, options=("--for", "3s"))
-    it.until(lambda: it.runs("host"))
+    it.wait_until(lambda: it.runs("host"))
     assert it._wait() == 0
     assert it.reached == []
     assert {row["outcome"] for row in it.runs("host")} <= {"ok", "alert"}
@@ -128,13 +128,13 @@ def test_the_shipped_config_without_a_key_watches_the_machine_and_calls_no_model
 @pytest.mark.parametrize("edits", [(), (SECOND,)], ids=["as shipped", "switched on"])
 @pytest.mark.parametrize("found", ["environment", "profile"])
 def test_a_key_in_the_environment_alone_calls_no_model(tmp_path: Path, found: str, edits: tuple[tuple[str, str], ...]) -> None:
-    with Server([says("trap")]) as trap:
+    with Server([text_answer("trap")]) as trap:
         if found == "profile":
             profile(tmp_path / ".config" / "anthropic", trap.url)
         keys = HOSTILE | {"ANTHROPIC_BASE_URL": trap.url} if found == "environment" else {}
         with running(it := Shipped(tmp_path, keys, *edits)):
-            it.until(lambda: it.runs("host"))
-            refused = it.until(lambda: it.runs("assistant")) if edits else []
+            it.wait_until(lambda: it.runs("host"))
+            refused = it.wait_until(lambda: it.runs("assistant")) if edits else []
         assert trap.connections == 0
         assert it.reached == []
     assert [(row["outcome"], row["reason"]) for row in refused] == [("failed", "auth")] * len(edits)
@@ -143,6 +143,6 @@ def test_a_key_in_the_environment_alone_calls_no_model(tmp_path: Path, found: st
 def test_with_both_lines_changed_but_no_key_the_config_error_names_the_key(tmp_path: Path) -> None:
     with running(it := Shipped(tmp_path, {})):
         it.config.write_text(edited(it.config.read_text("utf-8"), FIRST, SECOND))
-        refused = it.do("check")
+        refused = it.run_command("check")
     assert refused.returncode == 2
     assert "providers.anthropic.api_key: ANTHROPIC_API_KEY is not set" in refused.stderr

@@ -246,7 +246,7 @@ def silent(server: Server, seconds: float) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_killed_or_stopped_daemon_sends_no_pings(daemon: Begin, server: Server, how: signal.Signals) -> None:
     it = daemon(CONFIG.format(url=server.url))
-    it.until(lambda: len(server.requests) >= 4)
+    it.wait_until(lambda: len(server.requests) >= 4)
     assert [request.path for request in server.requests[:2]] == ["/canary/start", "/canary"]
     it.kill() if how is signal.SIGKILL else it.process.send_signal(how)
     assert silent(server, 3)
@@ -259,8 +259,8 @@ def test_a_daemon_with_a_stuck_main_loop_sends_no_pings(daemon: Begin, server: S
     log = it.process.stderr
     assert log is not None
     fcntl.fcntl(log.fileno(), fcntl.F_SETPIPE_SZ, 4096)
-    it.until(lambda: pinged(server, "/canary"))
-    it.until(lambda: silent(server, 3))
+    it.wait_until(lambda: pinged(server, "/canary"))
+    it.wait_until(lambda: silent(server, 3))
     assert "heartbeatd_deadman_pings_total" in it.metrics()
     since = len(server.requests)
 
@@ -268,31 +268,31 @@ def test_a_daemon_with_a_stuck_main_loop_sends_no_pings(daemon: Begin, server: S
         log.read()
         return pinged(server, "/canary", since)
 
-    it.until(goes_on_when_read)
+    it.wait_until(goes_on_when_read)
 
 
 @pytest.mark.process
 def test_a_daemon_that_cannot_write_its_database_sends_fail(daemon: Begin, server: Server) -> None:
     it = daemon(CONFIG.format(url=server.url))
-    it.until(lambda: pinged(server, "/canary"))
+    it.wait_until(lambda: pinged(server, "/canary"))
     other = sqlite3.connect(it.folder / "state" / "h.db", isolation_level=None)
     other.execute("begin immediate")
-    it.until(lambda: pinged(server, "/canary/fail"))
+    it.wait_until(lambda: pinged(server, "/canary/fail"))
     since = len(server.requests)
     other.execute("rollback")
     other.close()
-    it.until(lambda: pinged(server, "/canary", since))
+    it.wait_until(lambda: pinged(server, "/canary", since))
 
 
 @pytest.mark.process
 def test_status_and_metrics_show_failed_pings(daemon: Begin, server: Server) -> None:
     server.script = [page(404)]
     it = daemon(CONFIG.format(url=server.url))
-    it.until(lambda: it.json("status")["deadman_problem"])
-    assert "deadman: pings do not arrive: 127.0.0.1 answered 404 Not Found\n" in it.do("status").stdout
+    it.wait_until(lambda: it.json("status")["deadman_problem"])
+    assert "deadman: pings do not arrive: 127.0.0.1 answered 404 Not Found\n" in it.run_command("status").stdout
     assert 'heartbeatd_deadman_pings_total{result="failed"}' in it.metrics()
     server.script = [reply(b"OK")]
-    it.until(lambda: it.json("status")["deadman_problem"] is None)
+    it.wait_until(lambda: it.json("status")["deadman_problem"] is None)
     assert it.stop() == 0
     assert sum(" deadman " in line for line in it.log) == 2
     assert "canary" not in "".join(it.log)
@@ -302,6 +302,6 @@ def test_status_and_metrics_show_failed_pings(daemon: Begin, server: Server) -> 
 def test_a_hanging_ping_delays_nothing(daemon: Begin, server: Server) -> None:
     server.script = [drip()]
     it = daemon(CONFIG.format(url=server.url) + "cron: {tick: {every: 1s, command: 'true'}}\n")
-    it.until(lambda: server.requests)
+    it.wait_until(lambda: server.requests)
     before = len(it.runs("tick"))
-    it.until(lambda: len(it.runs("tick")) > before + 2)
+    it.wait_until(lambda: len(it.runs("tick")) > before + 2)

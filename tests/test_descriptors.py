@@ -96,7 +96,7 @@ def test_as_many_runs_may_begin_as_there_are_files_left_for_and_a_shortage_is_on
 def test_a_daemon_without_open_files_waits_for_them_and_says_so_once_a_minute(tmp_path: Path) -> None:
     it = Daemon(tmp_path, BUSY)
     try:
-        it.until(lambda: len(it.runs("--outcome", "ok")) > 2)
+        it.wait_until(lambda: len(it.runs("--outcome", "ok")) > 2)
         port = int(json.loads((tmp_path / "state" / "daemon.json").read_text())["url"].rpartition(":")[2])
         _, hard = resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (10, hard))
@@ -109,7 +109,7 @@ def test_a_daemon_without_open_files_waits_for_them_and_says_so_once_a_minute(tm
             time.sleep(5)  # the daemon's own time, in which it must be quiet
         assert len(it.runs()) - before <= 2  # what had begun may have ended
         resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
-        it.until(lambda: len([row for row in it.runs("--outcome", "ok") if row["id"] > before]) > 4)
+        it.wait_until(lambda: len([row for row in it.runs("--outcome", "ok") if row["id"] > before]) > 4)
         assert it.stop() == 0
         said = it.log[lines:]
         assert sum(" descriptors_used_up " in line for line in said) == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from run_async import delivered
+from run_async import send_message
 from servers.discord import TOKEN, URL, Discord, refusal, slow_down
 from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
 from test_telegram import MESSAGE
@@ -19,19 +19,19 @@ from scheduler.channels.message import DeliveryOutcome, DeliveryResult
 
 def answered(*acts: Act, total: float = 30) -> DeliveryResult:
     with Discord(list(acts)) as discord:
-        return delivered(send, URL, MESSAGE, total=total, base=discord.url)
+        return send_message(send, URL, MESSAGE, total=total, base=discord.url)
 
 
 def test_an_alert_arrives_once_and_as_it_was_said() -> None:
     with Discord() as discord:
-        assert delivered(send, URL, MESSAGE, base=discord.url) == DeliveryResult("delivered")
+        assert send_message(send, URL, MESSAGE, base=discord.url) == DeliveryResult("delivered")
     assert discord.texts == ["The disk is full."]
 
 
 def test_nobody_is_mentioned_and_nothing_is_previewed() -> None:
     text = "@everyone @here <@1> <@&1> https://example.org"
     with Discord() as discord:
-        delivered(send, URL, replace(MESSAGE, text=text), base=discord.url)
+        send_message(send, URL, replace(MESSAGE, text=text), base=discord.url)
     assert discord.messages == [{"content": text, "allowed_mentions": {"parse": []}, "flags": 4}]
     assert discord.pinged == []
 
@@ -55,7 +55,7 @@ def test_a_mention_would_have_called_everyone() -> None:
 )
 def test_no_link_hides_behind_words(text: str, shown: str) -> None:
     with Discord() as discord:
-        delivered(send, URL, replace(MESSAGE, text=text), base=discord.url)
+        send_message(send, URL, replace(MESSAGE, text=text), base=discord.url)
     assert discord.texts == [shown]
 
 
@@ -75,7 +75,7 @@ def test_the_url_is_ours_or_the_one_that_discord_shows(url: str, base: str | Non
 
 def test_a_thread_is_written_to_where_the_webhook_is() -> None:
     with Discord() as discord:
-        sent = delivered(send, f"{discord.url}/api/webhooks/42/{TOKEN}?thread_id=7", MESSAGE)
+        sent = send_message(send, f"{discord.url}/api/webhooks/42/{TOKEN}?thread_id=7", MESSAGE)
     assert sent.state == "delivered"
     assert discord.requests[0].path == f"/api/v10/webhooks/42/{TOKEN}?wait=true&thread_id=7"
 
@@ -84,7 +84,7 @@ def test_a_thread_is_written_to_where_the_webhook_is() -> None:
     "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
 )
 def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
-    assert delivered(send, url, MESSAGE) == DeliveryResult("dead", discord_channel.BAD_URL)
+    assert send_message(send, url, MESSAGE) == DeliveryResult("dead", discord_channel.BAD_URL)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_server_that_never_answers_leaves_it_uncertain() -> None:
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
     with Discord() as discord:
-        sent = delivered(send, URL, MESSAGE, allow_private=False, base=discord.url)
+        sent = send_message(send, URL, MESSAGE, allow_private=False, base=discord.url)
     assert (sent.state, discord.requests) == ("dead", [])
 
 

@@ -132,18 +132,18 @@ def test_on_a_full_disk_nothing_runs_and_afterwards_every_slot_is_recorded(
     daemon: Callable[[str], tuple[Daemon, Disk]],
 ) -> None:
     it, disk = daemon("3m")
-    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1 and it.runs("ops", "--outcome", "ok"))
+    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1 and it.runs("ops", "--outcome", "ok"))
     disk.fill()
-    it.until(lambda: readiness(it)[0] == 503)
+    it.wait_until(lambda: readiness(it)[0] == 503)
     assert "full" in readiness(it)[1]
-    it.until(lambda: failed_turns(it) >= 2)  # runs claimed earlier have ended by now
+    it.wait_until(lambda: failed_turns(it) >= 2)  # runs claimed earlier have ended by now
     before, turns, begun = did(it), failed_turns(it), monotonic()
-    it.until(lambda: failed_turns(it) >= turns + 4)
+    it.wait_until(lambda: failed_turns(it) >= turns + 4)
     assert monotonic() - begun > 2  # at most one attempt per second
     assert did(it) == before
     disk.clear()
-    it.until(lambda: readiness(it)[0] == 200)
-    it.until(lambda: len(did(it)) > len(before) + 2)
+    it.wait_until(lambda: readiness(it)[0] == 200)
+    it.wait_until(lambda: len(did(it)) > len(before) + 2)
     assert it.stop() == 0
     assert sum(" database_unavailable " in line for line in it.log) == 1
     assert sum(" database_available" in line for line in it.log) == 1
@@ -159,16 +159,16 @@ def test_a_disk_that_fills_up_is_reported_once_and_the_reserve_lets_runs_continu
 ) -> None:
     it, disk = daemon("24m")
     reserve = it.folder / "state" / "h.db.reserve"
-    it.until(lambda: reserve.exists() and it.runs("tick", "--outcome", "ok"))
+    it.wait_until(lambda: reserve.exists() and it.runs("tick", "--outcome", "ok"))
     assert f"heartbeatd_reserve_bytes {MIB}\n" in it.metrics()
     disk.fill()
-    it.until(lambda: not reserve.exists())
+    it.wait_until(lambda: not reserve.exists())
     before = len(did(it))
-    it.until(lambda: len(did(it)) > before + 2)
+    it.wait_until(lambda: len(did(it)) > before + 2)
     assert readiness(it)[0] == 200
     assert "heartbeatd_reserve_bytes 0\n" in it.metrics()
     assert it.json("status")["reserve_bytes"] == 0
-    assert "free and no reserve; make room in" in it.do("status").stdout
+    assert "free and no reserve; make room in" in it.run_command("status").stdout
     assert [found["level"] for found in it.json("doctor") if found["what"] == "disk"] == ["warn"]
     assert it.stop() == 0
     assert sum(" reserve_" in line for line in it.log) == 1
@@ -213,12 +213,12 @@ def test_the_reserve_lets_a_daemon_start_on_a_full_disk(
     daemon: Callable[[str], tuple[Daemon, Disk]], end: Callable[[Daemon], Any]
 ) -> None:
     it, disk = daemon("24m")
-    it.until(lambda: (it.folder / "state" / "h.db.reserve").exists() and it.runs("tick", "--outcome", "ok"))
+    it.wait_until(lambda: (it.folder / "state" / "h.db.reserve").exists() and it.runs("tick", "--outcome", "ok"))
     end(it)
     disk.fill()
     it.start()
     before = len(did(it))
-    it.until(lambda: len(did(it)) > before)
+    it.wait_until(lambda: len(did(it)) > before)
     assert readiness(it)[0] == 200
     assert it.stop() == 0
     assert sum(" reserve_" in line for line in it.log) == 1

@@ -165,7 +165,8 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
 def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     promtool = required_programs.need("promtool")
     every = [
-        {"record": "x", "expr": shipped_dashboard.asked(expr, window="5m", span="1h")} for _, expr in shipped_dashboard.queries()
+        {"record": "x", "expr": shipped_dashboard.grafana_query(expr, window="5m", span="1h")}
+        for _, expr in shipped_dashboard.queries()
     ]
     every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool rejects duplicates
     path = tmp_path / "queries.yml"

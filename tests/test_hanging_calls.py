@@ -54,7 +54,7 @@ Begin = Callable[..., Daemon]
 def expect_others_and_a_stop(it: Daemon) -> None:
     """Expect that the other agent keeps running and that the daemon stops on request."""
     before = len(it.runs("ops", "--outcome", "ok"))
-    it.until(lambda: len(it.runs("ops", "--outcome", "ok")) >= before + 3)
+    it.wait_until(lambda: len(it.runs("ops", "--outcome", "ok")) >= before + 3)
     begun = time.monotonic()
     assert it.stop() == 0
     assert time.monotonic() - begun < WITHIN
@@ -67,7 +67,7 @@ def test_a_hanging_callable_delays_neither_other_agents_nor_the_stop(daemon: Beg
         "def beat(run):\n    pathlib.Path('begun').touch()\n    threading.Event().wait()\n"
     )  # fmt: skip
     it = daemon("{runner: {kind: python, call: 'hanging:beat', in_process: true}, heartbeat: " + BEAT + "}")
-    it.until((tmp_path / "begun").exists)
+    it.wait_until((tmp_path / "begun").exists)
     expect_others_and_a_stop(it)
     assert [run["finished_at"] for run in it.runs("hung")] == [None]  # for detection at the next start
 
@@ -76,7 +76,7 @@ def test_a_hanging_apprise_service_delays_neither_other_agents_nor_the_stop(daem
     with Server([silence()]) as server:
         told = COMMAND.format(said="ALERT: the disk is full")
         it = daemon(f"{{runner: {told}, heartbeat: {BEAT.replace('log', 'slow')}}}", server.port)
-        it.until(lambda: server.requests)
+        it.wait_until(lambda: server.requests)
         expect_others_and_a_stop(it)
 
 
@@ -111,7 +111,7 @@ def hung_folder(tmp_path: Path) -> Iterator[Path]:
 )
 def test_a_hanging_folder_delays_only_its_own_agent(daemon: Begin, hung_folder: Path, heartbeat: str) -> None:
     it = daemon(f"{{workspace: {hung_folder}, runner: {COMMAND.format(said='HEARTBEAT_OK')}, heartbeat: {heartbeat}}}")
-    it.until(lambda: it.runs("hung", "--outcome", "running"))
+    it.wait_until(lambda: it.runs("hung", "--outcome", "running"))
     expect_others_and_a_stop(it)
 
 

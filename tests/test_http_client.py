@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from run_async import DIRECT, client, post
+from run_async import DIRECT, new_http_client, post_with_client
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 
 from heartbeat.runners import Failure, HttpReply
@@ -41,7 +41,7 @@ class Resolver:
 
 def trouble(url: str, seconds: float = 5.0, **more: Any) -> CallError:
     with pytest.raises(CallError) as caught:
-        post(url, {}, b"{}", seconds, **more)
+        post_with_client(url, {}, b"{}", seconds, **more)
     return caught.value
 
 
@@ -70,13 +70,13 @@ def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
     resolver = Resolver(["127.0.0.1"], gate)
 
     async def eight_then_one(url: str) -> tuple[list[int], int, int]:
-        async with client(resolve=resolver) as http:
+        async with new_http_client(resolve=resolver) as http:
             calls = [asyncio.create_task(http.post(url, {}, b"{}", 5.0)) for _ in range(8)]
             await asyncio.sleep(0.05)
             gate.set()
             statuses = [reply.status for reply in await asyncio.gather(*calls)]
             shared = resolver.asked
-        async with client(resolve=resolver) as http:
+        async with new_http_client(resolve=resolver) as http:
             await http.post(url, {}, b"{}", 5.0)
         return statuses, shared, resolver.asked
 
@@ -88,7 +88,7 @@ def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
 async def cut_short(url: str, gate: threading.Event | None = None) -> CallError:
     """How a call ends that is cancelled once it waits."""
     more: dict[str, Any] = {"resolve": Resolver([], gate)} if gate else {}
-    async with client(**more) as http:
+    async with new_http_client(**more) as http:
         call = asyncio.create_task(http.post(url, {}, b"{}", 5.0))
         await asyncio.sleep(0.2)
         call.cancel()
@@ -131,13 +131,13 @@ def crowded() -> Iterator[str]:
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:
     with Server([reply({})]) as server:
-        got = post(f"http://two.example:{server.port}/", {}, b"{}", 5.0, resolve=Resolver(["127.0.0.2", "127.0.0.1"]))
+        got = post_with_client(f"http://two.example:{server.port}/", {}, b"{}", 5.0, resolve=Resolver(["127.0.0.2", "127.0.0.1"]))
     assert got.status == 200
 
 
 def test_a_trusted_certificate_is_accepted() -> None:
     with Server([reply({"fine": True})], tls=True) as server:
-        got = post(f"{server.url}/x", {}, b"{}", 5.0, network=TRUSTING)
+        got = post_with_client(f"{server.url}/x", {}, b"{}", 5.0, network=TRUSTING)
     assert got.body == b'{"fine": true}'
 
 
@@ -212,7 +212,7 @@ def hang_up_on(listener: socket.socket) -> None:
 )
 def test_a_refusal_is_told_however_its_body_ends(act: Act, status: int) -> None:
     with Server([act]) as server:
-        got = post(server.url, {}, b"{}", 5.0)
+        got = post_with_client(server.url, {}, b"{}", 5.0)
     assert isinstance(got, HttpReply)
     assert got.status == status
     assert len(got.body) <= 65536
@@ -225,7 +225,7 @@ def test_endless_headers_are_cut() -> None:
 
 def test_calls_in_flight_do_not_wait_for_each_other() -> None:
     async def hundred(url: str) -> set[int]:
-        async with client() as http:
+        async with new_http_client() as http:
             return {each.status for each in await asyncio.gather(*(http.post(url, {}, b"{}", 10.0) for _ in range(100)))}
 
     with Server([after(0.5, reply({}))]) as server:
@@ -263,7 +263,7 @@ def test_what_is_no_answer_of_http_is_a_failure(said: bytes, failure: Failure) -
 def test_what_only_informs_of_an_answer_is_passed_over() -> None:
     said = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
     with Server([raw(said)]) as server:
-        assert post(server.url, {}, b"{}", 5.0).body == b"ok"
+        assert post_with_client(server.url, {}, b"{}", 5.0).body == b"ok"
 
 
 def hint_for_ever(connection: socket.socket, over: threading.Event) -> None:
@@ -289,7 +289,7 @@ def kept_then(act: Act) -> Act:
 
 
 async def twice(url: str) -> list[bytes]:
-    async with client() as http:
+    async with new_http_client() as http:
         return [(await http.post(url, {}, b"{}", 10.0)).body for _ in range(2)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from config_file import read
-from run_async import client
+from run_async import new_http_client
 from world import utc
 
 from heartbeat.runners import Resources
@@ -30,7 +30,7 @@ def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
         children = Children(claim.run_mark)
         if after is not None:
             asyncio.get_running_loop().call_later(after, children.end_all, "timeout")
-        return await entry.carry(claim, Resources(children.start, client()), timedelta)
+        return await entry.carry(claim, Resources(children.start, new_http_client()), timedelta)
 
     return asyncio.run(carry())
 

@@ -153,7 +153,7 @@ def test_busy_waits_for_a_beat_in_progress(daemon: Begin, tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "gate")
     script = "touch ../../begun; read line < ../../gate; echo beat >> ../../order; echo HEARTBEAT_OK"
     it = daemon(BEAT.format(interval="1h", script=script))
-    it.until((tmp_path / "begun").exists)
+    it.wait_until((tmp_path / "begun").exists)
     user = begin(it, *BUSY, "sh", "-c", "echo user >> order")
     assert user.stderr is not None
     assert user.stderr.readline() == b"heartbeatd: agent/ops is busy; waiting until it is free\n"
@@ -168,14 +168,14 @@ def test_no_beat_comes_while_a_user_has_the_lane(daemon: Begin, tmp_path: Path, 
     os.mkfifo(tmp_path / "gate")
     it = daemon(BEAT.format(interval="1s", script="echo beat >> ../../order; echo HEARTBEAT_OK"))
     order = tmp_path / "order"
-    it.until(order.exists)
+    it.wait_until(order.exists)
     user = begin(it, *take, "sh", "-c", "wc -l < order > held; read line < gate")
-    before = int(it.until(lambda: (tmp_path / "held").exists() and (tmp_path / "held").read_text()))
-    it.until(lambda: len(it.runs("ops", "--reason", "busy", "--outcome", "skipped")) >= 2)
+    before = int(it.wait_until(lambda: (tmp_path / "held").exists() and (tmp_path / "held").read_text()))
+    it.wait_until(lambda: len(it.runs("ops", "--reason", "busy", "--outcome", "skipped")) >= 2)
     assert len(order.read_text().splitlines()) == before
     (tmp_path / "gate").write_text("end\n")
     assert end(user) == 0
-    it.until(lambda: len(order.read_text().splitlines()) > before)
+    it.wait_until(lambda: len(order.read_text().splitlines()) > before)
 
 
 @pytest.mark.process
@@ -183,13 +183,13 @@ def test_a_beat_is_not_repeated_beside_an_orphan_that_no_mark_betrays(daemon: Be
     os.mkfifo(tmp_path / "gate")
     orphan = "setsid env -i /bin/sh -c 'read line < ../../gate' &"
     it = daemon(BEAT.format(interval="1h", script=f"{orphan} echo beat >> ../../order; touch ../../begun; sleep 600"))
-    it.until((tmp_path / "begun").exists)
+    it.wait_until((tmp_path / "begun").exists)
     it.kill()
     it.start()
     try:
-        it.until(lambda: it.runs("ops")[0]["reason"] == "busy")
+        it.wait_until(lambda: it.runs("ops")[0]["reason"] == "busy")
         assert (tmp_path / "order").read_text() == "beat\n"
-        assert "busy" in it.do("status").stdout
+        assert "busy" in it.run_command("status").stdout
     finally:
         (tmp_path / "gate").write_text("end\n")
 
@@ -220,7 +220,7 @@ def test_the_files_of_lanes_are_made_ahead_for_their_owner_alone_and_those_that_
 
 def test_a_daemon_makes_them_before_the_first_beat(daemon: Begin) -> None:
     it = daemon(CONFIG_AHEAD)
-    assert it.until(lambda: (it.folder / "state" / "lanes" / "later.lock").exists())
+    assert it.wait_until(lambda: (it.folder / "state" / "lanes" / "later.lock").exists())
     assert it.runs("later") == []
 
 

@@ -38,13 +38,13 @@ def agent(**keys: str) -> str:
     )
 
 
-def says(*texts: object) -> dict[str, Callable[..., object]]:
+def answers_in_turn(*texts: object) -> dict[str, Callable[..., object]]:
     """An agent that gives these answers in turn and repeats the last one."""
     left = list(texts)
     return {"ops": lambda call: left.pop(0) if len(left) > 1 else left[0]}
 
 
-def ends(world: World) -> list[str]:
+def outcomes(world: World) -> list[str]:
     """The history without times."""
     return [line[12:] for line in world.history()]
 
@@ -56,7 +56,7 @@ def test_claw0_the_checklist_file_switches_the_heartbeat_on_and_off(make_world: 
     world.run(minutes=1)
     file.unlink()
     world.run(minutes=30)
-    assert ends(world) == ["interval ok heartbeat_ok", "interval skipped checklist_missing"]
+    assert outcomes(world) == ["interval ok heartbeat_ok", "interval skipped checklist_missing"]
 
 
 @row("claw0", 2)
@@ -70,7 +70,7 @@ def test_claw0_each_check_skips_with_its_reason(make_world: MakeWorld) -> None:
     world.resume(None)
     world.reload(agent(active_hours='"10:00-11:00"'))
     world.run_until("2026-03-02 10:01")
-    assert ends(world) == [
+    assert outcomes(world) == [
         "interval skipped checklist_empty", "interval skipped not_shown", "interval skipped paused",
         "interval skipped active_hours", "interval ok heartbeat_ok",
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def test_claw0_each_check_can_be_previewed(make_world: MakeWorld, capsys: pytest
 def test_claw0_status_shows_enabled_in_hours_due_and_duplicates(
     make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = make_world(agent(active_hours='"08:00-22:00"'), scripts=says("the disk is full"))
+    world = make_world(agent(active_hours='"08:00-22:00"'), scripts=answers_in_turn("the disk is full"))
     world.run(minutes=40)
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -114,7 +114,7 @@ def test_claw0_heartbeat_ok_is_suppressed_also_with_five_more_characters() -> No
 
 @row("claw0", 6)
 def test_claw0_the_same_text_in_any_case_is_sent_once_in_24_hours(make_world: MakeWorld) -> None:
-    world = make_world(agent(interval="8h"), scripts=says("Disk FULL", "  disk   full"))
+    world = make_world(agent(interval="8h"), scripts=answers_in_turn("Disk FULL", "  disk   full"))
     world.run(hours=25)
     assert [moment for moment, _, _ in world.delivered] == [NOW, NOW + timedelta(hours=24)]
 
@@ -129,7 +129,7 @@ def test_claw0_a_heartbeat_can_be_triggered_manually(make_world: MakeWorld) -> N
     world = make_world(agent(interval="none"))
     world.wake("ops", source=Trigger.MANUAL)
     world.run(minutes=1)
-    assert ends(world) == ["manual ok heartbeat_ok"]
+    assert outcomes(world) == ["manual ok heartbeat_ok"]
 
 
 @row("GoClaw", 1)
@@ -194,15 +194,15 @@ def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_within_its_share() -> N
 def test_goclaw_a_skip_outside_active_hours_advances(make_world: MakeWorld) -> None:
     world = make_world(agent(active_hours='"07:00-08:30"'))
     world.run_until("2026-03-03 07:01")
-    assert ends(world) == ["interval ok heartbeat_ok", "interval skipped active_hours x45", "interval ok heartbeat_ok"]
+    assert outcomes(world) == ["interval ok heartbeat_ok", "interval skipped active_hours x45", "interval ok heartbeat_ok"]
 
 
 @row("GoClaw", 6)
 def test_goclaw_a_failure_is_retried_after_one_and_two_seconds_and_then_reported(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="2"), scripts=says(1, 1, "Disk full"))
+    world = make_world(agent(retries="2"), scripts=answers_in_turn(1, 1, "Disk full"))
     world.run(minutes=1)
     waits = [later.at - earlier.at for earlier, later in zip(world.calls, world.calls[1:], strict=False)]
-    assert ends(world) == ["interval alert"]
+    assert outcomes(world) == ["interval alert"]
     assert [round(wait.total_seconds()) for wait in waits] == [1, 2]
     assert [text for _, _, text in world.delivered] == ["Disk full"]
 
@@ -250,7 +250,7 @@ def test_picoclaw_a_missing_checklist_is_written_from_a_template_and_this_run_is
     world = make_world(agent(checklist="HEARTBEAT.md", on_missing="create"))
     world.write("ops/SOUL.md", "")
     world.run(minutes=31)
-    assert ends(world) == ["interval skipped checklist_missing", "interval skipped checklist_empty"]
+    assert outcomes(world) == ["interval skipped checklist_missing", "interval skipped checklist_empty"]
     assert (world.folder / "agents/ops/HEARTBEAT.md").exists()
 
 
@@ -268,12 +268,12 @@ def test_picoclaw_the_prompt_holds_instructions_the_time_and_the_whole_file(make
 def test_picoclaw_the_first_run_starts_soon_after_the_daemon(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", stagger="10%"))
     world.run(minutes=7)
-    assert ends(world) == ["interval ok heartbeat_ok"]
+    assert outcomes(world) == ["interval ok heartbeat_ok"]
 
 
 @row("PicoClaw", 5)
 def test_picoclaw_a_run_does_not_know_the_run_before(make_world: MakeWorld) -> None:
-    world = make_world(agent(), scripts=says("The disk of b is full", "HEARTBEAT_OK"))
+    world = make_world(agent(), scripts=answers_in_turn("The disk of b is full", "HEARTBEAT_OK"))
     world.run(minutes=31)
     assert len(world.calls) == 2
     assert "disk of b" not in world.calls[1].stdin
@@ -288,7 +288,7 @@ def test_picoclaw_the_agent_itself_is_called_with_all_its_tools(make_world: Make
         "total_cost_usd": 0.02,
         "usage": {"input_tokens": 5, "output_tokens": 7},
     }
-    world = make_world(agent(), scripts=says(json.dumps(report)))
+    world = make_world(agent(), scripts=answers_in_turn(json.dumps(report)))
     world.run(minutes=1)
     (found,) = world.records()
     assert [text for _, _, text in world.delivered] == ["Disk full"]
@@ -297,9 +297,9 @@ def test_picoclaw_the_agent_itself_is_called_with_all_its_tools(make_world: Make
 
 @row("PicoClaw", 7)
 def test_picoclaw_no_answer_an_error_silence_and_a_text_have_different_outcomes(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"), scripts=says("", 1, "HEARTBEAT_OK", "Disk full"))
+    world = make_world(agent(retries="0"), scripts=answers_in_turn("", 1, "HEARTBEAT_OK", "Disk full"))
     world.run(minutes=91)
-    assert ends(world) == ["interval ok empty", "interval failed exit", "interval ok heartbeat_ok", "interval alert"]
+    assert outcomes(world) == ["interval ok empty", "interval failed exit", "interval ok heartbeat_ok", "interval alert"]
 
 
 WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{target}"}}\n'
@@ -316,7 +316,7 @@ def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWor
 
 @row("PicoClaw", 8)
 def test_picoclaw_messages_go_to_the_last_chat_of_a_user_and_never_to_an_internal_one(make_world: MakeWorld) -> None:
-    world = make_world(WITH_CHAT + agent(deliver="last"), scripts=says("Disk full"))
+    world = make_world(WITH_CHAT + agent(deliver="last"), scripts=answers_in_turn("Disk full"))
     world.inbox.submit(NoteActivity("ops", Target("chat", "7")))
     with pytest.raises(Refused, match="internal"):
         world.request(NoteActivity("ops", Target("cli", "direct")))
@@ -326,7 +326,7 @@ def test_picoclaw_messages_go_to_the_last_chat_of_a_user_and_never_to_an_interna
 
 @row("PicoClaw", 7)
 def test_picoclaw_the_texts_for_the_user_and_for_the_log_can_differ(make_world: MakeWorld) -> None:
-    world = make_world(agent(), scripts=says(json.dumps({"text": "Disk full", "log": "looked at 3 hosts"})))
+    world = make_world(agent(), scripts=answers_in_turn(json.dumps({"text": "Disk full", "log": "looked at 3 hosts"})))
     world.run(minutes=1)
     assert [text for _, _, text in world.delivered] == ["Disk full"]
     assert (world.records()[0]["log"], world.records()[0]["text"]) == ("looked at 3 hosts", "Disk full")
@@ -338,7 +338,7 @@ def test_picoclaw_the_tools_used_are_recorded(make_world: MakeWorld) -> None:
     tools = [{"name": "ssh", "duration_ms": 1250}, {"name": "df"}]
     world = make_world(
         agent(retries="0"),
-        scripts=says(*(json.dumps({"text": "x", "error": error, "tool_calls": tools}) for error in ("", "boom"))),
+        scripts=answers_in_turn(*(json.dumps({"text": "x", "error": error, "tool_calls": tools}) for error in ("", "boom"))),
     )
     world.run(minutes=31)
     told = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df", "count": 1, "duration_ms": None}]
@@ -355,15 +355,16 @@ def test_mistermorph_an_interval_of_0m_disables_and_a_workspace_path_can_begin_w
 @row("MisterMorph", 2)
 def test_mistermorph_a_slot_during_a_run_is_skipped(make_world: MakeWorld) -> None:
     world = make_world(
-        agent(interval="1m", timeout="5m"), scripts=says(Delayed("HEARTBEAT_OK", timedelta(seconds=150)), "HEARTBEAT_OK")
+        agent(interval="1m", timeout="5m"),
+        scripts=answers_in_turn(Delayed("HEARTBEAT_OK", timedelta(seconds=150)), "HEARTBEAT_OK"),
     )
     world.run(seconds=185)
-    assert ends(world) == ["interval ok heartbeat_ok", "interval skipped already_running x2", "interval ok heartbeat_ok"]
+    assert outcomes(world) == ["interval ok heartbeat_ok", "interval skipped already_running x2", "interval ok heartbeat_ok"]
 
 
 @row("MisterMorph", 3)
 def test_mistermorph_a_run_gets_its_metadata(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
+    world = make_world(agent(retries="0"), scripts=answers_in_turn(1, "HEARTBEAT_OK"))
     world.run(minutes=31)
     world.request(NoteActivity("ops", None, None, 3, 1))
     world.run(minutes=30)
@@ -384,10 +385,10 @@ def test_mistermorph_an_answer_is_an_alert_or_exactly_heartbeat_ok() -> None:
 
 @row("MisterMorph", 5)
 def test_mistermorph_ok_sends_no_message_and_an_alert_is_sent_once(make_world: MakeWorld) -> None:
-    world = make_world(agent(), scripts=says("HEARTBEAT_OK", "Disk full"))
+    world = make_world(agent(), scripts=answers_in_turn("HEARTBEAT_OK", "Disk full"))
     world.run(minutes=91)
     assert [text for _, _, text in world.delivered] == ["Disk full"]
-    assert ends(world)[2:] == ["interval alert duplicate"] * 2
+    assert outcomes(world)[2:] == ["interval alert duplicate"] * 2
 
 
 @row("MisterMorph", 7)
@@ -401,7 +402,7 @@ def test_mistermorph_the_agent_can_be_a_program_or_a_gateway_with_its_own_sessio
 def test_mistermorph_the_metadata_names_the_session(make_world: MakeWorld, isolated: str, session: str) -> None:
     runner = "runner: {kind: python, call: 'agent:beat'}"
     world = make_world(
-        agent(isolated_session=isolated).replace("runner: {kind: command, argv: [agent]}", runner), scripts=says("{}")
+        agent(isolated_session=isolated).replace("runner: {kind: command, argv: [agent]}", runner), scripts=answers_in_turn("{}")
     )
     world.run(minutes=1)
     assert json.loads(world.calls[0].stdin)["meta"]["session"] == session
@@ -414,7 +415,7 @@ def test_mistermorph_the_metadata_names_the_session(make_world: MakeWorld, isola
 def test_mistermorph_an_agent_can_run_without_a_checklist(make_world: MakeWorld, keys: dict[str, str]) -> None:
     world = make_world(agent(**keys))
     world.run(minutes=1)
-    assert ends(world) == ["interval ok heartbeat_ok"]
+    assert outcomes(world) == ["interval ok heartbeat_ok"]
     assert "- look" not in world.calls[0].stdin
 
 
@@ -432,7 +433,7 @@ def test_mistermorph_repeated_failures_are_reported_with_the_last_error(make_wor
 
 @row("MisterMorph", 9)
 def test_mistermorph_alerts_without_a_chat_go_to_the_log(make_world: MakeWorld) -> None:
-    world = make_world(agent(deliver=""), scripts=says("Disk full"))
+    world = make_world(agent(deliver=""), scripts=answers_in_turn("Disk full"))
     world.run(minutes=1)
     assert world.records()[0]["delivery"]["targets"][0]["channel"] == "log"
 
@@ -511,15 +512,15 @@ def test_openclaw_a_job_wakes_now_or_with_the_next_heartbeat(make_world: MakeWor
 
 @row("OpenClaw", 5)
 def test_openclaw_alerts_and_ok_messages_can_be_hidden(make_world: MakeWorld) -> None:
-    world = make_world(agent(show_ok="true", show_alerts="false"), scripts=says("HEARTBEAT_OK", "Disk full"))
+    world = make_world(agent(show_ok="true", show_alerts="false"), scripts=answers_in_turn("HEARTBEAT_OK", "Disk full"))
     world.run(minutes=31)
     assert [text for _, _, text in world.delivered] == ["HEARTBEAT_OK"]
-    assert ends(world)[1] == "interval alert not_shown"
+    assert outcomes(world)[1] == "interval alert not_shown"
 
 
 @row("ZeroClaw", 3)
 def test_zeroclaw_the_interval_grows_while_an_agent_fails(make_world: MakeWorld) -> None:
-    world = make_world(agent(backoff_on_failure="true", retries="0"), scripts=says(1, 1, "HEARTBEAT_OK"))
+    world = make_world(agent(backoff_on_failure="true", retries="0"), scripts=answers_in_turn(1, 1, "HEARTBEAT_OK"))
     world.run(hours=3, minutes=45)
     assert [f"{call.at:%H:%M}" for call in world.calls] == ["08:00", "09:00", "11:00", "11:30"]
 

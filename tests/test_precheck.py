@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_async import waited
+from run_async import run_synchronously
 from test_checks import OPS
 
 from heartbeat import precheck as prechecks
@@ -18,7 +18,7 @@ from heartbeat.runners import ProcessResult
 from heartbeat.spec import Precheck
 from scheduler.system.process import Children
 
-look = waited(prechecks.run_precheck)
+look = run_synchronously(prechecks.run_precheck)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = ProcessResult(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)

@@ -21,7 +21,7 @@ import pytest
 import required_programs
 import shipped_dashboard
 from prometheus_client.parser import text_string_to_metric_families
-from servers.messages import refuses, says
+from servers.messages import error_answer, text_answer
 from servers.scripted import Server
 from test_daemon import Daemon
 from test_metrics import Page
@@ -52,7 +52,7 @@ class Prometheus:
         command = ["prometheus", "--config.file", str(config), "--web.listen-address", address, *kept]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
 
-    def ask(self, what: str, **query: Any) -> Any:
+    def query_api(self, what: str, **query: Any) -> Any:
         """The answer of its HTTP API. None while it is not ready."""
         try:
             with urlopen(f"{self._api}/{what}?{urlencode(query)}", timeout=10) as answer:
@@ -68,11 +68,11 @@ class Prometheus:
 
     def values(self, expr: str, **when: Any) -> list[float]:
         """All values of all series of a query, now or from `start` to `end`."""
-        answer = self.ask("query_range" if "start" in when else "query", query=expr, **when)
+        answer = self.query_api("query_range" if "start" in when else "query", query=expr, **when)
         series = answer["result"] if answer else []
         return [float(value) for each in series for _, value in each.get("values", [each.get("value")])]
 
-    def until(self, question: Callable[[], Any]) -> Any:
+    def wait_until(self, question: Callable[[], Any]) -> Any:
         """The first result that is true."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -135,7 +135,7 @@ ABSENT = frozenset({"How long has the oldest due entry waited?", "How old is the
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Server([says("HEARTBEAT_OK")]) as model:
+    with Server([text_answer("HEARTBEAT_OK")]) as model:
         it = Daemon(tmp_path, WELL.replace("MODEL", model.url))
         yield it
         it.stop()
@@ -146,7 +146,7 @@ def scraping(daemon: Daemon) -> Path:
     config = shipped_dashboard.yaml(shipped_dashboard.GRAFANA / "prometheus" / "prometheus.yml")
     config["global"] = dict.fromkeys(config["global"], "1s")
     where = daemon.folder / "state" / "daemon.json"
-    daemon.until(lambda: where.exists() and where.read_text())
+    daemon.wait_until(lambda: where.exists() and where.read_text())
     url = json.loads(where.read_text())["url"]
     config["scrape_configs"][0]["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
     shutil.copy(shipped_dashboard.RULES, daemon.folder)
@@ -155,19 +155,21 @@ def scraping(daemon: Daemon) -> Path:
     return path
 
 
-def asked(window: str, span: str, without: frozenset[str] = frozenset()) -> dict[str, str]:
+def dashboard_queries(window: str, span: str, without: frozenset[str] = frozenset()) -> dict[str, str]:
     """The dashboard's queries with the titles of their panels."""
     there = [
         (title, expr)
         for title, expr in shipped_dashboard.queries()
         if not shipped_dashboard.metrics(expr) & shipped_dashboard.COMING
     ]
-    return {shipped_dashboard.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
+    return {
+        shipped_dashboard.grafana_query(expr, window=window, span=span): title for title, expr in there if title not in without
+    }
 
 
 def test_a_healthy_daemon_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, prometheus: Begin) -> None:
     it = prometheus(scraping(daemon))
-    missing = asked("10s", "1m", ABSENT)
+    missing = dashboard_queries("10s", "1m", ABSENT)
 
     def filled() -> bool:
         for expr in [expr for expr in missing if it.values(expr)]:
@@ -175,16 +177,16 @@ def test_a_healthy_daemon_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, 
         return not missing
 
     def judged() -> bool:
-        groups = it.ask("rules")["groups"]
+        groups = it.query_api("rules")["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         assert len(rules) == len(shipped_dashboard.rules())
         return all((rule["health"], rule["state"]) == ("ok", "inactive") for rule in rules)
 
     try:
-        it.until(filled)
+        it.wait_until(filled)
     except AssertionError as late:
         raise AssertionError(f"no series for {missing}") from late
-    it.until(judged)
+    it.wait_until(judged)
     assert it.values('count_over_time(ALERTS{alertstate="firing"}[5m])') == []
     assert it.values('up{job="heartbeatd"}') == [1]
 
@@ -230,7 +232,7 @@ AT_REST = {
 }
 
 
-def quarter(world: World) -> Iterator[tuple[datetime, str]]:
+def quarter_of_an_hour(world: World) -> Iterator[tuple[datetime, str]]:
     """The scrapes, every 15 seconds, of a quarter of an hour with many faults. The daemon is killed halfway."""
     world.pause((Kind.HEARTBEAT, "held"))
     world.wake("held", "look")
@@ -292,15 +294,15 @@ def troubled(make_world: MakeWorld, model: Server, stingy: Server, picky: Server
 def test_every_panel_has_data_after_a_quarter_of_an_hour_with_faults(
     tmp_path: Path, make_world: MakeWorld, prometheus: Begin
 ) -> None:
-    well, broke = says("HEARTBEAT_OK"), refuses(402, "billing_error", "no credit is left")
-    unknown = refuses(404, "not_found_error", "no such model")
+    well, broke = text_answer("HEARTBEAT_OK"), error_answer(402, "billing_error", "no credit is left")
+    unknown = error_answer(404, "not_found_error", "no such model")
     with Server([well]) as model, Server([well, broke]) as stingy, Server([unknown]) as picky:
-        end = stored(tmp_path, quarter(troubled(make_world, model, stingy, picky)))
+        end = stored(tmp_path, quarter_of_an_hour(troubled(make_world, model, stingy, picky)))
     (tmp_path / "prometheus.yml").write_text("{}")
     it = prometheus(tmp_path / "prometheus.yml")
-    it.until(lambda: it.ask("status/buildinfo"))
+    it.wait_until(lambda: it.query_api("status/buildinfo"))
     start = (end - timedelta(minutes=15)).timestamp()
-    for expr, title in asked("5m", "15m").items():
+    for expr, title in dashboard_queries("5m", "15m").items():
         values = it.values(expr, start=start, end=end.timestamp(), step=15)
         assert values, f"{title}: {expr}"
         assert shipped_dashboard.metrics(expr) & AT_REST or any(value > 0 for value in values), f"{title}: {expr}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_async import asked, delivered, post
+from run_async import call_agent, post_with_client, send_message
 from servers import completions, gateway, messages
 from servers.discord import URL as DISCORD_URL
 from servers.proxy import Proxy
@@ -40,22 +40,26 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_runner(runner: Callable[[str], Any]) -> Ask:
-    return lambda url, network: asked(RUN, runner(url), network=network).text
+    return lambda url, network: call_agent(RUN, runner(url), network=network).text
 
 
 def by_channel(send: Callable[..., Any], where: str | None, **more: Any) -> Ask:
     def ask(url: str, network: Network) -> str:
         based = {"base": url} if where else {}
-        sent: DeliveryResult = delivered(send, where or url, MESSAGE, network=network, **based)
+        sent: DeliveryResult = send_message(send, where or url, MESSAGE, network=network, **based)
         return sent.state
 
     return ask
 
 
 WAYS: dict[str, tuple[Ask, Act, str]] = {
-    "anthropic": (by_runner(lambda url: ModelRunner(Provider("a", "anthropic", "key", url), 10)), messages.says("hi"), "hi"),
-    "openai": (by_runner(lambda url: ModelRunner(Provider("o", "openai", "key", url), 10)), completions.says("hi"), "hi"),
-    "http": (by_runner(lambda url: HttpRunner(url, {})), gateway.says("hi"), "hi"),
+    "anthropic": (
+        by_runner(lambda url: ModelRunner(Provider("a", "anthropic", "key", url), 10)),
+        messages.text_answer("hi"),
+        "hi",
+    ),
+    "openai": (by_runner(lambda url: ModelRunner(Provider("o", "openai", "key", url), 10)), completions.text_answer("hi"), "hi"),
+    "http": (by_runner(lambda url: HttpRunner(url, {})), gateway.text_answer("hi"), "hi"),
     "webhook": (by_channel(webhook.send, None), reply({}), "delivered"),
     "telegram": (by_channel(telegram.send, TELEGRAM_URL), reply({"ok": True}), "delivered"),
     "discord": (by_channel(discord.send, DISCORD_URL), reply({"id": "1"}), "delivered"),
@@ -68,7 +72,7 @@ def test_a_request_goes_through_the_proxy_of_the_environment(way: str, monkeypat
     with Proxy() as proxy, Server([act], tls=True) as server:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         assert ask(server.url, ENVIRONMENT) == expected
-    assert proxy.asked == [f"CONNECT localhost:{server.port} HTTP/1.1"]
+    assert proxy.request_lines == [f"CONNECT localhost:{server.port} HTTP/1.1"]
     assert len(server.requests) == 1
 
 
@@ -82,27 +86,27 @@ def test_a_request_goes_past_the_proxy_where_that_is_said(way: str, past: str, m
             monkeypatch.setenv("NO_PROXY", "localhost")
         network = Network(proxy="none", ca_file=CERTIFICATE) if past == "none" else ENVIRONMENT
         assert ask(server.url, network) == expected
-    assert proxy.asked == []
+    assert proxy.request_lines == []
 
 
 def test_a_proxy_in_the_config_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with Proxy("ada:canary") as proxy, Server([reply({})], tls=True) as server:
         network = Network(proxy=Secret(proxy.url), ca_file=CERTIFICATE)
-        assert post(server.url, {}, b"{}", 20.0, network=network).status == 200
-    assert len(proxy.asked) == 1
+        assert post_with_client(server.url, {}, b"{}", 20.0, network=network).status == 200
+    assert len(proxy.request_lines) == 1
 
 
 def test_a_plain_http_request_is_handed_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy() as proxy, Server([reply({})]) as server:
         monkeypatch.setenv("http_proxy", proxy.url)
-        assert post(f"{server.url}/x", {}, b"{}", 20.0, network=Network()).status == 200
-    assert proxy.asked == [f"POST {server.url}/x HTTP/1.1"]
+        assert post_with_client(f"{server.url}/x", {}, b"{}", 20.0, network=Network()).status == 200
+    assert proxy.request_lines == [f"POST {server.url}/x HTTP/1.1"]
 
 
 def refused(network: Network, url: str = "https://localhost:9/") -> CallError:
     with pytest.raises(CallError) as caught:
-        post(url, {}, b"{}", 20.0, network=network)
+        post_with_client(url, {}, b"{}", 20.0, network=network)
     return caught.value
 
 
@@ -133,7 +137,7 @@ def test_a_proxy_that_answers_502_is_tried_again() -> None:
 
 def test_a_private_authority_is_trusted_by_ca_file_alone() -> None:
     with Server([reply({})], tls=True) as server:
-        assert post(server.url, {}, b"{}", 20.0, network=Network(proxy="none", ca_file=CERTIFICATE)).status == 200
+        assert post_with_client(server.url, {}, b"{}", 20.0, network=Network(proxy="none", ca_file=CERTIFICATE)).status == 200
         answer = refused(Network(proxy="none"), server.url).answer
     assert answer.failure is Failure.TLS
     assert answer.error.endswith("if your own authority signed it, write network: {ca_file: PATH}")
@@ -142,8 +146,8 @@ def test_a_private_authority_is_trusted_by_ca_file_alone() -> None:
 def test_a_literal_private_address_is_refused_behind_a_proxy_too() -> None:
     with Proxy() as proxy:
         network = Network(proxy=Secret(proxy.url))
-        sent = delivered(webhook.send, "http://10.0.0.1/hook", MESSAGE, network=network, allow_private=False)
-    assert (sent.state, proxy.asked) == ("dead", [])
+        sent = send_message(webhook.send, "http://10.0.0.1/hook", MESSAGE, network=network, allow_private=False)
+    assert (sent.state, proxy.request_lines) == ("dead", [])
 
 
 @pytest.mark.parametrize(

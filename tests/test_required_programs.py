@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from required_programs import not_tested
+from required_programs import summarize_skipped
 
 HOME = Path(__file__).parents[1]
 
 
 def test_without_skipped_tests_the_summary_says_so() -> None:
-    assert list(not_tested([])) == ["Every program that tests need is here: none was skipped."]
+    assert list(summarize_skipped([])) == ["Every program that tests need is here: none was skipped."]
 
 
 def test_skipped_tests_are_counted_by_missing_program() -> None:
@@ -24,7 +24,7 @@ def test_skipped_tests_are_counted_by_missing_program() -> None:
         ("tests/test_power_cuts.py::b", lacks),
         ("tests/test_x.py::c[1]", "needs a user who is not root"),
     ]
-    assert list(not_tested(skipped)) == [
+    assert list(summarize_skipped(skipped)) == [
         "NOT TESTED:",
         "  needs strace (Debian: apt-get install strace): 2 tests of test_power_cuts.py",
         "  needs a user who is not root: 1 test of test_x.py",

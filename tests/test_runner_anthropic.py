@@ -10,10 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from run_async import asked as ask
-from run_async import decided as decide
+from run_async import call_agent as ask
+from run_async import call_decider as decide
 from servers import messages
-from servers.messages import message, refuses, says, text, tool
+from servers.messages import error_answer, message, text, text_answer, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
 
 from heartbeat.decision import Action, Decision
@@ -58,7 +58,7 @@ def test_the_text_blocks_are_the_answer_and_the_tokens_are_counted_by_kind() -> 
 
 
 def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         ask(RUN, at(server.url, bound=321))
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/v1/messages")
@@ -78,7 +78,7 @@ def test_the_request_id_is_kept_whether_it_succeeds_or_not() -> None:
 
 
 def test_kept_messages_come_before_the_prompt() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         ask(replace(RUN, messages=(("user", "Before?"), ("assistant", "Calm."))), at(server.url))
     assert [turn["content"] for turn in server.requests[0].json["messages"]] == ["Before?", "Calm.", "How is it?\n"]
 
@@ -118,18 +118,18 @@ def raw_message(block: str) -> Act:
     ],
 )
 def test_each_status_has_its_class(status: int, kind: str, failure: Failure, transient: bool) -> None:
-    answer = answer_to(refuses(status, kind, "model: claude-none is unknown"))
+    answer = answer_to(error_answer(status, kind, "model: claude-none is unknown"))
     assert (answer.failure, answer.transient, answer.text) == (failure, transient, "")
     assert answer.error.startswith(f"provider 'anthropic': HTTP {status}")
     assert answer.error.endswith(": model: claude-none is unknown")
 
 
 def test_the_sdk_does_not_retry_even_if_a_header_asks_for_it() -> None:
-    answer_to(refuses(503, "overloaded_error", "busy", x_should_retry="true", retry_after="0"))
+    answer_to(error_answer(503, "overloaded_error", "busy", x_should_retry="true", retry_after="0"))
 
 
 def test_a_redirect_is_not_followed() -> None:
-    with Server([says("gotcha")]) as elsewhere:
+    with Server([text_answer("gotcha")]) as elsewhere:
         answer = answer_to(reply(status=307, Location=f"{elsewhere.url}/v1/messages"))
     assert (answer.failure, elsewhere.requests) == (Failure.BAD_ANSWER, [])
     assert "redirects are not followed" in answer.error
@@ -156,7 +156,7 @@ def test_a_redirect_is_not_followed() -> None:
     ],
 )
 def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: timedelta | None) -> None:
-    assert answer_to(refuses(429, "rate_limit_error", "slow down", **headers)).retry_after == wait
+    assert answer_to(error_answer(429, "rate_limit_error", "slow down", **headers)).retry_after == wait
 
 
 @pytest.mark.parametrize(
@@ -207,16 +207,16 @@ def test_a_closed_port_is_a_connection_failure() -> None:
 
 
 def test_an_untrusted_certificate_is_rejected() -> None:
-    with Server([says("gotcha")], tls=True) as server:
+    with Server([text_answer("gotcha")], tls=True) as server:
         answer = ask(RUN, at(server.url))
     assert (answer.failure, answer.transient, server.requests) == (Failure.TLS, False, [])
     assert answer.error == "provider 'anthropic': its certificate is not trusted (self-signed certificate); " + CA
 
 
 def test_a_text_larger_than_an_answer_may_be_is_a_failure_that_cost_its_tokens() -> None:
-    answer = answer_to(says("é" * MAX_ANSWER))
+    answer = answer_to(text_answer("é" * MAX_ANSWER))
     assert (answer.failure, answer.text, answer.tokens) == (Failure.BAD_ANSWER, "", TOKENS)
-    assert answer_to(says("x" * MAX_ANSWER)).text == "x" * MAX_ANSWER
+    assert answer_to(text_answer("x" * MAX_ANSWER)).text == "x" * MAX_ANSWER
 
 
 def test_a_message_without_usage_has_no_tokens() -> None:
@@ -295,7 +295,7 @@ def profile(folder: Path, url: str) -> None:
 
 
 def test_the_environment_adds_nothing_to_a_request(hostile: Callable[[str], None]) -> None:
-    with Server([says("trap")]) as trap, Server([says("fine")]) as server:
+    with Server([text_answer("trap")]) as trap, Server([text_answer("fine")]) as server:
         hostile(trap.url)
         answer = ask(RUN, at(server.url))
     assert (answer.text, trap.connections) == ("fine", 0)
@@ -306,7 +306,7 @@ def test_the_environment_adds_nothing_to_a_request(hostile: Callable[[str], None
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_without_a_key_no_request_is_sent_whatever_the_environment_has(hostile: Callable[[str], None], key: str | None) -> None:
-    with Server([says("trap")]) as trap:
+    with Server([text_answer("trap")]) as trap:
         hostile(trap.url)
         answer = ask(RUN, at(trap.url, key))
     assert answer == Answer(failure=Failure.AUTH, error=LINE)
@@ -345,7 +345,7 @@ def test_an_invalid_address_is_a_failure_and_not_shown(url: str) -> None:
 
 
 def test_a_login_in_the_address_together_with_a_key_is_rejected() -> None:
-    with Server([says("hi")]) as server:
+    with Server([text_answer("hi")]) as server:
         answer = ask(RUN, at(server.url.replace("://", "://user:canary-pass@")))
     assert (answer.failure, server.requests) == (Failure.BAD_REQUEST, [])
     assert "canary" not in answer.error
@@ -359,7 +359,7 @@ def test_without_a_model_no_request_is_sent() -> None:
 
 def test_a_key_that_the_server_repeats_is_redacted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    answer = answer_to(refuses(401, "authentication_error", f"invalid key: {KEY} for Bearer {KEY}"))
+    answer = answer_to(error_answer(401, "authentication_error", f"invalid key: {KEY} for Bearer {KEY}"))
     assert answer.error == "provider 'anthropic': HTTP 401 Unauthorized: invalid key: *** for Bearer ***"
     assert KEY not in caplog.text
 
@@ -384,7 +384,7 @@ def test_an_error_with_a_hostile_body_is_reported_by_its_status(act: Act) -> Non
 
 
 def test_a_long_error_message_is_cut_and_stays_on_one_line() -> None:
-    answer = answer_to(refuses(400, "invalid_request_error", "no\n\x1b[31m" * 1000))
+    answer = answer_to(error_answer(400, "invalid_request_error", "no\n\x1b[31m" * 1000))
     assert len(answer.error) < 600
     assert answer.error.isprintable()
 
@@ -438,7 +438,7 @@ def test_a_broken_or_missing_decision_is_a_failure_that_cost_its_tokens(body: ob
 
 
 def test_a_decision_fails_as_an_answer_does() -> None:
-    with Server([messages.refuses(529, "overloaded_error", "busy")]) as server:
+    with Server([messages.error_answer(529, "overloaded_error", "busy")]) as server:
         decided = decide(RUN, at(server.url))
     assert isinstance(decided, Answer)
     assert (decided.failure, decided.transient) == (Failure.OVERLOADED, True)

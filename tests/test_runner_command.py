@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from run_async import waited
+from run_async import run_synchronously
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, command
 from heartbeat.runners.errors import MAX_STDERR
 from heartbeat.spec import CommandRunner
 from scheduler.model.secret import Secret
 
-ask = waited(command.call_agent)
+ask = run_synchronously(command.call_agent)
 
 RUN = AgentRequest(
     "ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), lambda: {"failures": 2, "zone": "Zürich"}

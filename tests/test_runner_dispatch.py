@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from run_async import asked, decided
+from run_async import call_agent, call_decider
 from servers import completions, gateway, messages
 from servers.scripted import Act, Server, reply
 
@@ -30,26 +30,26 @@ def model_at(kind: str, url: str) -> ModelRunner:
 
 
 def test_a_program_is_called(tmp_path: Path) -> None:
-    assert asked(run_in(tmp_path), CommandRunner(("cat",), {})).text == "How is it?"
+    assert call_agent(run_in(tmp_path), CommandRunner(("cat",), {})).text == "How is it?"
 
 
 def test_a_callable_is_called(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("def beat(run):\n    return run['prompt']\n")
-    assert asked(run_in(tmp_path), PythonRunner("agent:beat", in_process=False)).text == "How is it?"
+    assert call_agent(run_in(tmp_path), PythonRunner("agent:beat", in_process=False)).text == "How is it?"
 
 
 @pytest.mark.parametrize(
     ("kind", "act", "path"),
     [
-        ("anthropic", messages.says("hi"), "/v1/messages"),
-        ("openai", completions.says("hi"), "/chat/completions"),
-        ("http", gateway.says("hi"), "/"),
+        ("anthropic", messages.text_answer("hi"), "/v1/messages"),
+        ("openai", completions.text_answer("hi"), "/chat/completions"),
+        ("http", gateway.text_answer("hi"), "/"),
     ],
 )
 def test_models_and_gateways_are_called(tmp_path: Path, kind: str, act: Act, path: str) -> None:
     with Server([act]) as server:
         runner: Runner = HttpRunner(server.url, {}) if kind == "http" else model_at(kind, server.url)
-        assert asked(run_in(tmp_path), runner).text == "hi"
+        assert call_agent(run_in(tmp_path), runner).text == "hi"
     assert [request.path for request in server.requests] == [path]
 
 
@@ -62,7 +62,7 @@ def test_models_and_gateways_are_called(tmp_path: Path, kind: str, act: Act, pat
 )
 def test_models_of_both_kinds_decide(tmp_path: Path, kind: str, body: object) -> None:
     with Server([reply(body)]) as server:
-        made = decided(run_in(tmp_path), model_at(kind, server.url))
+        made = call_decider(run_in(tmp_path), model_at(kind, server.url))
     assert isinstance(made, Decision)
     assert made.action is Action.SKIP
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from run_async import asked as ask
-from servers.gateway import later, says, says_plainly
+from run_async import call_agent as ask
+from servers.gateway import async_answer, plain_text_answer, text_answer
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
@@ -36,7 +36,7 @@ def answer_to(act: Act, run: AgentRequest = RUN, path: str = "/hook") -> Answer:
 
 
 def test_the_run_is_posted_with_its_number_and_the_headers() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         ask(RUN, HttpRunner(Opaque(f"{server.url}/hook?a=b"), {"Authorization": Opaque("Bearer t"), "X-Plain": "yes"}))
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/hook?a=b")
@@ -62,7 +62,7 @@ def test_only_our_own_content_length_header_is_sent() -> None:
 
 
 def test_kept_messages_are_sent_along() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         ask(replace(RUN, messages=(("user", "Before?"),)), HttpRunner(server.url, {}))
     assert server.requests[0].json["messages"] == [{"role": "user", "content": "Before?"}]
 
@@ -70,20 +70,20 @@ def test_kept_messages_are_sent_along() -> None:
 @pytest.mark.parametrize(
     ("act", "answer"),
     [
-        (says("All is well."), Answer(text="All is well.")),
-        (says_plainly("All is well – 東京"), Answer(text="All is well – 東京")),
+        (text_answer("All is well."), Answer(text="All is well.")),
+        (plain_text_answer("All is well – 東京"), Answer(text="All is well – 東京")),
         (reply({"text": None}), Answer()),
         (reply({"text": "a\0b"}), Answer(text="ab")),
         (reply({"text": "hi", "error": None}), Answer(text="hi")),
         (
-            says("hi", model="big", tokens={"input": 5, "output": 6}, cost_usd=0.01),
+            text_answer("hi", model="big", tokens={"input": 5, "output": 6}, cost_usd=0.01),
             Answer(text="hi", model_used="big", tokens=Tokens(5, 6), cost_usd=0.01),
         ),
-        (says("hi", model=7, tokens="many", cost_usd="free"), Answer(text="hi")),
-        (says("hi", cost_usd=-1), Answer(text="hi")),
-        (says("hi", cost_usd=10**400), Answer(text="hi")),
-        (says("hi", cost_usd=True), Answer(text="hi")),
-        (later(), Answer(later=True)),
+        (text_answer("hi", model=7, tokens="many", cost_usd="free"), Answer(text="hi")),
+        (text_answer("hi", cost_usd=-1), Answer(text="hi")),
+        (text_answer("hi", cost_usd=10**400), Answer(text="hi")),
+        (text_answer("hi", cost_usd=True), Answer(text="hi")),
+        (async_answer(), Answer(later=True)),
         (reply({"later": True}), Answer(later=True)),
     ],
 )
@@ -109,8 +109,8 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
         ),
         (page(), Failure.BAD_ANSWER, "answered with text/html; an answer is application/json or text/plain", False),
         (reply(status=204), Failure.BAD_ANSWER, "HTTP 204 No Content", False),
-        (says("x" * (MAX_ANSWER + 1)), Failure.BAD_ANSWER, "the answer is larger than 65536 bytes", False),
-        (says_plainly("x" * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB", False),
+        (text_answer("x" * (MAX_ANSWER + 1)), Failure.BAD_ANSWER, "the answer is larger than 65536 bytes", False),
+        (plain_text_answer("x" * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB", False),
         (reply({"error": "who?"}, 401), Failure.AUTH, "HTTP 401 Unauthorized: who?", False),
         (reply({"message": "where?"}, 404), Failure.NOT_FOUND, "HTTP 404 Not Found: where?", False),
         (reply(b"boom", 500, "text/plain"), Failure.SERVER, "HTTP 500 Internal Server Error: boom", True),
@@ -134,7 +134,7 @@ def test_the_retry_after_of_a_busy_agent_is_kept() -> None:
 
 
 def test_a_redirect_is_not_followed() -> None:
-    with Server([says("gotcha")]) as elsewhere:
+    with Server([text_answer("gotcha")]) as elsewhere:
         answer = answer_to(reply(status=302, Location=elsewhere.url))
     assert (answer.failure, elsewhere.requests) == (Failure.BAD_ANSWER, [])
 
@@ -161,7 +161,7 @@ def test_a_secret_that_the_server_repeats_is_redacted(path: str, headers: dict[s
 
 @pytest.mark.parametrize("value", [f"{CANARY}\r\nX-More: 1", f"{CANARY}\n", f"{CANARY}é", f"{CANARY}\0"])
 def test_an_invalid_header_is_named_but_not_shown(value: str) -> None:
-    with Server([says("hi")]) as server:
+    with Server([text_answer("hi")]) as server:
         answer = ask(RUN, HttpRunner(server.url, {"X-Token": Opaque(value)}))
     assert (answer.failure, server.requests) == (Failure.BAD_REQUEST, [])
     assert "'x-token'" in answer.error

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from run_async import asked as ask
-from run_async import decided as decide
-from servers.completions import completion, refuses, says, tool
+from run_async import call_agent as ask
+from run_async import call_decider as decide
+from servers.completions import completion, error_answer, text_answer, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, reply, silence
 
 from heartbeat.decision import Action, Decision
@@ -33,11 +33,11 @@ def answer_to(act: Act, run: AgentRequest = RUN, key: str | None = None) -> Answ
 
 
 def test_the_first_choice_is_the_answer() -> None:
-    assert answer_to(says("All is well.")) == Answer(text="All is well.", model_used="llama-9", tokens=TOKENS)
+    assert answer_to(text_answer("All is well.")) == Answer(text="All is well.", model_used="llama-9", tokens=TOKENS)
 
 
 def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         ask(replace(RUN, messages=(("user", "Before?"), ("assistant", "Calm."))), at(server.url, bound=321))
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/v1/chat/completions")
@@ -55,19 +55,19 @@ def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
 
 @pytest.mark.parametrize(("key", "header"), [(None, None), ("", None), (KEY, f"Bearer {KEY}")])
 def test_the_key_is_optional(key: str | None, header: str | None) -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         assert ask(RUN, at(server.url, key)).text == "fine"
     assert server.requests[0].headers.get("authorization") == header
 
 
 def test_a_login_in_the_address_becomes_a_header() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         assert ask(RUN, at(server.url.replace("://", "://user:p%40ss@"))).text == "fine"
     assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
 
 
 def test_the_environment_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server([says("trap")]) as trap, Server([says("fine")]) as server:
+    with Server([text_answer("trap")]) as trap, Server([text_answer("fine")]) as server:
         for name in ("OPENAI_BASE_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, trap.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
@@ -77,7 +77,7 @@ def test_the_environment_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_with_a_single_model_needs_no_model_name() -> None:
-    with Server([says("fine")]) as server:
+    with Server([text_answer("fine")]) as server:
         ask(replace(RUN, model=None), at(server.url))
     assert "model" not in server.requests[0].json
 
@@ -85,16 +85,16 @@ def test_a_server_with_a_single_model_needs_no_model_name() -> None:
 @pytest.mark.parametrize(
     ("act", "failure", "transient"),
     [
-        (refuses(400, "bad"), Failure.BAD_REQUEST, False),
-        (refuses(401, "bad"), Failure.AUTH, False),
-        (refuses(402, "bad"), Failure.PAYMENT, False),
-        (refuses(404, "bad"), Failure.NOT_FOUND, False),
-        (refuses(413, "bad"), Failure.TOO_LARGE, False),
-        (refuses(422, "bad"), Failure.BAD_REQUEST, False),
-        (refuses(429, "bad"), Failure.RATE, True),
-        (refuses(429, "bad", "insufficient_quota"), Failure.PAYMENT, False),
-        (refuses(500, "bad"), Failure.SERVER, True),
-        (refuses(503, "bad"), Failure.OVERLOADED, True),
+        (error_answer(400, "bad"), Failure.BAD_REQUEST, False),
+        (error_answer(401, "bad"), Failure.AUTH, False),
+        (error_answer(402, "bad"), Failure.PAYMENT, False),
+        (error_answer(404, "bad"), Failure.NOT_FOUND, False),
+        (error_answer(413, "bad"), Failure.TOO_LARGE, False),
+        (error_answer(422, "bad"), Failure.BAD_REQUEST, False),
+        (error_answer(429, "bad"), Failure.RATE, True),
+        (error_answer(429, "bad", "insufficient_quota"), Failure.PAYMENT, False),
+        (error_answer(500, "bad"), Failure.SERVER, True),
+        (error_answer(503, "bad"), Failure.OVERLOADED, True),
         (reply({"error": {"message": "bad", "code": 429}}), Failure.RATE, True),
         (reply({"error": {"message": "bad", "code": "boom"}}), Failure.BAD_ANSWER, False),
         (reply({"error": "bad"}), Failure.BAD_ANSWER, False),
@@ -111,7 +111,7 @@ def test_each_error_status_has_its_class_and_its_message(act: Act, failure: Fail
 
 
 def test_retry_after_is_kept() -> None:
-    assert answer_to(refuses(429, "slow down", retry_after="31536000")).retry_after == timedelta(days=365)
+    assert answer_to(error_answer(429, "slow down", retry_after="31536000")).retry_after == timedelta(days=365)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_completion_without_usage_has_no_tokens() -> None:
 
 @pytest.mark.parametrize("said", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
 def test_a_key_that_the_server_repeats_is_redacted(said: str) -> None:
-    answer = answer_to(refuses(401, f"no such key: {said}"), key=KEY)
+    answer = answer_to(error_answer(401, f"no such key: {said}"), key=KEY)
     assert answer.error.endswith("***")
     assert said not in answer.error
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
-from servers.messages import says
+from servers.messages import text_answer
 from servers.scripted import Act, Request, Server, raw, reply, reset
 from test_daemon_models import Equipped, running
 
@@ -50,7 +50,7 @@ class Parrot(Server):
         if form == "text":
             return reply(said.encode(), int(status), "text/plain")
         if how == "200":
-            return says("HEARTBEAT_OK")
+            return text_answer("HEARTBEAT_OK")
         if how == "garbled":
             return raw(b"HTTP/1.1 " + said.encode())
         if how == "reset":
@@ -224,7 +224,7 @@ class Bird(Equipped):
             command = self._command("run", *self.options)
             self.process = subprocess.Popen(command, cwd=self.folder, env=self.environ, stderr=end, stdin=subprocess.DEVNULL)
         self.process.stderr = log.open("rb")
-        self.until(lambda: "started" in log.read_text() and (self.folder / "state" / "daemon.json").exists())
+        self.wait_until(lambda: "started" in log.read_text() and (self.folder / "state" / "daemon.json").exists())
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """The last run record of each entry."""
@@ -297,7 +297,7 @@ def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
         yield "show", shown
         yield "runs/ID", it.get(f"/api/v1/runs/{row['id']}")
     for command in ("check", "status", "runs", "doctor", "reload", "ping"):
-        done = it.do(command)
+        done = it.run_command(command)
         yield command, (done.stdout + done.stderr).encode()
     for name in it.entries():
         effective = told("-c", str(it.config), "check", "--effective", name)
@@ -317,13 +317,13 @@ def refusals(it: Bird) -> Iterator[tuple[str, bytes]]:
         yield f"json of fault {index}", told("-c", str(it.config), "check", "--format", "json")
     it.config.write_text(next(broken(good)))
     for command in ("reload", "doctor", "run"):
-        done = it.do(command)
+        done = it.run_command(command)
         assert done.returncode
         yield f"{command} of a fault", (done.stdout + done.stderr).encode()
     it.config.write_text(good)
     for line in (SECRET, f"KEY {SECRET}", f"{QUOTED}={QUOTED}"):
         (it.folder / ".env").write_text(line)
-        done = it.do("reload")
+        done = it.run_command("reload")
         assert done.returncode == 2
         yield f"reload with an env_file that holds {line}", (done.stdout + done.stderr).encode()
 
@@ -355,7 +355,7 @@ def server() -> Iterator[Parrot]:
 def test_a_secret_appears_in_no_output_and_in_no_file(tmp_path: Path, server: Parrot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", SECRET)  # for the commands that run in this process
     with running(it := Bird(tmp_path, server, "text")):
-        it.until(it.is_through)
+        it.wait_until(it.is_through)
         said = [*outside(it), *refusals(it), *kept(it)]
         kin = list(it.family())
         lent = {name for child in kin for name, value in variables(child) if leaks(value)}
@@ -368,9 +368,9 @@ def test_a_secret_appears_in_no_output_and_in_no_file(tmp_path: Path, server: Pa
 
 def test_a_secret_does_not_appear_in_a_json_log(tmp_path: Path, server: Parrot) -> None:
     with running(it := Bird(tmp_path, server, "json")):
-        it.until(it.is_through)
+        it.wait_until(it.is_through)
         it.config.write_text(next(broken(it.config.read_text())))
-        assert it.do("reload").returncode == 2
+        assert it.run_command("reload").returncode == 2
         it.stop()
     log = (tmp_path / "daemon.log").read_text()
     assert {json.loads(line)["event"] for line in log.splitlines()} >= {"run", "deliver", "breaker", "reload_refused"}
@@ -380,7 +380,7 @@ def test_a_secret_does_not_appear_in_a_json_log(tmp_path: Path, server: Parrot) 
 def test_every_recipient_got_the_secret_and_repeated_it(tmp_path: Path, server: Parrot) -> None:
     """Shows that the tests above can fail: every recipient got the secret in some encoding and repeated it in its refusal."""
     with running(it := Bird(tmp_path, server, "text")):
-        it.until(it.is_through)
+        it.wait_until(it.is_through)
         rows = it.runs()
     assert {request.path.split("/")[1] for request in server.requests} == set(HOW)
     assert all(leaks("\n".join(spellings(request)).encode()) for request in server.requests)

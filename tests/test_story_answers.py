@@ -23,13 +23,13 @@ from scheduler.engine.pending_runs import CancelRun, ReportResult
 KEY = "sk-test-0123456789"
 
 
-def http(url: str, beat: str = "", more: str = "") -> str:
+def http_agent(url: str, beat: str = "", more: str = "") -> str:
     """An agent behind a URL with an interval of three hours."""
     words = f'interval: 3h, stagger: 0s, checklist: "- look\\n", deliver: log{beat}'
     return f'agents:\n  ops:\n    runner: {{kind: http, url: "{url}"}}\n    heartbeat: {{{words}}}\n{more}'
 
 
-def modelled(url: str, kind: str) -> str:
+def model_agent(url: str, kind: str) -> str:
     return f"""
 providers: {{p: {{kind: {kind}, api_key: "${{KEY}}", base_url: "{url}"}}}}
 prices: {{m: {{input: 1.0, output: 5.0}}}}
@@ -41,11 +41,11 @@ agents:
 """
 
 
-def words(world: World) -> list[str]:
+def delivered_texts(world: World) -> list[str]:
     return [text for _, _, text in world.delivered]
 
 
-def kept(world: World, column: str) -> Any:
+def column_values(world: World, column: str) -> Any:
     return world.store.connection.execute(f"select {column} from entry").fetchone()[0]
 
 
@@ -62,10 +62,10 @@ def kept(world: World, column: str) -> Any:
 )
 def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(make_world: MakeWorld, kind: str, act: Any) -> None:
     with Server([act]) as server:
-        world = make_world(modelled(server.url, kind), environ={"KEY": KEY})
+        world = make_world(model_agent(server.url, kind), environ={"KEY": KEY})
         page = Page(world)
         world.run(minutes=1)
-    assert words(world) == [f"Two things: the disk\n\n{CUT_NOTE}"]
+    assert delivered_texts(world) == [f"Two things: the disk\n\n{CUT_NOTE}"]
     row = world.records()[0]
     assert (row["outcome"], row["truncated"], row["text"]) == ("alert", True, "Two things: the disk")
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
@@ -73,19 +73,19 @@ def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(make_world: Make
 
 def test_a_complete_answer_is_not_called_truncated(make_world: MakeWorld) -> None:
     with Server([reply(message(text("All of it.")))]) as server:
-        world = make_world(modelled(server.url, "anthropic"), environ={"KEY": KEY})
+        world = make_world(model_agent(server.url, "anthropic"), environ={"KEY": KEY})
         page = Page(world)
         world.run(minutes=1)
-    assert words(world) == ["All of it."]
+    assert delivered_texts(world) == ["All of it."]
     assert world.records()[0]["truncated"] is False
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 0}
 
 
 def test_an_http_agent_can_report_that_its_text_was_truncated(make_world: MakeWorld) -> None:
-    with Server([gateway.says("The disk is", truncated=True)]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.text_answer("The disk is", truncated=True)]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
-    assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
+    assert delivered_texts(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
 @pytest.mark.parametrize("more", ['"truncated": true', '"stop_reason": "max_tokens"', '"finish_reason": "length"'])
@@ -93,30 +93,32 @@ def test_a_program_can_report_that_its_text_was_truncated(make_world: MakeWorld,
     world = make_world(agent())
     world.scripts["ops"] = lambda call: f'{{"result": "The disk is", {more}}}'
     world.run(minutes=1)
-    assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
+    assert delivered_texts(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
 def test_a_truncated_answer_that_begins_with_heartbeat_ok_is_not_suppressed(make_world: MakeWorld) -> None:
-    with Server([gateway.says("HEARTBEAT_OK but", truncated=True)]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.text_answer("HEARTBEAT_OK but", truncated=True)]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
-    assert words(world) == [f"but\n\n{CUT_NOTE}"]
+    assert delivered_texts(world) == [f"but\n\n{CUT_NOTE}"]
 
 
 def test_a_later_result_can_be_truncated_too(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
         world.request(ReportResult(world.records()[0]["id"], "The disk is", None, truncated=True))
         world.run(minutes=1)
-    assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
+    assert delivered_texts(world) == [f"The disk is\n\n{CUT_NOTE}"]
     assert [row["truncated"] for row in world.records()] == [False, True]
 
 
 def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(make_world: MakeWorld) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T09:00", prompt: "What now?", agent: ops, wake_heartbeat: ops}\n'
-    with Server([gateway.says("HEARTBEAT_OK"), gateway.says("<think>hm</think>Half of", truncated=True)] * 2) as server:
-        world = make_world(http(server.url, more=job))
+    with Server(
+        [gateway.text_answer("HEARTBEAT_OK"), gateway.text_answer("<think>hm</think>Half of", truncated=True)] * 2
+    ) as server:
+        world = make_world(http_agent(server.url, more=job))
         world.run(hours=2)
         asked = server.requests[2].json["prompt"]
     assert CUT_NOTE in asked
@@ -125,9 +127,9 @@ def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(make_world: M
 
 
 def test_the_session_of_an_agent_contains_its_truncated_alert(make_world: MakeWorld) -> None:
-    cut = gateway.says("<think>hm</think>Half of", truncated=True)
-    with Server([cut, gateway.says("HEARTBEAT_OK")]) as server:
-        world = make_world(http(server.url, beat=", isolated_session: false"))
+    cut = gateway.text_answer("<think>hm</think>Half of", truncated=True)
+    with Server([cut, gateway.text_answer("HEARTBEAT_OK")]) as server:
+        world = make_world(http_agent(server.url, beat=", isolated_session: false"))
         world.run(hours=4)
         messages = server.requests[1].json["messages"]
     assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_NOTE}"}
@@ -141,7 +143,7 @@ def test_reasoning_is_neither_classified_nor_sent_but_recorded(make_world: MakeW
     answers = iter(["<think>\nFAILED? No.\n</think>\n\nHEARTBEAT_OK", "<think>hm</think>The disk is full."])
     world.scripts["ops"] = lambda call: next(answers)
     world.run(minutes=31)
-    assert words(world) == ["The disk is full."]
+    assert delivered_texts(world) == ["The disk is full."]
     assert [(row["suppression"], row["text"].partition("</think>")[1]) for row in world.records()] == [
         ("heartbeat_ok", "</think>"),
         (None, "</think>"),
@@ -152,12 +154,14 @@ def test_reasoning_is_sent_if_the_config_says_so(make_world: MakeWorld) -> None:
     world = make_world(agent(strip_reasoning="false"))
     world.scripts["ops"] = lambda call: "<think>hm</think>HEARTBEAT_OK and the disk is full"
     world.run(minutes=1)
-    assert words(world) == ["<think>hm</think>HEARTBEAT_OK and the disk is full"]
+    assert delivered_texts(world) == ["<think>hm</think>HEARTBEAT_OK and the disk is full"]
 
 
 def test_an_answer_with_only_reasoning_is_empty_and_one_truncated_within_it_fails(make_world: MakeWorld) -> None:
-    with Server([gateway.says("<think>hm</think>\n"), gateway.says("<think>hm, the disk", truncated=True)]) as server:
-        world = make_world(http(server.url))
+    with Server(
+        [gateway.text_answer("<think>hm</think>\n"), gateway.text_answer("<think>hm, the disk", truncated=True)]
+    ) as server:
+        world = make_world(http_agent(server.url))
         page = Page(world)
         world.run(hours=4)
     assert world.history() == ["03-02 08:00 interval ok empty", "03-02 11:00 interval failed bad_answer"]
@@ -167,64 +171,64 @@ def test_an_answer_with_only_reasoning_is_empty_and_one_truncated_within_it_fail
 
 def test_a_jobs_answer_is_delivered_without_its_reasoning(make_world: MakeWorld) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T09:00", prompt: "What now?", agent: ops, deliver: log}\n'
-    with Server([gateway.says("HEARTBEAT_OK"), gateway.says("<think>hm</think>\nNothing.")]) as server:
-        world = make_world(http(server.url, more=job))
+    with Server([gateway.text_answer("HEARTBEAT_OK"), gateway.text_answer("<think>hm</think>\nNothing.")]) as server:
+        world = make_world(http_agent(server.url, more=job))
         world.run(hours=2)
-    assert words(world) == ["Nothing."]
+    assert delivered_texts(world) == ["Nothing."]
 
 
 # --- results that come later or never ---------------------------------------------------------------------------------
 
 
 def test_a_result_that_does_not_come_in_time_is_a_failed_run(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=59)
         assert world.history() == ["03-02 08:00 interval async"]
-        assert (kept(world, "failures"), kept(world, "last_success_at")) == (0, None)
+        assert (column_values(world, "failures"), column_values(world, "last_success_at")) == (0, None)
         world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result failed no_result"]
     failed = world.records()[1]
     assert failed["finished_at"] == "2026-03-02T09:00:00Z"
     assert "09:00:00 UTC" in failed["error"]
-    assert (kept(world, "failures"), kept(world, "last_success_at")) == (1, None)
+    assert (column_values(world, "failures"), column_values(world, "last_success_at")) == (1, None)
 
 
 def test_a_result_in_time_ends_the_run(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=50)
         world.request(ReportResult(world.records()[0]["id"], "HEARTBEAT_OK", None))
         world.run(minutes=100)
     assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result ok heartbeat_ok"]
-    assert kept(world, "failures") == 0
+    assert column_values(world, "failures") == 0
 
 
 def test_a_result_after_the_deadline_is_refused_with_the_reason(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url, beat=", async_timeout: 10m"))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, beat=", async_timeout: 10m"))
         world.run(minutes=11)
         with pytest.raises(Refused, match="was given up: no result was reported within its async_timeout") as refused:
             world.request(ReportResult(world.records()[0]["id"], "ALERT: late", None))
         assert refused.value.code == "too_late"
         with pytest.raises(Refused, match="has already ended"):
             world.request(CancelRun(world.records()[0]["id"]))
-    assert words(world) == []
+    assert delivered_texts(world) == []
 
 
 def test_an_agent_that_never_reports_causes_a_notification_after_two_runs(make_world: MakeWorld) -> None:
-    with Server([gateway.later()] * 3) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()] * 3) as server:
+        world = make_world(http_agent(server.url))
         world.run(hours=5)
-    [notice] = words(world)
+    [notice] = delivered_texts(world)
     assert notice.startswith("Agent ops failed 2 times in a row")
     assert "no_result" in notice
 
 
 def test_a_job_without_a_result_wakes_its_agent_with_a_failure(make_world: MakeWorld) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T08:30", prompt: "What now?", agent: ops, async_timeout: 10m, wake_heartbeat: ops, wake_on: failure}\n'
-    with Server([gateway.says("HEARTBEAT_OK"), gateway.later(), gateway.says("HEARTBEAT_OK")]) as server:
-        world = make_world(http(server.url, more=job))
+    with Server([gateway.text_answer("HEARTBEAT_OK"), gateway.async_answer(), gateway.text_answer("HEARTBEAT_OK")]) as server:
+        world = make_world(http_agent(server.url, more=job))
         world.run(hours=1)
     assert world.history()[1:] == [
         "03-02 08:30 at async",
@@ -234,8 +238,8 @@ def test_a_job_without_a_result_wakes_its_agent_with_a_failure(make_world: MakeW
 
 
 def test_a_pending_result_is_given_up_even_if_its_agent_was_removed(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
         world.reload("agents: {other: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, deliver: log}}}\n")
         world.run(hours=2)
@@ -243,8 +247,8 @@ def test_a_pending_result_is_given_up_even_if_its_agent_was_removed(make_world: 
 
 
 def test_after_a_stop_a_result_is_accepted_for_five_more_minutes(make_world: MakeWorld) -> None:
-    with Server([gateway.later()] * 2) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()] * 2) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
         world.downtime(hours=2)
         world.run(minutes=4)
@@ -255,18 +259,18 @@ def test_after_a_stop_a_result_is_accepted_for_five_more_minutes(make_world: Mak
 
 
 def test_a_run_with_a_pending_result_is_not_deleted_from_the_history(make_world: MakeWorld) -> None:
-    with Server([gateway.later(), gateway.says("HEARTBEAT_OK")]) as server:
-        beat = http(server.url, beat=", async_timeout: 24h").replace("interval: 3h", "interval: 5m")
+    with Server([gateway.async_answer(), gateway.text_answer("HEARTBEAT_OK")]) as server:
+        beat = http_agent(server.url, beat=", async_timeout: 24h").replace("interval: 3h", "interval: 5m")
         world = make_world(beat + "history: {runs: 1, keep: 1h}\n")
         world.run(hours=3)
         world.request(ReportResult(server.requests[0].json["run"], "The disk is full.", None))
         world.run(minutes=1)
-    assert words(world) == ["The disk is full."]
+    assert delivered_texts(world) == ["The disk is full."]
 
 
 def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_result(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url).replace("interval: 3h", "interval: 5d"))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url).replace("interval: 3h", "interval: 5d"))
         world.run(minutes=1)
         world.clock.now -= timedelta(days=100)
         world.run(hours=25)
@@ -274,8 +278,8 @@ def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_result(make_worl
 
 
 def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
         world.request(CancelRun(world.records()[0]["id"]))
         world.run(hours=2)
@@ -283,8 +287,8 @@ def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> No
 
 
 def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = make_world(http(server.url))
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
         world.run(minutes=1)
         world.stop()
         _downgrade_to_first_version(world)
@@ -294,7 +298,7 @@ def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(ma
         assert world.records()[0]["result_due_at"] == "2026-03-03T08:00:00Z"
         world.request(ReportResult(run_id, "The disk is full.", None))
         world.run(minutes=1)
-    assert words(world)[0] == "The disk is full."
+    assert delivered_texts(world)[0] == "The disk is full."
 
 
 def _downgrade_to_first_version(world: World) -> None:

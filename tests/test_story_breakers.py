@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from servers.messages import Models, message, refuses, says, text
+from servers.messages import Models, error_answer, message, text, text_answer
 from servers.scripted import Act, Request, Server, hang_up, reply
 from test_metrics import Page
 from world import MakeWorld, World
@@ -20,9 +20,9 @@ from scheduler.model.outcome import Kind
 from scheduler.system import lanes
 
 KEY = "sk-ant-canary-0123456789"
-OK = says("HEARTBEAT_OK")
-NO_KEY = refuses(401, "authentication_error", "invalid x-api-key")
-FORBIDDEN = refuses(403, "permission_error", "this key may not use that model")
+OK = text_answer("HEARTBEAT_OK")
+NO_KEY = error_answer(401, "authentication_error", "invalid x-api-key")
+FORBIDDEN = error_answer(403, "permission_error", "this key may not use that model")
 
 
 def fleet(url: str, *names: str, **beats: str) -> str:
@@ -49,7 +49,7 @@ def by_model(**answers: Act) -> Callable[[Request], Act]:
     return lambda request: answers.get(str(request.json["model"]).replace("-", "_"), OK)
 
 
-def ends(world: World, name: str) -> Counter[str]:
+def count_outcomes(world: World, name: str) -> Counter[str]:
     """How often each reason or outcome was recorded for an agent."""
     return Counter(str(row["reason"] or row["outcome"]) for row in world.records(name))
 
@@ -60,10 +60,10 @@ LATER = {name: f"stagger: {5 * place}m" for place, name in enumerate(FIVE) if pl
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_refused_model_does_not_affect_other_models_of_its_provider(make_world: MakeWorld, status: int) -> None:
-    with Models(by_model(forbidden=refuses(status, "permission_error", "no"))) as server:
+    with Models(by_model(forbidden=error_answer(status, "permission_error", "no"))) as server:
         world = make_world(fleet(server.url, *FIVE, model_a="forbidden", **LATER), environ={"KEY": KEY})
         world.run(hours=24)
-    assert [ends(world, name) for name in FIVE[1:]] == [Counter(ok=48)] * 4
+    assert [count_outcomes(world, name) for name in FIVE[1:]] == [Counter(ok=48)] * 4
     assert server.models().count("forbidden") == 49
 
 
@@ -82,10 +82,10 @@ def test_a_refused_model_is_probed_once_in_half_an_hour(make_world: MakeWorld) -
 def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(
     make_world: MakeWorld, status: int, reason: str
 ) -> None:
-    with Models(lambda request: refuses(status, "authentication_error", "no")) as server:
+    with Models(lambda request: error_answer(status, "authentication_error", "no")) as server:
         world = make_world(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
         world.run(minutes=29)
-    assert (ends(world, "a"), ends(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
+    assert (count_outcomes(world, "a"), count_outcomes(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
 
 
 def test_agents_take_turns_at_making_the_probe(make_world: MakeWorld) -> None:
@@ -100,7 +100,7 @@ def test_the_only_agent_of_a_provider_makes_every_probe(make_world: MakeWorld) -
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", "far", far="interval: 1d"), environ={"KEY": KEY})
         world.run(hours=3, minutes=10)
-    assert ends(world, "a")["auth"] == 7
+    assert count_outcomes(world, "a")["auth"] == 7
 
 
 def test_an_agent_that_skips_its_probes_does_not_block_the_probes_of_others(make_world: MakeWorld, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_agent_that_skips_its_probes_does_not_block_the_probes_of_others(make
         world = make_world(fleet(server.url, "a", "idle", idle="interval: 10m, checklist: HEARTBEAT.md"), environ={"KEY": KEY})
         world.write("idle/HEARTBEAT.md", "")
         world.run(hours=3, minutes=10)
-    assert ends(world, "a")["auth"] == 7
+    assert count_outcomes(world, "a")["auth"] == 7
 
 
 def test_an_agent_whose_probe_failed_waits_for_the_probe_of_the_next_agent(make_world: MakeWorld) -> None:
@@ -134,7 +134,7 @@ def test_a_reload_lets_an_agent_whose_probe_failed_probe_again(make_world: MakeW
 
 
 def test_a_probe_that_fails_for_another_reason_passes_the_next_probe_to_the_next_agent(make_world: MakeWorld) -> None:
-    script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
+    script = [NO_KEY, error_answer(529, "overloaded_error", "busy"), OK]
     with Server(script) as server:
         world = make_world(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
         world.run(minutes=45)
@@ -144,7 +144,7 @@ def test_a_probe_that_fails_for_another_reason_passes_the_next_probe_to_the_next
 
 
 def test_the_second_agent_without_slots_probes_if_the_probe_of_the_first_is_inconclusive(make_world: MakeWorld) -> None:
-    script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
+    script = [NO_KEY, error_answer(529, "overloaded_error", "busy"), OK]
     names = ("a", "b", "c")
     with Server(script) as server:
         world = make_world(fleet(server.url, *names, **dict.fromkeys(names, "interval: none")), environ={"KEY": KEY})
@@ -160,7 +160,7 @@ def test_a_useless_answer_still_closes_the_breaker(make_world: MakeWorld) -> Non
     with Server([NO_KEY, reply(message(text("No."), stop_reason="refusal")), OK]) as server:
         world = make_world(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
         world.run(minutes=45)
-    assert ends(world, "a") + ends(world, "b") == Counter(auth=1, breaker_open=5, bad_answer=1, ok=3)
+    assert count_outcomes(world, "a") + count_outcomes(world, "b") == Counter(auth=1, breaker_open=5, bad_answer=1, ok=3)
 
 
 def test_a_success_of_another_model_does_not_close_the_breaker_of_the_refused_one(make_world: MakeWorld) -> None:
@@ -177,7 +177,7 @@ def test_a_job_with_another_model_is_not_affected_by_the_breaker(make_world: Mak
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", model_a="forbidden") + cron, environ={"KEY": KEY})
         world.run(minutes=95)
-    assert ends(world, "digest") == Counter(ok=3)
+    assert count_outcomes(world, "digest") == Counter(ok=3)
 
 
 def test_a_refused_decision_model_affects_only_the_agents_that_use_it(make_world: MakeWorld) -> None:
@@ -185,7 +185,7 @@ def test_a_refused_decision_model_affects_only_the_agents_that_use_it(make_world
         yaml = fleet(server.url, "a", "b", a="interval: 10m, decide: {model: forbidden}", b="interval: 10m")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=25)
-    assert (ends(world, "a"), ends(world, "b")) == (Counter(auth=1, breaker_open=2), Counter(ok=3))
+    assert (count_outcomes(world, "a"), count_outcomes(world, "b")) == (Counter(auth=1, breaker_open=2), Counter(ok=3))
 
 
 def test_breakers_survive_a_restart_and_are_probed_immediately_after_it(make_world: MakeWorld) -> None:
@@ -210,7 +210,7 @@ def test_a_failed_connection_opens_no_breaker(make_world: MakeWorld) -> None:
     with Server([hang_up()]) as server:
         world = make_world(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
         world.run(minutes=25)
-    assert ends(world, "a") == Counter(connect=3)
+    assert count_outcomes(world, "a") == Counter(connect=3)
 
 
 # --- what records, status, explain and metrics show -------------------------------------------------------------------

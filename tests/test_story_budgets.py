@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers import completions
 from servers.scripted import Act, Server, hang_up, reply
-from test_story_explain import asked as asked_of
+from test_story_explain import explained_entry
 from world import AgentCall, Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
@@ -21,14 +21,14 @@ from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
 
 
-def tool(budget: str, **heartbeat: str) -> str:
+def program_agent(budget: str, **heartbeat: str) -> str:
     """An agent that is a program, whose cost is only known from its reports."""
     words = {"interval": "1h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "budget": budget} | heartbeat
     beat = ", ".join(f"{key}: {value}" for key, value in words.items())
     return f"agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{{beat}}}}}}}\n"
 
 
-def model(url: str, budget: str, **heartbeat: str) -> str:
+def model_agent(url: str, budget: str, **heartbeat: str) -> str:
     """An agent that calls a model: at most 3,000 input and 500 output tokens, together 0.011 USD."""
     words = {"interval": "1h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "budget": budget} | heartbeat
     beat = ", ".join(f"{key}: {value}" for key, value in words.items())
@@ -40,55 +40,57 @@ agents: {{ops: {{runner: {{kind: openai, provider: local}}, model: big, heartbea
 """
 
 
-def says(cost: float) -> Callable[[AgentCall], str]:
+def cost_report(cost: float) -> Callable[[AgentCall], str]:
     return lambda call: json.dumps({"result": "HEARTBEAT_OK", "total_cost_usd": cost})
 
 
-def ends(world: World) -> list[str]:
+def outcomes(world: World) -> list[str]:
     """The outcome and reason of each run record."""
     return [" ".join(line.split(" ")[3:]).replace(" heartbeat_ok", "") for line in world.history()]
 
 
-def usd(world: World, key: str = "usd_per_day") -> float:
+def used_today(world: World, key: str = "usd_per_day") -> float:
     """Today's usage as status reports it."""
     return read_status(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
 
 
 def test_a_call_that_ended_before_it_began_costs_nothing(make_world: MakeWorld) -> None:
-    world = make_world(tool("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda call: NeverBegun()})
+    world = make_world(program_agent("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda call: NeverBegun()})
     world.run(minutes=1)
     assert (world.history(), world.records()[0]["error"]) == (
         ["03-02 08:00 interval failed exit"],
         "was cancelled before it started",
     )
-    assert usd(world) == 0
+    assert used_today(world) == 0
 
 
 def test_a_daily_budget_starts_again_on_the_next_day(make_world: MakeWorld) -> None:
-    world = make_world(tool("{usd_per_day: 0.10, usd_per_run: 0.03}"), start="2026-03-02 20:00", scripts={"ops": says(0.03)})
+    world = make_world(
+        program_agent("{usd_per_day: 0.10, usd_per_run: 0.03}"), start="2026-03-02 20:00", scripts={"ops": cost_report(0.03)}
+    )
     world.run(hours=6, minutes=1)
-    assert ends(world) == ["ok", "ok", "ok", "skipped budget", "ok", "ok", "ok"]
+    assert outcomes(world) == ["ok", "ok", "ok", "skipped budget", "ok", "ok", "ok"]
 
 
 def test_a_budget_day_is_a_day_in_the_agents_time_zone(make_world: MakeWorld) -> None:
-    yaml = tool("{runs_per_day: 1}", timezone="Asia/Ho_Chi_Minh")  # UTC+7
+    yaml = program_agent("{runs_per_day: 1}", timezone="Asia/Ho_Chi_Minh")  # UTC+7
     world = make_world(yaml, start="2026-03-02 15:00")
     world.run(hours=3, minutes=1)
-    assert ends(world) == ["ok", "skipped budget", "ok", "skipped budget"]
+    assert outcomes(world) == ["ok", "skipped budget", "ok", "skipped budget"]
 
 
 def test_reported_usage_replaces_the_reservation(make_world: MakeWorld) -> None:
-    world = make_world(tool("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": says(0.01)})
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": cost_report(0.01)})
     world.run(hours=9, minutes=1)
-    assert ends(world) == ["ok"] * 6 + ["skipped budget"] * 4  # 6 cents are charged, so 5 more exceed the budget
-    assert usd(world) == pytest.approx(0.06)
+    assert outcomes(world) == ["ok"] * 6 + ["skipped budget"] * 4  # 6 cents are charged, so 5 more exceed the budget
+    assert used_today(world) == pytest.approx(0.06)
     assert world.records()[0]["charged"] == {"usd": 0.01, "tokens": 0}
 
 
 def test_unreported_usage_is_charged_at_its_maximum_and_recorded(make_world: MakeWorld) -> None:
-    world = make_world(tool("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": lambda call: "HEARTBEAT_OK"})
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": lambda call: "HEARTBEAT_OK"})
     world.run(hours=2, minutes=1)
-    assert ends(world) == ["ok", "ok", "skipped budget"]
+    assert outcomes(world) == ["ok", "ok", "skipped budget"]
     assert [(row["cost_usd"], row["charged"]) for row in world.records()] == [
         (None, {"usd": 0.05, "tokens": 0}), (None, {"usd": 0.05, "tokens": 0}), (None, None)
     ]  # fmt: skip
@@ -108,26 +110,26 @@ def test_unreported_usage_is_charged_at_its_maximum_and_recorded(make_world: Mak
 )
 def test_an_implausible_usage_of_a_model_is_charged_at_its_maximum(make_world: MakeWorld, usage: Any) -> None:
     with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))]) as server:
-        world = make_world(model(server.url, "{usd_per_day: 1}"))
+        world = make_world(model_agent(server.url, "{usd_per_day: 1}"))
         world.run(minutes=1)
     assert world.records()[0]["charged"] == {"usd": 0.011, "tokens": 3500}
 
 
 def test_a_plausible_usage_is_charged_as_reported(make_world: MakeWorld) -> None:
-    with Server([completions.says("HEARTBEAT_OK")]) as server:
-        world = make_world(model(server.url, "{usd_per_day: 1, tokens_per_day: 10k}"))
+    with Server([completions.text_answer("HEARTBEAT_OK")]) as server:
+        world = make_world(model_agent(server.url, "{usd_per_day: 1, tokens_per_day: 10k}"))
         world.run(minutes=1)
     assert world.records()[0]["charged"] == {"usd": pytest.approx((127 * 2 + 30 * 10) / 1e6, abs=2e-6), "tokens": 157}
-    assert usd(world, "tokens_per_day") == 157
+    assert used_today(world, "tokens_per_day") == 157
 
 
 def test_an_impossible_usage_does_not_stop_the_agent(make_world: MakeWorld) -> None:
     usage = {"prompt_tokens": 10**9, "completion_tokens": 10**9}
     with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))] * 5) as server:
-        dear = model(server.url, "{runs_per_day: 9}").replace("input: 2.0, output: 10.0", "input: 1000000, output: 1000000")
+        dear = model_agent(server.url, "{runs_per_day: 9}").replace("input: 2.0, output: 10.0", "input: 1000000, output: 1000000")
         world = make_world(dear)
         world.run(hours=4, minutes=1)
-    assert ends(world) == ["ok"] * 5
+    assert outcomes(world) == ["ok"] * 5
     assert [(row["cost_usd"], row["charged"]["usd"]) for row in world.records()] == [(None, 3500.0)] * 5
 
 
@@ -135,9 +137,9 @@ def test_an_impossible_usage_does_not_stop_the_agent(make_world: MakeWorld) -> N
 def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(make_world: MakeWorld, cost: float) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
     with Server([reply(said)]) as server:
-        yaml = model(server.url, "{usd_per_day: 1, usd_per_run: 0.05}", decide="{model: big, provider: local}")
+        yaml = model_agent(server.url, "{usd_per_day: 1, usd_per_run: 0.05}", decide="{model: big, provider: local}")
         yaml = yaml.replace("{kind: openai, provider: local}, model: big", "{kind: command, argv: [agent]}")
-        world = make_world(yaml, scripts={"ops": says(cost)})
+        world = make_world(yaml, scripts={"ops": cost_report(cost)})
         world.run(minutes=1)
     decided = (127 * 2 + 30 * 10) / 1e6
     assert world.records()[0]["charged"]["usd"] == pytest.approx(decided + cost, abs=2e-6)
@@ -145,37 +147,39 @@ def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(mak
 
 def test_a_program_that_cannot_be_started_costs_nothing(make_world: MakeWorld) -> None:
     missing = ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem="no such file: agent", ended_by=None)
-    world = make_world(tool("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda call: missing})
+    world = make_world(
+        program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda call: missing}
+    )
     world.run(hours=3, minutes=1)
-    assert ends(world) == ["failed exit"] * 4
-    assert usd(world) == 0.0
+    assert outcomes(world) == ["failed exit"] * 4
+    assert used_today(world) == 0.0
 
 
 @pytest.mark.parametrize(("said", "charged"), [(0.001, 0.05), (0.06, 0.06)])
 def test_an_async_answer_is_charged_at_least_its_maximum(make_world: MakeWorld, said: float, charged: float) -> None:
     with Server([reply({"later": True, "cost_usd": said})]) as server:
-        yaml = tool("{usd_per_day: 1, usd_per_run: 0.05}").replace(
+        yaml = program_agent("{usd_per_day: 1, usd_per_run: 0.05}").replace(
             "kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'
         )
         world = make_world(yaml)
         world.run(minutes=1)
-    assert ends(world) == ["async"]
+    assert outcomes(world) == ["async"]
     assert world.records()[0]["charged"]["usd"] == charged
 
 
 @pytest.mark.parametrize(
     ("act", "charged"),
     [
-        (completions.refuses(429, "slow down"), 0.0),
-        (completions.refuses(401, "who are you"), 0.0),
-        (completions.refuses(503, "too much to do"), 0.0),
-        (completions.refuses(500, "broken"), 0.011),
+        (completions.error_answer(429, "slow down"), 0.0),
+        (completions.error_answer(401, "who are you"), 0.0),
+        (completions.error_answer(503, "too much to do"), 0.0),
+        (completions.error_answer(500, "broken"), 0.011),
         (hang_up(), 0.011),
     ],
 )
 def test_a_refused_request_costs_nothing_and_a_failed_one_its_maximum(make_world: MakeWorld, act: Act, charged: float) -> None:
     with Server([act]) as server:
-        world = make_world(model(server.url, "{usd_per_day: 1}", retries="0"))
+        world = make_world(model_agent(server.url, "{usd_per_day: 1}", retries="0"))
         world.run(minutes=1)
     assert world.records()[0]["charged"]["usd"] == charged
 
@@ -183,14 +187,14 @@ def test_a_refused_request_costs_nothing_and_a_failed_one_its_maximum(make_world
 def test_an_unreachable_provider_costs_nothing(make_world: MakeWorld) -> None:
     with Server([]) as server:
         gone = server.url
-    world = make_world(model(gone, "{usd_per_day: 1}", retries="0"))
+    world = make_world(model_agent(gone, "{usd_per_day: 1}", retries="0"))
     world.run(minutes=1)
     assert (world.records()[0]["reason"], world.records()[0]["charged"]["usd"]) == ("connect", 0.0)
 
 
 def test_a_provider_with_an_untrusted_certificate_costs_nothing(make_world: MakeWorld) -> None:
     with Server([], tls=True) as server:
-        world = make_world(model(server.url, "{usd_per_day: 1}", retries="0"))
+        world = make_world(model_agent(server.url, "{usd_per_day: 1}", retries="0"))
         world.run(minutes=1)
     assert (world.records()[0]["reason"], world.records()[0]["charged"]["usd"]) == ("tls", 0.0)
 
@@ -198,63 +202,65 @@ def test_a_provider_with_an_untrusted_certificate_costs_nothing(make_world: Make
 def test_the_reservation_includes_the_decision(make_world: MakeWorld) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})], usage=None)
     with Server([reply(said)]) as server:
-        world = make_world(model(server.url, "{usd_per_day: 0.03}", decide="{model: big}"))
+        world = make_world(model_agent(server.url, "{usd_per_day: 0.03}", decide="{model: big}"))
         world.run(hours=1, minutes=1)
-    assert ends(world) == ["ok decided_skip", "skipped budget"]
+    assert outcomes(world) == ["ok decided_skip", "skipped budget"]
     assert world.records()[0]["charged"] == {"usd": 0.022, "tokens": 7000}
 
 
 def test_tasks_that_would_exceed_the_reservation_are_not_sent(make_world: MakeWorld) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look " * 600})])
     with Server([reply(said)]) as server:
-        world = make_world(model(server.url, "{usd_per_day: 1}", decide="{model: big}"))
+        world = make_world(model_agent(server.url, "{usd_per_day: 1}", decide="{model: big}"))
         world.run(minutes=1)
         assert len(server.requests) == 1
-    assert ends(world) == ["failed too_large"]
+    assert outcomes(world) == ["failed too_large"]
 
 
 def test_under_a_budget_a_prompt_is_measured_at_one_token_per_byte(make_world: MakeWorld) -> None:
-    with Server([completions.says("HEARTBEAT_OK")]) as server:
-        world = make_world(model(server.url, "{usd_per_day: 1}"))
+    with Server([completions.text_answer("HEARTBEAT_OK")]) as server:
+        world = make_world(model_agent(server.url, "{usd_per_day: 1}"))
         world.wake("ops", "ä" * 1200)  # estimated at 1,200 tokens, but 2,400 bytes
         world.run(minutes=1)
-        world.reload(model(server.url, "unlimited"))
+        world.reload(model_agent(server.url, "unlimited"))
         world.run(minutes=1)
         world.wake("ops", "now")
         world.run(minutes=1)
-    assert ends(world)[0] == "skipped prompt_too_large"
-    assert ends(world)[-1] == "ok"
+    assert outcomes(world)[0] == "skipped prompt_too_large"
+    assert outcomes(world)[-1] == "ok"
     assert world.records()[0]["charged"] == {"usd": 0.0, "tokens": 0}
 
 
 def test_a_skipped_run_does_not_count_against_the_budget(make_world: MakeWorld) -> None:
-    world = make_world(tool("{usd_per_day: 0.03, usd_per_run: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
+    world = make_world(program_agent("{usd_per_day: 0.03, usd_per_run: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
     world.run(hours=2, minutes=1)
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(hours=2)
-    assert ends(world) == ["skipped checklist_missing"] * 3 + ["ok", "skipped budget"]
+    assert outcomes(world) == ["skipped checklist_missing"] * 3 + ["ok", "skipped budget"]
 
 
 def test_an_empty_checklist_is_reported_before_a_used_up_budget(make_world: MakeWorld) -> None:
-    world = make_world(tool("{runs_per_day: 1}", checklist="HEARTBEAT.md"))
+    world = make_world(program_agent("{runs_per_day: 1}", checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(minutes=1)
     world.write("ops/HEARTBEAT.md", "\n")
     world.run(hours=1)
-    assert ends(world) == ["ok", "skipped checklist_empty"]
+    assert outcomes(world) == ["ok", "skipped checklist_empty"]
 
 
 def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_allows_no_more(make_world: MakeWorld) -> None:
-    world = make_world(tool("{usd_per_day: 0.07, usd_per_run: 0.03}", retries="5"), scripts={"ops": lambda call: 1})
+    world = make_world(program_agent("{usd_per_day: 0.07, usd_per_run: 0.03}", retries="5"), scripts={"ops": lambda call: 1})
     world.run(hours=1, minutes=1)
     assert len(world.calls) == 2
-    assert ends(world) == ["failed exit", "skipped budget"]
+    assert outcomes(world) == ["failed exit", "skipped budget"]
     assert "its budget does not allow another attempt" in world.records()[0]["error"]
     assert world.records()[0]["charged"]["usd"] == 0.06
 
 
 def test_a_retry_does_not_exceed_the_shared_budget(make_world: MakeWorld) -> None:
-    yaml = "limits: {budget: {runs_per_day: 9, usd_per_day: 0.07}}\n" + tool("{usd_per_run: 0.03}", retries="2", interval="2h")
+    yaml = "limits: {budget: {runs_per_day: 9, usd_per_day: 0.07}}\n" + program_agent(
+        "{usd_per_run: 0.03}", retries="2", interval="2h"
+    )
     yaml += "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {usd_per_run: 0.03}}}\n"
     world = make_world(yaml, scripts={"ops": lambda call: 1})
     world.run(minutes=1)
@@ -264,31 +270,31 @@ def test_a_retry_does_not_exceed_the_shared_budget(make_world: MakeWorld) -> Non
 
 def test_a_reservation_survives_a_crash_and_the_run_is_not_repeated_over_budget(make_world: MakeWorld) -> None:
     script = {"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=4))}
-    world = make_world(tool("{usd_per_day: 0.05, usd_per_run: 0.03}"), scripts=script)
+    world = make_world(program_agent("{usd_per_day: 0.05, usd_per_run: 0.03}"), scripts=script)
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(minutes=5)
     assert len(world.calls) == 1
-    assert ends(world) == ["abandoned exit"]
-    assert (world.records()[0]["charged"]["usd"], usd(world)) == (0.03, 0.03)
+    assert outcomes(world) == ["abandoned exit"]
+    assert (world.records()[0]["charged"]["usd"], used_today(world)) == (0.03, 0.03)
 
 
 def test_an_interrupted_run_is_charged_for_both_attempts(make_world: MakeWorld) -> None:
-    script = {"ops": lambda call: Delayed(says(0.01)(call), timedelta(minutes=4))}
-    world = make_world(tool("{usd_per_day: 0.10, usd_per_run: 0.03}"), scripts=script)
+    script = {"ops": lambda call: Delayed(cost_report(0.01)(call), timedelta(minutes=4))}
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.03}"), scripts=script)
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(minutes=5)
-    assert ends(world) == ["ok"]
+    assert outcomes(world) == ["ok"]
     assert world.records()[0]["charged"]["usd"] == pytest.approx(0.04)
 
 
 def test_all_agents_share_the_budget_of_limits(make_world: MakeWorld) -> None:
-    both = tool("{runs_per_day: 2}").replace("agents: {", "agents: {b: {runner: {kind: command, argv: [agent]}, heartbeat: "
+    both = program_agent("{runs_per_day: 2}").replace("agents: {", "agents: {b: {runner: {kind: command, argv: [agent]}, heartbeat: "
         '{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}, ')  # fmt: skip
     world = make_world("limits: {budget: {runs_per_day: 3}}\n" + both)
     world.run(hours=3, minutes=1)
-    assert sum(end == "ok" for end in ends(world)) == 3
+    assert sum(end == "ok" for end in outcomes(world)) == 3
     assert read_status(world.store.connection, world.clock.now)["budget"]["runs_per_day"] == {"used": 3, "of": 3}
 
 
@@ -306,7 +312,7 @@ def test_runs_that_start_together_do_not_exceed_the_shared_budget(make_world: Ma
 
 
 def test_setting_the_clock_back_does_not_reset_a_budget(make_world: MakeWorld) -> None:
-    world = make_world(tool("{runs_per_day: 2}"), start="2026-03-02 23:30")
+    world = make_world(program_agent("{runs_per_day: 2}"), start="2026-03-02 23:30")
     world.run(minutes=1)
     world.clock.now += timedelta(hours=1)
     world.run(hours=1)
@@ -317,34 +323,37 @@ def test_setting_the_clock_back_does_not_reset_a_budget(make_world: MakeWorld) -
 
 
 def test_a_job_with_a_prompt_is_skipped_when_its_budget_is_used_up(make_world: MakeWorld) -> None:
-    yaml = tool("unlimited", interval="none") + "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {runs_per_day: 1}}}\n"
+    yaml = (
+        program_agent("unlimited", interval="none")
+        + "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {runs_per_day: 1}}}\n"
+    )
     world = make_world(yaml)
     world.run(hours=2, minutes=1)
-    assert ends(world) == ["ok", "skipped budget"]
+    assert outcomes(world) == ["ok", "skipped budget"]
 
 
 def test_an_entry_without_a_budget_needs_no_budget_query(make_world: MakeWorld) -> None:
-    world = make_world(tool("unlimited"))
+    world = make_world(program_agent("unlimited"))
     statements: list[str] = []
     world.store.connection.set_trace_callback(statements.append)
     world.run(minutes=30)
     world.store.connection.set_trace_callback(None)
-    assert ends(world) == ["ok"]
+    assert outcomes(world) == ["ok"]
     about_money = {text.split(" where")[0] for text in statements if "spend" in text or "charged" in text}
     assert about_money <= {"delete from spend"}  # only the deletion of old days, once a minute
 
 
 def test_the_used_share_of_a_budget_is_a_gauge_from_the_start(make_world: MakeWorld) -> None:
-    yaml = "limits: {budget: {usd_per_day: 1}}\n" + tool("{usd_per_day: 0.10, runs_per_day: 4, usd_per_run: 0.05}")
-    world = make_world(yaml, scripts={"ops": says(0.05)})
-    assert shares(world) == [("all", "usd_per_day", 0), ("entry", "runs_per_day", 0), ("entry", "usd_per_day", 0)]
+    yaml = "limits: {budget: {usd_per_day: 1}}\n" + program_agent("{usd_per_day: 0.10, runs_per_day: 4, usd_per_run: 0.05}")
+    world = make_world(yaml, scripts={"ops": cost_report(0.05)})
+    assert share_series(world) == [("all", "usd_per_day", 0), ("entry", "runs_per_day", 0), ("entry", "usd_per_day", 0)]
     world.run(minutes=1)
-    assert shares(world) == [("all", "usd_per_day", 0.05), ("entry", "runs_per_day", 0.25), ("entry", "usd_per_day", 0.5)]
+    assert share_series(world) == [("all", "usd_per_day", 0.05), ("entry", "runs_per_day", 0.25), ("entry", "usd_per_day", 0.5)]
     world.run(hours=16)
-    assert shares(world)[0] == ("all", "usd_per_day", 0.05)  # a new day began at midnight and has had one run
+    assert share_series(world)[0] == ("all", "usd_per_day", 0.05)  # a new day began at midnight and has had one run
 
 
-def shares(world: World) -> list[tuple[str, str, float]]:
+def share_series(world: World) -> list[tuple[str, str, float]]:
     """The scope, budget and value of each series."""
     settings = world.engine.plan.settings
     (family,) = gauges.budget_gauges(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
@@ -353,14 +362,14 @@ def shares(world: World) -> list[tuple[str, str, float]]:
 
 
 def test_explain_says_that_the_budget_is_used_up(make_world: MakeWorld) -> None:
-    world = make_world(tool("{runs_per_day: 1}"))
-    assert explanation.explain_now(asked_of(world))["now"]["reason"] is None
+    world = make_world(program_agent("{runs_per_day: 1}"))
+    assert explanation.explain_now(explained_entry(world))["now"]["reason"] is None
     world.run(minutes=1)
-    assert explanation.explain_now(asked_of(world))["now"]["reason"] == "budget"
+    assert explanation.explain_now(explained_entry(world))["now"]["reason"] == "budget"
 
 
 def test_budget_days_long_past_are_deleted(make_world: MakeWorld) -> None:
-    world = make_world(tool("{runs_per_day: 1}", interval="24h"))
+    world = make_world(program_agent("{runs_per_day: 1}", interval="24h"))
     world.run(minutes=1)
     world.clock.advance(timedelta(days=101))
     world.run(days=1, minutes=2)
@@ -370,20 +379,20 @@ def test_budget_days_long_past_are_deleted(make_world: MakeWorld) -> None:
 
 
 def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_world: MakeWorld) -> None:
-    yaml = tool("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", on_failure="{after: 1}")
+    yaml = program_agent("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", on_failure="{after: 1}")
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
     told = "usd_per_day: 0.08 of 0.1 USD are used, and one run may take 0.04; until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
     assert world.records()[-1]["error"] == told
     assert f"budget: its budget is used up: {told}" in world.delivered[-1][2]
-    assert explanation.explain_now(asked_of(world))["now"]["detail"] == told
+    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == told
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)
     assert world.records()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"
 
 
 def test_a_wake_over_budget_of_an_agent_without_slots_runs_on_the_next_day(make_world: MakeWorld) -> None:
-    world = make_world(tool("{runs_per_day: 1}", interval="none"), start="2026-03-02 08:00")
+    world = make_world(program_agent("{runs_per_day: 1}", interval="none"), start="2026-03-02 08:00")
     world.wake("ops", "one")
     world.run(hours=1)
     world.wake("ops", "two")
@@ -401,19 +410,19 @@ def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -
         entry = read_status(world.store.connection, world.clock.now)["entries"][0]["budget"]
         return entry and {key: (bound["used"], bound["of"]) for key, bound in entry.items() if key.endswith("per_day")}
 
-    world = make_world(tool("{runs_per_day: 9}"), start="2026-03-02 18:00")
+    world = make_world(program_agent("{runs_per_day: 9}"), start="2026-03-02 18:00")
     world.run(hours=1, minutes=1)
-    world.reload(tool("{runs_per_day: 1, tokens_per_day: 1m, usd_per_run: 0}"))
+    world.reload(program_agent("{runs_per_day: 1, tokens_per_day: 1m, usd_per_run: 0}"))
     assert shown() == {"runs_per_day": (2, 1), "tokens_per_day": (0, 1_000_000)}
-    world.reload(tool("unlimited"))
+    world.reload(program_agent("unlimited"))
     assert shown() is None
-    world.reload(tool("{runs_per_day: 2}"))
+    world.reload(program_agent("{runs_per_day: 2}"))
     assert shown() == {"runs_per_day": (2, 2)}
     world.kill()
-    world.config.write_text(tool("{runs_per_day: 3}"), "utf-8")
+    world.config.write_text(program_agent("{runs_per_day: 3}"), "utf-8")
     world.boot()
     assert shown() == {"runs_per_day": (2, 3)}
     world.run(hours=1)
-    world.reload(tool("{runs_per_day: 3}", timezone="Asia/Ho_Chi_Minh"))
+    world.reload(program_agent("{runs_per_day: 3}", timezone="Asia/Ho_Chi_Minh"))
     world.run(hours=1)
     assert shown() == {"runs_per_day": (1, 3)}  # the next day has begun there

@@ -24,14 +24,16 @@ agents:
 """
 
 
-def begun(world: World) -> World:
+def world_with_run_in_progress(world: World) -> World:
     """The world while its first run is in progress."""
     world.run(seconds=1)
     return world
 
 
 def test_a_cancelled_run_in_progress_is_abandoned_and_not_retried(make_world: MakeWorld) -> None:
-    world = begun(make_world(agent(retries="3"), scripts={"ops": lambda call: Delayed("too late", timedelta(minutes=4))}))
+    world = world_with_run_in_progress(
+        make_world(agent(retries="3"), scripts={"ops": lambda call: Delayed("too late", timedelta(minutes=4))})
+    )
     assert world.request(CancelRun(1)) is False
     world.run(minutes=20)
     assert world.history() == [CANCELLED]
@@ -41,14 +43,16 @@ def test_a_cancelled_run_in_progress_is_abandoned_and_not_retried(make_world: Ma
 
 def test_the_next_slot_after_a_cancelled_run_runs_as_usual(make_world: MakeWorld) -> None:
     world = make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR) if len(world.calls) == 1 else "HEARTBEAT_OK"})
-    begun(world)
+    world_with_run_in_progress(world)
     world.request(CancelRun(1))
     world.run(minutes=31)
     assert world.history() == [CANCELLED, "03-02 08:30 interval ok heartbeat_ok"]
 
 
 def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent(make_world: MakeWorld) -> None:
-    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("The disk is full.", timedelta(minutes=1))}))
+    world = world_with_run_in_progress(
+        make_world(agent(), scripts={"ops": lambda call: Delayed("The disk is full.", timedelta(minutes=1))})
+    )
     world.runs.cancel = lambda number, why: None  # cancelling has no effect, and the answer arrives in time
     world.request(CancelRun(1))
     world.clock.advance(timedelta(minutes=1))
@@ -59,7 +63,7 @@ def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent
 
 
 def test_a_cancelled_run_does_not_count_as_a_failure(make_world: MakeWorld) -> None:
-    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR)}))
+    world = world_with_run_in_progress(make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR)}))
     world.request(CancelRun(1))
     world.run(minutes=1)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 0
@@ -83,7 +87,7 @@ def test_a_cancelled_job_causes_no_notification(make_world: MakeWorld, on_failur
         job(every="1h", deliver="log", on_failure=on_failure), scripts={"measure": lambda call: Delayed("x", HOUR)}
     )
     world.run_job("measure")
-    begun(world).request(CancelRun(1))
+    world_with_run_in_progress(world).request(CancelRun(1))
     world.run(minutes=1)
     assert world.history("measure") == ["03-02 08:00 manual abandoned cancelled"]
     assert world.delivered == []
@@ -94,7 +98,7 @@ def test_a_cancelled_job_wakes_no_agent(make_world: MakeWorld, wake_on: str) -> 
     yaml = agent(interval="none") + job(every="1h", wake_heartbeat="ops", wake_on=wake_on)
     world = make_world(yaml, scripts={"measure": lambda call: Delayed("x", HOUR)})
     world.run_job("measure")
-    begun(world).request(CancelRun(1))
+    world_with_run_in_progress(world).request(CancelRun(1))
     world.run(minutes=20)
     assert world.history() == ["03-02 08:00 manual abandoned cancelled"]
 
@@ -111,8 +115,8 @@ def test_a_run_cancelled_between_attempts_ends_at_once(make_world: MakeWorld) ->
 
 
 def test_the_async_result_of_a_cancelled_run_is_refused(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
-        world = begun(make_world(LATER.format(url=server.url)))
+    with Server([gateway.async_answer()]) as server:
+        world = world_with_run_in_progress(make_world(LATER.format(url=server.url)))
         assert world.request(CancelRun(1)) is True
         assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result abandoned cancelled"]
         with pytest.raises(Refused, match="already has its result"):
@@ -123,14 +127,14 @@ def test_the_async_result_of_a_cancelled_run_is_refused(make_world: MakeWorld) -
 
 @pytest.mark.parametrize(("run_id", "said"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has already ended: ok")])
 def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(make_world: MakeWorld, run_id: int, said: str) -> None:
-    world = begun(make_world(agent()))
+    world = world_with_run_in_progress(make_world(agent()))
     with pytest.raises(Refused) as refused:
         world.request(CancelRun(run_id))
     assert str(refused.value) == said
 
 
 def test_a_cancelled_run_is_not_repeated_if_the_daemon_dies_before_it_ends(make_world: MakeWorld) -> None:
-    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR)}))
+    world = world_with_run_in_progress(make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR)}))
     world.request(CancelRun(1))
     world.downtime(seconds=10)
     world.run(minutes=10)
@@ -149,7 +153,9 @@ def test_a_run_cancelled_at_its_timeout_is_not_retried(make_world: MakeWorld) ->
 
 
 def test_the_report_does_not_count_a_cancelled_run_as_a_failure(make_world: MakeWorld) -> None:
-    world = begun(make_world(agent(), scripts={"ops": lambda call: Delayed("too late", timedelta(minutes=4))}))
+    world = world_with_run_in_progress(
+        make_world(agent(), scripts={"ops": lambda call: Delayed("too late", timedelta(minutes=4))})
+    )
     world.request(CancelRun(1))
     world.run(minutes=20)
     (tally,) = run_history.count_runs(world.store.connection, world.clock.now - HOUR, world.clock.now)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from test_story_explain import day, told
+from test_story_explain import explain_day_of, stretch_lines
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
@@ -28,7 +28,7 @@ HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_priv
 PARTY = 'cron: {party: {at: "2026-03-05T18:00", command: party}}\n'
 
 
-def ahead(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
+def set_clock_ahead_and_right(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
     """Set the clock ahead, let time pass (5 s by default), and set it right again."""
     world.clock.now += by
     world.run(**(lasts or {"seconds": 5}))
@@ -36,7 +36,7 @@ def ahead(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
     world.settle()
 
 
-def behind(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
+def set_clock_back_and_right(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
     """Set the clock back, let time pass, and set it right again."""
     world.clock.now -= by
     world.run(**(lasts or {"seconds": 5}))
@@ -44,12 +44,12 @@ def behind(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
     world.settle()
 
 
-def slots(world: World, name: str) -> int:
+def count_slots(world: World, name: str) -> int:
     """The number of slots of an entry that the run records account for."""
     return sum(row["slots"] for row in world.records(name))
 
 
-def starts(world: World, name: str) -> list[float]:
+def start_times(world: World, name: str) -> list[float]:
     """The start times of an entry, in seconds of the monotonic clock."""
     return [call.monotonic for call in world.calls if call.name == name]
 
@@ -60,7 +60,7 @@ def starts(world: World, name: str) -> list[float]:
 def test_a_one_time_job_runs_at_its_time_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
     world = make_world(PARTY)
     world.run(minutes=10)
-    ahead(world)
+    set_clock_ahead_and_right(world)
     world.run_until("2026-03-06 00:00")
     assert world.history("party") == ["03-05 18:00 at ok"]
     assert [call.at for call in world.calls] == [utc("2026-03-05 18:00")]
@@ -69,7 +69,7 @@ def test_a_one_time_job_runs_at_its_time_after_the_clock_was_ahead_for_a_few_sec
 def test_slots_run_at_their_times_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
     world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
-    ahead(world)
+    set_clock_ahead_and_right(world)
     world.run_until("2026-03-02 12:30")
     assert world.history() == [f"03-02 {hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)]
 
@@ -87,7 +87,7 @@ def test_slots_that_have_passed_stay_missed_if_the_clock_is_set_back_by_less_tha
 def test_skips_recorded_for_future_slots_are_taken_back_with_an_event(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", active_hours='"06:00-22:00"') + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(minutes=5)
-    ahead(world)
+    set_clock_ahead_and_right(world)
     assert all(row["outcome"] != "skipped" for row in world.records())
     taken = [event for event in world.events if isinstance(event, SkipsRevoked)]
     assert {(event.name, event.reason) for event in taken} == {("ops", "missed"), ("ops", "active_hours"), ("measure", "missed")}
@@ -104,7 +104,7 @@ def test_a_daemon_started_while_the_clock_was_ahead_takes_its_skips_back_too(mak
     world.clock.now -= A_YEAR
     world.run_until("2026-03-05 19:00")
     assert world.history("party") == ["03-05 18:00 at ok"]
-    assert slots(world, "measure") == len(world.records("measure")) == 16 + 24 + 24 + 20
+    assert count_slots(world, "measure") == len(world.records("measure")) == 16 + 24 + 24 + 20
 
 
 def test_a_clock_that_was_ahead_before_a_crash_and_right_after_it_loses_no_slot(make_world: MakeWorld) -> None:
@@ -123,7 +123,7 @@ def test_a_clock_that_was_ahead_before_a_crash_and_right_after_it_loses_no_slot(
 def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="30m"))
     world.run(minutes=10)
-    ahead(world, timedelta(minutes=7, seconds=13))
+    set_clock_ahead_and_right(world, timedelta(minutes=7, seconds=13))
     world.run(hours=1)
     assert world.history() == [f"03-02 {time} interval ok heartbeat_ok" for time in ("08:00", "08:30", "09:00")]
 
@@ -131,7 +131,7 @@ def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(
 def test_a_changed_interval_works_even_if_the_last_run_was_under_a_clock_that_was_ahead(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="30m"))
     world.run(minutes=29, seconds=55)
-    ahead(world, A_YEAR, seconds=20)
+    set_clock_ahead_and_right(world, A_YEAR, seconds=20)
     world.run(minutes=1)
     world.reload(agent(interval="20m"))
     before = len(world.calls)
@@ -188,7 +188,7 @@ def test_woken_runs_under_a_clock_that_was_ahead_do_not_count_against_the_rate_l
 # --- nothing is deleted, expired or given up --------------------------------------------------------------------------
 
 
-def history(world: World) -> list[str]:
+def executed_slots(world: World) -> list[str]:
     return [row["slot"] for row in world.records() if row["outcome"] != "skipped"]
 
 
@@ -196,34 +196,34 @@ def history(world: World) -> list[str]:
 def test_no_history_is_deleted_within_an_hour_of_a_clock_change(make_world: MakeWorld, way: str) -> None:
     world = make_world(OPS)
     world.run(hours=2)
-    before = history(world)
+    before = executed_slots(world)
     _far_ahead(world, way)
     world.run(minutes=58)
-    assert history(world)[: len(before)] == before
+    assert executed_slots(world)[: len(before)] == before
     world.run(minutes=5)
-    assert not set(history(world)) & set(before)
+    assert not set(executed_slots(world)) & set(before)
 
 
 def test_each_clock_change_restarts_the_hour_and_a_restart_does_not_end_it(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(hours=2)
-    before = history(world)
+    before = executed_slots(world)
     world.clock.now += A_YEAR
     world.run(minutes=50)
     world.clock.now += timedelta(seconds=30)
     world.run(minutes=20)
     world.downtime(seconds=5)
     world.run(minutes=30)
-    assert history(world)[: len(before)] == before
+    assert executed_slots(world)[: len(before)] == before
 
 
 def test_a_short_restart_does_not_count_as_a_clock_change(make_world: MakeWorld) -> None:
     world = make_world(OPS + "history: {keep: 1h}\n")
     world.run(hours=2)
-    first = history(world)[0]
+    first = executed_slots(world)[0]
     world.downtime(seconds=30)
     world.run(minutes=31)
-    assert first not in history(world)
+    assert first not in executed_slots(world)
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
@@ -260,7 +260,7 @@ def test_daily_costs_and_lane_holds_survive_a_clock_that_was_ahead(make_world: M
         db.execute("insert into spend values ('2026-03-02', '', '', 5, 0, 0, 1, null, null, null)")
         db.execute("insert into hold values ('ops', 'a gateway', ?)", (1772440200000,))  # until 08:30
     world.run(minutes=5)
-    ahead(world)
+    set_clock_ahead_and_right(world)
     tables = {name: world.store.connection.execute(f"select count(*) from {name}").fetchone()[0] for name in ("spend", "hold")}
     assert tables == {"spend": 1, "hold": 1}
 
@@ -286,7 +286,7 @@ def test_a_clock_that_is_far_behind_for_a_few_seconds_causes_no_missed_slot(make
     world = make_world(OPS + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(hours=2)
     before = len(world.records())
-    behind(world)
+    set_clock_back_and_right(world)
     world.run(minutes=50)
     assert [row for row in world.records() if row["outcome"] == "skipped"] == []
     assert world.history("measure")[-1] == "03-02 11:00 schedule ok"
@@ -334,7 +334,7 @@ def test_setting_the_clock_back_by_whole_intervals_leaves_no_gap_longer_than_one
         if down:
             world.boot()
         world.run(minutes=95)
-    begun = starts(world, "ops")
+    begun = start_times(world, "ops")
     assert max(after - before for before, after in pairwise(begun)) <= 30 * 60 + 1
 
 
@@ -343,7 +343,7 @@ def test_a_daily_run_at_opening_still_happens_every_day_after_the_clock_was_set_
     world.run(days=3)
     world.clock.now -= timedelta(days=1)
     world.run(days=3)
-    begun = starts(world, "ops")
+    begun = start_times(world, "ops")
     assert max(after - before for before, after in pairwise(begun)) <= 24 * 3600 + 1
 
 
@@ -354,7 +354,7 @@ def test_a_schedule_runs_each_slot_once_after_clock_changes_and_downtime(make_wo
     world.run(hours=1)
     world.downtime(hours=4)
     world.run_until("2026-03-02 12:30")
-    assert slots(world, "measure") == 12
+    assert count_slots(world, "measure") == 12
     assert [call.at for call in world.calls] == sorted({call.at for call in world.calls})
 
 
@@ -374,11 +374,11 @@ def test_a_one_time_job_that_ran_has_no_next_slot_after_the_clock_was_set_back(m
 def test_explain_does_not_attribute_a_missed_slot_to_a_clock_change_that_was_undone(make_world: MakeWorld) -> None:
     world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:10")
     world.run(minutes=5)
-    ahead(world)
+    set_clock_ahead_and_right(world)
     world.run(minutes=35)
     world.clock.advance(timedelta(minutes=30))  # the daemon stalls over 01:00
     world.run_until("2026-03-02 02:30")
-    assert told(day(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 stood_still"]
+    assert stretch_lines(explain_day_of(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 stood_still"]
 
 
 def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(make_world: MakeWorld) -> None:

@@ -54,30 +54,30 @@ def world(make_world: MakeWorld, sent: list[tuple[str, str]]) -> World:
     return world
 
 
-def spoke(world: World, *whom: str, channel: str = "chat") -> None:
+def report_activity(world: World, *whom: str, channel: str = "chat") -> None:
     """Report user activity at these targets, to be applied in the next tick."""
     for each in whom:
         world.inbox.submit(NoteActivity("ops", Target(channel, each)))
 
 
-def told(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
+def report_target(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
     """Report user activity at one target and return the answer."""
     return world.request(NoteActivity("ops", Target(channel, whom), title, queue))
 
 
-def states(world: World) -> list[str]:
+def delivery_states(world: World) -> list[str]:
     return [row["delivery"]["state"] for row in world.records()]
 
 
 def test_a_message_goes_to_the_last_target(world: World, sent: list[tuple[str, str]]) -> None:
-    spoke(world, "7", "8")
+    report_activity(world, "7", "8")
     world.run(minutes=1)
     assert sent == [("https://chat.example.org/to/8?x=1", "Disk full")]
     assert world.records()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "8", "state": "delivered"}]
 
 
 def test_a_target_that_is_active_again_is_the_last_one_again(world: World, sent: list[tuple[str, str]]) -> None:
-    spoke(world, "7", "8", "7")
+    report_activity(world, "7", "8", "7")
     world.run(minutes=1)
     assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
 
@@ -94,9 +94,9 @@ def test_without_a_target_the_text_is_recorded_and_the_log_says_that_it_was_not_
         "no_target",
     )
     assert [event for event in world.events if isinstance(event, TargetUnknown)] == [TargetUnknown(row["id"], row["kind"], "ops")]
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(minutes=30)
-    assert (states(world), [text for _, text in sent]) == (["no_target", "delivered"], ["Disk full"])
+    assert (delivery_states(world), [text for _, text in sent]) == (["no_target", "delivered"], ["Disk full"])
 
 
 def test_an_unknown_last_target_is_logged_even_if_another_channel_gets_the_message(world: World) -> None:
@@ -107,7 +107,7 @@ def test_an_unknown_last_target_is_logged_even_if_another_channel_gets_the_messa
 
 
 def test_the_last_target_survives_a_restart(world: World, sent: list[tuple[str, str]]) -> None:
-    told(world, "7")
+    report_target(world, "7")
     world.downtime(minutes=35)
     world.run(minutes=60)
     assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
@@ -115,9 +115,9 @@ def test_the_last_target_survives_a_restart(world: World, sent: list[tuple[str, 
 
 def test_a_pending_message_keeps_its_target(world: World, sent: list[tuple[str, str]]) -> None:
     send, world.send = world.send, lambda _: DeliveryResult("retry", "down")
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(seconds=5)
-    spoke(world, "8")
+    report_activity(world, "8")
     world.send = send
     world.downtime(minutes=1)
     world.run(minutes=10)
@@ -125,10 +125,10 @@ def test_a_pending_message_keeps_its_target(world: World, sent: list[tuple[str, 
 
 
 def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[tuple[str, str]]) -> None:
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(minutes=29)
     for whom in ("7", "8", "7", "8"):
-        spoke(world, whom)
+        report_activity(world, whom)
         world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
     assert [row["suppression"] for row in world.records()] == [None, "duplicate", None, "duplicate", "duplicate"]
@@ -136,11 +136,11 @@ def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[
 
 def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list[tuple[str, str]]) -> None:
     fixed = '  boss: {kind: webhook, url: "https://chat.example.org/to/7?x=1"}\n'
-    spoke(world, "7")
+    report_activity(world, "7")
     world.reload(config("[last, boss]", fixed))
     world.run(minutes=1)
     assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["boss"]
-    spoke(world, "8")
+    report_activity(world, "8")
     world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
 
@@ -148,12 +148,12 @@ def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list
 def test_a_last_target_on_a_removed_channel_gets_no_replacement(world: World) -> None:
     two = '  old: {kind: webhook, url: "https://old.example.org/{target}"}\n'
     world.reload(config(more=two))
-    spoke(world, "7")
-    spoke(world, "8", channel="old")
+    report_activity(world, "7")
+    report_activity(world, "8", channel="old")
     world.request(NoteActivity("ops", None, None, 1))
     world.reload(config())
     world.run(minutes=1)
-    assert states(world) == ["no_target"]
+    assert delivery_states(world) == ["no_target"]
 
 
 @pytest.mark.parametrize("url", ["https://chat.example.org/to/all", None])
@@ -161,7 +161,7 @@ def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes
     world: World, sent: list[Any], url: str | None
 ) -> None:
     send, world.send = world.send, lambda _: DeliveryResult("retry", "down")
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(seconds=5)
     world.send = send
     world.reload(config("log", url=url) if url else config("log").replace("chat:", "talk:"))
@@ -176,10 +176,10 @@ def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes
 
 
 def test_the_number_of_known_targets_is_limited_and_they_keep_their_titles(world: World) -> None:
-    told(world, "first", title="Family")
-    spoke(world, *(f"chat{number}" for number in range(MOST + 5)))
-    told(world, "chat7", title="Work")
-    last = told(world, "chat7")["last"]
+    report_target(world, "first", title="Family")
+    report_activity(world, *(f"chat{number}" for number in range(MOST + 5)))
+    report_target(world, "chat7", title="Work")
+    last = report_target(world, "chat7")["last"]
     assert (last["target"], last["title"]) == ("chat7", "Work")
     assert world.store.connection.execute("select count(*), sum(title = 'Family') from target").fetchone()[:] == (MOST, 0)
 
@@ -205,14 +205,14 @@ HOSTILE = [
 @pytest.mark.parametrize("whom", HOSTILE, ids=range(len(HOSTILE)))
 def test_an_invalid_target_is_refused(world: World, whom: str) -> None:
     with pytest.raises(Refused, match="target: write 1 to 128 of A-Z"):
-        told(world, whom)
+        report_target(world, whom)
 
 
 @pytest.mark.parametrize(
     "whom", ["@everyone", "#general", "a@example.org", "+49301234", "!room:example.org", "a=b", "~x", "a..b"]
 )
 def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sent: list[tuple[str, str]], whom: str) -> None:
-    spoke(world, whom)
+    report_activity(world, whom)
     world.run(minutes=1)
     slot = sent[0][0].removeprefix("https://chat.example.org/to/").removesuffix("?x=1")
     assert not set(slot) & set("/?#&@:=+!")
@@ -233,7 +233,7 @@ def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sen
 def test_only_a_declared_channel_with_a_target_placeholder_is_accepted(world: World, channel: str, error: str) -> None:
     world.reload(config(more='  fixed: {kind: webhook, url: "https://example.org/x"}\n'))
     with pytest.raises(Refused) as refused:
-        told(world, "7", channel, queue=9)
+        report_target(world, "7", channel, queue=9)
     assert str(refused.value).startswith(error)
     assert "canary" not in str(refused.value)
     assert world.store.connection.execute("select queue from entry").fetchone()[0] is None
@@ -254,7 +254,7 @@ def test_a_telegram_message_goes_to_the_last_chat(
     make_world: MakeWorld, phone: Telegram, whom: str, chat_id: str, topic: int | None
 ) -> None:
     world = make_world(chat(phone), environ={"TOKEN": TOKEN}, send=send_by_transport, scripts={"ops": lambda call: "Disk full"})
-    spoke(world, whom)
+    report_activity(world, whom)
     world.run(minutes=1)
     (request,) = phone.requests
     assert request.path == f"/bot{TOKEN}/sendMessage"
@@ -264,7 +264,7 @@ def test_a_telegram_message_goes_to_the_last_chat(
 def test_a_target_that_is_no_telegram_chat_is_refused(make_world: MakeWorld, phone: Telegram) -> None:
     world = make_world(chat(phone), environ={"TOKEN": TOKEN})
     with pytest.raises(Refused, match="target: Telegram knows a chat by its number or @name") as refused:
-        told(world, "a@example.org")
+        report_target(world, "a@example.org")
     assert TOKEN not in str(refused.value)
 
 
@@ -273,7 +273,7 @@ def test_no_secret_of_a_channel_with_a_placeholder_is_shown_or_stored(
 ) -> None:
     phone.script = [refusal(500, f"bad {TOKEN}")]
     world = make_world(chat(phone), environ={"TOKEN": TOKEN}, send=send_by_transport, scripts={"ops": lambda call: "Disk full"})
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(hours=1)
     shown = f"{load_config(world.config, world.environ).settings!r} {world.events} {world.records()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
@@ -367,7 +367,7 @@ def failing(world: World, **more: str) -> None:
 
 
 def test_failure_notifications_can_go_to_the_last_target(world: World, sent: list[tuple[str, str]]) -> None:
-    spoke(world, "7")
+    report_activity(world, "7")
     failing(world, deliver="last")
     world.run(minutes=31)
     assert [(url, text.splitlines()[0][:16]) for url, text in sent] == [("https://chat.example.org/to/7?x=1", "Agent ops failed")]
@@ -388,11 +388,11 @@ def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World
         return DeliveryResult("dead", "blocked") if "to/7" in delivery.channel.url.reveal() else takes(delivery)
 
     world.send = send
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(minutes=31)
-    spoke(world, "8")
+    report_activity(world, "8")
     world.run(hours=6)
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(hours=6)
     assert [(url, text.splitlines()[0][:50]) for url, text in sent] == [
         ("https://boss.example.org/", "A message from agent ops could not be delivered to"),
@@ -412,9 +412,9 @@ def test_an_unused_channel_causes_a_warning(tmp_path: Path) -> None:
 
 
 def test_the_order_of_targets_does_not_depend_on_the_clock(world: World, sent: list[tuple[str, str]]) -> None:
-    spoke(world, "7")
+    report_activity(world, "7")
     world.run(minutes=1)
     world.clock.now -= timedelta(hours=1)
-    spoke(world, "8")
+    report_activity(world, "8")
     world.run(minutes=91)
     assert [url[-5] for url, _ in sent] == ["7", "8"]

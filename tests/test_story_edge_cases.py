@@ -29,7 +29,7 @@ ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
 
 
-def lock(world: World) -> sqlite3.Connection:
+def lock_database(world: World) -> sqlite3.Connection:
     other = sqlite3.connect(world.state, isolation_level=None)
     other.execute("begin immediate")
     world.store.connection.execute("pragma busy_timeout = 1")
@@ -42,7 +42,7 @@ def lock(world: World) -> sqlite3.Connection:
 def test_setting_the_clock_back_while_the_database_is_locked_does_not_stop_an_agent(make_world) -> None:
     world = make_world(OPS)
     world.run(minutes=70)
-    other = lock(world)
+    other = lock_database(world)
     world.clock.now -= 2 * HOUR
     world.engine.tick(world.clock.read())
     other.execute("rollback")
@@ -235,7 +235,7 @@ def test_the_interrupted_run_of_a_removed_agent_is_closed(make_world) -> None:
 LOUD = job(every="10m", retries="2", deliver="log", wake_heartbeat="ops", wake_on="failure") + agent(interval="1d")
 
 
-def give_up(world: World) -> None:
+def fail_without_retry(world: World) -> None:
     world.scripts["measure"] = lambda call: 1
     world.run(minutes=10)
     world.settle()
@@ -248,13 +248,13 @@ def give_up(world: World) -> None:
 
 def test_a_failed_job_whose_retry_never_started_causes_a_notification(make_world) -> None:
     world = make_world(LOUD)
-    give_up(world)
+    fail_without_retry(world)
     assert [text for _, name, text in world.delivered if name == "measure"]
 
 
 def test_a_failed_job_whose_retry_never_started_wakes_its_agent(make_world) -> None:
     world = make_world(LOUD)
-    give_up(world)
+    fail_without_retry(world)
     world.run(minutes=1)
     assert [line for line in world.history("ops") if "cron" in line]
 
@@ -306,7 +306,7 @@ def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(make_world
     world = make_world(job(every="1h", timeout="1m"))
     world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
     world.run(minutes=60, seconds=30)
-    other = lock(world)
+    other = lock_database(world)
     for _ in range(60):
         world.clock.advance(timedelta(seconds=1))
         world.engine.tick(world.clock.read())
@@ -417,7 +417,7 @@ def test_run_once_before_the_first_daemon_does_not_disable_the_stagger(tmp_path:
     assert len(anchors) > 1
 
 
-def single_round(make_world: MakeWorld, yaml: str, start: str = "2026-03-02 08:00:00.400") -> World:
+def world_after_run_once(make_world: MakeWorld, yaml: str, start: str = "2026-03-02 08:00:00.400") -> World:
     """A world in which a `run --once` sees these entries for the first time."""
     world = make_world("x-nothing: 1\ncron: {other: {every: 1d, command: nothing, enabled: false}}\n", start=start)
     world.kill()
@@ -428,7 +428,7 @@ def single_round(make_world: MakeWorld, yaml: str, start: str = "2026-03-02 08:0
 
 @pytest.mark.parametrize("takes", [0, 3])
 def test_run_once_runs_a_new_agent_once_however_long_it_takes(make_world: MakeWorld, takes: int) -> None:
-    world = single_round(make_world, agent(stagger="0s"))
+    world = world_after_run_once(make_world, agent(stagger="0s"))
     world.durations["ops"] = timedelta(seconds=takes)
     world.run(minutes=1)
     assert world.engine.is_idle(world.clock.now)
@@ -436,7 +436,7 @@ def test_run_once_runs_a_new_agent_once_however_long_it_takes(make_world: MakeWo
 
 
 def test_the_daemon_runs_an_agent_once_per_interval_after_run_once(make_world: MakeWorld) -> None:
-    world = single_round(make_world, agent(stagger="50%"))
+    world = world_after_run_once(make_world, agent(stagger="50%"))
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(minutes=119)
@@ -450,7 +450,7 @@ def test_the_daemon_runs_an_agent_once_per_interval_after_run_once(make_world: M
 def test_run_once_outside_active_hours_is_recorded_and_the_daemon_runs_at_the_first_opening(
     make_world: MakeWorld,
 ) -> None:
-    world = single_round(make_world, agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world = world_after_run_once(make_world, agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(days=8)
@@ -463,13 +463,13 @@ def test_run_once_outside_active_hours_is_recorded_and_the_daemon_runs_at_the_fi
 
 def test_an_agent_run_by_run_once_before_closing_does_not_run_again_at_the_next_opening(make_world: MakeWorld) -> None:
     keys = {"interval": "7d", "stagger": "10%", "active_hours": '"08:00-22:00"'}
-    world = single_round(make_world, agent(**keys), start="2026-03-02 21:59")
+    world = world_after_run_once(make_world, agent(**keys), start="2026-03-02 21:59")
     world.run(days=6)
     assert world.history() == ["03-02 21:59 interval ok heartbeat_ok"]
 
 
 def test_run_once_runs_a_reboot_job_once(make_world: MakeWorld) -> None:
-    world = single_round(make_world, job(schedule='"@reboot"'))
+    world = world_after_run_once(make_world, job(schedule='"@reboot"'))
     world.run(minutes=1)
     assert len(world.calls) == 1
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_story_checklists_and_prechecks import SAME
-from test_story_checklists_and_prechecks import says as prints
-from test_story_lanes import speaking
+from test_story_checklists_and_prechecks import precheck_outputs as prints
+from test_story_lanes import lane_locked
 from test_story_slots import agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
@@ -30,7 +30,7 @@ from scheduler.work import plan
 DAY = "2026-03-02"
 
 
-def asked(world: World, name: str = "ops", *, running: bool = True) -> explanation.ExplainedEntry:
+def explained_entry(world: World, name: str = "ops", *, running: bool = True) -> explanation.ExplainedEntry:
     """The explain query for one entry of a world."""
     made = plan.make(load_config(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
@@ -42,16 +42,16 @@ def asked(world: World, name: str = "ops", *, running: bool = True) -> explanati
     return found
 
 
-def day(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
-    return explanation.explain_day(asked(world, name, running=running), date.fromisoformat(on))
+def explain_day_of(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
+    return explanation.explain_day(explained_entry(world, name, running=running), date.fromisoformat(on))
 
 
-def told(found: dict[str, Any]) -> list[str]:
+def stretch_lines(found: dict[str, Any]) -> list[str]:
     """One line per stretch of slots: `08:30-09:30 3 paused`."""
-    return [_stretch(stretch) for stretch in found["stretches"]]
+    return [_stretch_line(stretch) for stretch in found["stretches"]]
 
 
-def _stretch(stretch: dict[str, Any]) -> str:
+def _stretch_line(stretch: dict[str, Any]) -> str:
     causes = " + ".join(" ".join(filter(None, [each["cause"], each["detail"]])) for each in stretch["causes"])
     return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['slots']} {causes}"
 
@@ -63,26 +63,26 @@ def test_an_entry_removed_from_the_config_is_explained_as_not_declared(make_worl
     world = make_world(agent() + job(every="1h"))
     world.run(minutes=5)
     world.config.write_text(job(every="1h"), "utf-8")
-    now = explanation.explain_now(asked(world))["now"]
+    now = explanation.explain_now(explained_entry(world))["now"]
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
 def test_a_day_of_suppressed_runs_is_one_line(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 00:00")
     world.run(hours=24)
-    assert told(day(world)) == ["00:00-23:30 48 ok heartbeat_ok"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-23:30 48 ok heartbeat_ok"]
 
 
 def test_the_same_alert_all_day_is_explained_as_duplicates(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 00:00", scripts={"ops": lambda call: "the disk is full"})
     world.run(hours=24)
-    assert told(day(world)) == ["00:00-00:00 1 alert", "00:30-23:30 47 alert duplicate"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-00:00 1 alert", "00:30-23:30 47 alert duplicate"]
 
 
 def test_a_night_outside_active_hours_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(active_hours='"08:00-22:00"'), start="2026-03-02 00:00")
     world.run(hours=24)
-    assert told(day(world)) == [
+    assert stretch_lines(explain_day_of(world)) == [
         "00:00-07:30 16 active_hours", "08:00-21:30 28 ok heartbeat_ok", "22:00-23:30 4 active_hours",
     ]  # fmt: skip
 
@@ -93,21 +93,25 @@ def test_a_pause_is_explained_during_and_after_it(make_world: MakeWorld) -> None
     world.pause(("heartbeat", "ops"))
     world.run(hours=4)
     expected = ["00:00-09:00 10 ok heartbeat_ok", "10:00-23:00 14 paused"]
-    assert told(day(world)) == expected
+    assert stretch_lines(explain_day_of(world)) == expected
     world.resume(("heartbeat", "ops"))
     world.run(hours=12)
-    assert told(day(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
+    assert stretch_lines(explain_day_of(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
 
 
 def test_a_locked_lane_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="2h"), start="2026-03-02 00:00")
     world.run(hours=5)
-    with speaking(world):
+    with lane_locked(world):
         world.run(hours=6)
-        assert explanation.explain_now(asked(world))["now"]["reason"] == "busy"
-        assert told(day(world))[1] == "06:00-08:00 2 busy"
+        assert explanation.explain_now(explained_entry(world))["now"]["reason"] == "busy"
+        assert stretch_lines(explain_day_of(world))[1] == "06:00-08:00 2 busy"
     world.run(hours=13)
-    assert told(day(world)) == ["00:00-04:00 3 ok heartbeat_ok", "06:00-08:00 2 busy", "10:00-22:00 7 ok heartbeat_ok"]
+    assert stretch_lines(explain_day_of(world)) == [
+        "00:00-04:00 3 ok heartbeat_ok",
+        "06:00-08:00 2 busy",
+        "10:00-22:00 7 ok heartbeat_ok",
+    ]
 
 
 def test_a_used_up_budget_is_explained(make_world: MakeWorld) -> None:
@@ -118,7 +122,7 @@ def test_a_used_up_budget_is_explained(make_world: MakeWorld) -> None:
             "update run set outcome = 'skipped', reason = 'budget', suppression = null where slot >= ?",
             (to_millis(utc("2026-03-02 14:00")),),
         )
-    assert told(day(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
 
 
 def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
@@ -128,8 +132,8 @@ def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
         probe = to_millis(utc("2026-03-03 00:00"))
         db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
-    assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
-    now = explanation.explain_now(asked(world))["now"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-23:00 24 breaker_open"]
+    now = explanation.explain_now(explained_entry(world))["now"]
     assert (now["reason"], now["detail"]) == (
         "breaker_open",
         "provider anthropic: HTTP 401; next probe at 2026-03-03 00:00:00 UTC",
@@ -141,8 +145,12 @@ def test_downtime_is_explained_from_the_first_to_the_last_slot(make_world: MakeW
     world.run(hours=9, minutes=30)
     world.downtime(hours=5)
     world.run(hours=12)
-    found = day(world)
-    assert told(found) == ["00:00-09:00 10 ok heartbeat_ok", "10:00-14:00 5 daemon_down", "15:00-23:00 9 ok heartbeat_ok"]
+    found = explain_day_of(world)
+    assert stretch_lines(found) == [
+        "00:00-09:00 10 ok heartbeat_ok",
+        "10:00-14:00 5 daemon_down",
+        "15:00-23:00 9 ok heartbeat_ok",
+    ]
     assert [(event["at"][11:16], event["what"]) for event in found["events"]] == [
         ("00:00", "daemon_started"), ("09:30", "daemon_lost"), ("14:30", "daemon_started"),
     ]  # fmt: skip
@@ -154,10 +162,10 @@ def test_current_downtime_is_explained_before_it_is_recorded(make_world: MakeWor
     world.stop()
     world.clock.advance(timedelta(days=2))
     world.store = type(world.store).open(world.state)
-    assert told(day(world, running=False)) == [
+    assert stretch_lines(explain_day_of(world, running=False)) == [
         "00:00-05:00 6 active_hours", "06:00-09:00 4 ok heartbeat_ok", "10:00-19:00 10 daemon_down", "20:00-23:00 4 active_hours",
     ]  # fmt: skip
-    assert told(day(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
+    assert stretch_lines(explain_day_of(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
 
 
 def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,8 +173,8 @@ def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.Log
     world.run(hours=6, minutes=5)
     world.clock.advance(timedelta(minutes=42, seconds=30))
     world.run(hours=12)
-    found = day(world, "measure")
-    assert told(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
+    found = explain_day_of(world, "measure")
+    assert stretch_lines(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
     assert [event["says"] for event in found["events"]][1:] == ["the daemon had been stalled for 0:37:30"]
     assert "stalled" in caplog.text
 
@@ -176,7 +184,7 @@ def test_a_slightly_late_tick_is_not_a_stall(make_world: MakeWorld) -> None:
     world.run(minutes=5)
     world.clock.advance(timedelta(minutes=5, seconds=19))
     world.run(hours=1)
-    assert [event["what"] for event in day(world, "measure")["events"]] == ["daemon_started"]
+    assert [event["what"] for event in explain_day_of(world, "measure")["events"]] == ["daemon_started"]
 
 
 def test_a_system_clock_change_is_explained(make_world: MakeWorld) -> None:
@@ -184,8 +192,8 @@ def test_a_system_clock_change_is_explained(make_world: MakeWorld) -> None:
     world.run(hours=6, minutes=30)
     world.clock.now += timedelta(hours=4)
     world.run(hours=13, minutes=29)
-    found = day(world, "measure")
-    assert told(found) == ["00:00-06:00 7 ok", "07:00-10:00 4 clock_jumped", "11:00-23:00 13 ok"]
+    found = explain_day_of(world, "measure")
+    assert stretch_lines(found) == ["00:00-06:00 7 ok", "07:00-10:00 4 clock_jumped", "11:00-23:00 13 ok"]
     assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 4:00:00 forward, or the machine slept"]
 
 
@@ -194,8 +202,8 @@ def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(make_world: 
     world.run(hours=6)
     world.clock.now -= timedelta(hours=3)
     world.run(hours=20, minutes=29)
-    found = day(world, "measure")
-    assert told(found) == ["00:00-00:00 0 not_declared", "01:00-23:00 23 ok"]
+    found = explain_day_of(world, "measure")
+    assert stretch_lines(found) == ["00:00-00:00 0 not_declared", "01:00-23:00 23 ok"]
     assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 3:00:00 back"]
 
 
@@ -206,13 +214,13 @@ def test_a_clock_set_back_during_downtime_is_recorded(make_world: MakeWorld) -> 
     world.clock.now -= timedelta(hours=3)
     world.boot()
     world.run(minutes=1)
-    assert "the system clock jumped 3:00:00 back" in [event["says"] for event in day(world, "measure")["events"]]
+    assert "the system clock jumped 3:00:00 back" in [event["says"] for event in explain_day_of(world, "measure")["events"]]
 
 
 def test_an_unchanged_precheck_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
     world.run(hours=24)
-    assert told(day(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
 
 
 def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(make_world: MakeWorld) -> None:
@@ -221,27 +229,35 @@ def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(
     )
     world = make_world(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
     world.run(hours=36)
-    assert told(day(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
-    assert explanation.explain_now(asked(world))["now"]["reason"] == "calendar"
+    assert stretch_lines(explain_day_of(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
+    assert explanation.explain_now(explained_entry(world))["now"]["reason"] == "calendar"
     world.run(hours=24)
     for name in ("ops", "measure"):
-        assert told(day(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
-    assert told(day(world))[1] == "08:00-21:00 14 ok heartbeat_ok"
+        assert stretch_lines(explain_day_of(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
+    assert stretch_lines(explain_day_of(world))[1] == "08:00-21:00 14 ok heartbeat_ok"
 
 
 def test_a_missing_checklist_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
     world.run(hours=24)
-    assert told(day(world)) == ["00:00-23:00 24 checklist_missing"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-23:00 24 checklist_missing"]
 
 
 def test_slots_missed_because_of_a_long_run_are_explained(make_world: MakeWorld) -> None:
     world = make_world(job(schedule='"0 * * * *"', timeout="4h"), start="2026-03-02 00:30")
     world.scripts["measure"] = lambda call: Delayed("", timedelta(hours=2, minutes=30) if call.at.hour == 5 else timedelta())
     world.run(hours=5, minutes=45)
-    assert told(day(world, "measure"))[1:4] == ["01:00-04:00 4 ok", "05:00-05:00 1 running", "06:00-06:00 1 already_running"]
+    assert stretch_lines(explain_day_of(world, "measure"))[1:4] == [
+        "01:00-04:00 4 ok",
+        "05:00-05:00 1 running",
+        "06:00-06:00 1 already_running",
+    ]
     world.run(hours=17, minutes=44)
-    assert told(day(world, "measure"))[1:] == ["01:00-05:00 5 ok", "06:00-07:00 2 already_running", "08:00-23:00 16 ok"]
+    assert stretch_lines(explain_day_of(world, "measure"))[1:] == [
+        "01:00-05:00 5 ok",
+        "06:00-07:00 2 already_running",
+        "08:00-23:00 16 ok",
+    ]
 
 
 def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(make_world: MakeWorld) -> None:
@@ -254,8 +270,8 @@ def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(make_world: Ma
     world.run(hours=3)
     world.reload(config)
     world.run(hours=11, minutes=29)
-    found = day(world)
-    assert told(found) == [
+    found = explain_day_of(world)
+    assert stretch_lines(found) == [
         "00:00-05:00 6 ok heartbeat_ok", "05:30-05:30 0 disabled", "09:30-09:30 0 removed", "13:00-23:00 11 ok heartbeat_ok",
     ]  # fmt: skip
     assert found["slots"] == 17
@@ -271,8 +287,12 @@ def test_after_a_changed_interval_each_hour_is_explained_with_its_own_slots(make
     world.run(hours=1)
     world.downtime(hours=10, minutes=5)
     world.run(hours=6, minutes=44)
-    found = day(world)
-    assert told(found) == ["00:00-07:10 13 ok heartbeat_ok", "07:20-17:00 59 daemon_down", "17:10-23:50 41 ok heartbeat_ok"]
+    found = explain_day_of(world)
+    assert stretch_lines(found) == [
+        "00:00-07:10 13 ok heartbeat_ok",
+        "07:20-17:00 59 daemon_down",
+        "17:10-23:50 41 ok heartbeat_ok",
+    ]
 
 
 def test_a_day_of_minutely_slots_with_many_changes_takes_about_a_dozen_lines(make_world: MakeWorld) -> None:
@@ -288,7 +308,7 @@ def test_a_day_of_minutely_slots_with_many_changes_takes_about_a_dozen_lines(mak
     world.run(hours=3)
     world.resume(None)
     world.run(hours=10, minutes=29)
-    found = day(world, "measure")
+    found = explain_day_of(world, "measure")
     assert found["slots"] == 1440
     assert len(found["stretches"]) <= 12
     assert {each["cause"]: each["count"] for each in found["totals"] if each["cause"] in ("daemon_down", "paused")} == {
@@ -328,7 +348,7 @@ def test_every_slot_of_a_day_is_explained_exactly_once(make_world: MakeWorld, zo
     world.run(seconds=(local_days.whole_day(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
     world.pause(None)  # records the slots that have passed
     for name in ("ops", "measure"):
-        found = [day(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]
+        found = [explain_day_of(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]
         assert found[1]["slots"] == halves
         for each in found:
             hours = datetime.fromisoformat(each["until"]) - datetime.fromisoformat(each["from"])
@@ -338,10 +358,10 @@ def test_every_slot_of_a_day_is_explained_exactly_once(make_world: MakeWorld, zo
         by_cause: Counter[str] = Counter()
         for count in (count for each in found for count in each["totals"]):
             by_cause[count["cause"]] += count["count"]
-        assert _by_rows(world, name) == by_cause
+        assert _slots_by_cause(world, name) == by_cause
 
 
-def _by_rows(world: World, name: str) -> Counter[str]:
+def _slots_by_cause(world: World, name: str) -> Counter[str]:
     """The slots by cause according to the run records. All missed slots here are due to downtime."""
     counted: Counter[str] = Counter()
     for row in world.records(name):
@@ -355,9 +375,9 @@ def test_slots_that_a_backing_off_agent_will_skip_are_explained_in_advance(make_
     world = make_world(backing_off, start="2026-03-02 00:00", scripts={"ops": lambda call: 1})
     world.run(hours=3, minutes=30)
     expected = ["00:00-00:00 1 failed exit", "01:00-01:00 1 superseded", "02:00-02:00 1 failed exit", "03:00-05:00 3 superseded"]
-    assert told(day(world))[:4] == expected
+    assert stretch_lines(explain_day_of(world))[:4] == expected
     world.run(hours=2, minutes=35)
-    assert told(day(world))[:4] == expected
+    assert stretch_lines(explain_day_of(world))[:4] == expected
 
 
 TUESDAY = "calendars: {tuesdays: {dates: [2026-03-03]}}\n"
@@ -394,13 +414,15 @@ def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
     world.pause(None)  # records the slots that have passed
     accounted: Counter[str] = Counter()
     for passed in range((world.clock.now - utc("2026-03-02 00:00")).days + 1):
-        for each in day(world, on=str(date(2026, 3, 2) + timedelta(days=passed)))["totals"]:
+        for each in explain_day_of(world, on=str(date(2026, 3, 2) + timedelta(days=passed)))["totals"]:
             accounted[MISSED.get(each["cause"], each["cause"])] += each["count"]
     by_rows: Counter[str] = Counter()
     for row in world.records("ops"):
         by_rows[row["reason"] if row["outcome"] == "skipped" else row["outcome"]] += row["slots"]
     # The rest of the last day is paused and not recorded yet.
-    accounted["paused"] -= sum(fate.at > world.clock.now for fate in asked(world).slot_results(world.clock.now, _midnight(world)))
+    accounted["paused"] -= sum(
+        fate.at > world.clock.now for fate in explained_entry(world).slot_results(world.clock.now, _midnight(world))
+    )
     assert +accounted == by_rows
     world.store.close()
 
@@ -428,7 +450,7 @@ def _step(world: World, what: str, number: int) -> None:
 def test_slots_whose_records_were_deleted_are_reported_as_such(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h") + "history: {runs: 10, keep: 30d}\n", start="2026-03-02 00:00")
     world.run(hours=24)
-    assert told(day(world)) == ["00:00-13:00 14 not_kept", "14:00-23:00 10 ok heartbeat_ok"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-13:00 14 not_kept", "14:00-23:00 10 ok heartbeat_ok"]
 
 
 def test_old_settings_and_clock_changes_are_kept_as_long_as_the_history(make_world: MakeWorld) -> None:
@@ -447,8 +469,12 @@ def test_old_settings_and_clock_changes_are_kept_as_long_as_the_history(make_wor
 def test_the_remaining_slots_of_today_are_counted(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", active_hours='"00:00-20:00"'), start="2026-03-02 00:00")
     world.run(hours=10, minutes=30)
-    assert told(day(world)) == ["00:00-10:00 11 ok heartbeat_ok", "11:00-19:00 9 to_come", "20:00-23:00 4 active_hours"]
-    assert told(day(world, on="2026-03-05")) == ["00:00-19:00 20 to_come", "20:00-23:00 4 active_hours"]
+    assert stretch_lines(explain_day_of(world)) == [
+        "00:00-10:00 11 ok heartbeat_ok",
+        "11:00-19:00 9 to_come",
+        "20:00-23:00 4 active_hours",
+    ]
+    assert stretch_lines(explain_day_of(world, on="2026-03-05")) == ["00:00-19:00 20 to_come", "20:00-23:00 4 active_hours"]
 
 
 def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
@@ -456,7 +482,7 @@ def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
     world.run(hours=2)
     world.wake("ops", "look")
     world.run(hours=21)
-    found = day(world)
+    found = explain_day_of(world)
     assert (found["slots"], [(each["cause"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
 
 
@@ -487,7 +513,7 @@ def test_a_point_in_time_is_explained_by_the_slot_before_it(make_world: MakeWorl
     world.run(minutes=1)
 
     def at_instant(text: str) -> tuple[Any, ...]:
-        found = explanation.explain_time(asked(world), utc(text))
+        found = explanation.explain_time(explained_entry(world), utc(text))
         return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -503,7 +529,7 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     world.run(minutes=10)
     file.unlink()
     world.run(minutes=65)
-    found = explanation.explain_now(asked(world))
+    found = explanation.explain_now(explained_entry(world))
     assert (found["last_slot"]["slot"], found["last_slot"]["cause"]) == ("2026-03-02T09:00:00Z", "checklist_missing")
     assert found["last_run"]["slot"] == "2026-03-02T08:00:00Z"
     assert [(each["cause"], each["count"]) for each in found["skipped_since"]] == [("checklist_missing", 2)]
@@ -512,7 +538,7 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
 
-def hold(world: World, holder: str, minutes: int) -> None:
+def hold_lane(world: World, holder: str, minutes: int) -> None:
     world.request(HoldLane("ops", holder, world.clock.now + timedelta(minutes=minutes)))
 
 
@@ -520,28 +546,28 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: Make
     yaml = "timezone: Europe/Berlin\n" + agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n'
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(minutes=5)
-    hold(world, "chat", minutes=30)
+    hold_lane(world, "chat", minutes=30)
     told = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
-        now = explanation.explain_now(asked(world, name))["now"]
+        now = explanation.explain_now(explained_entry(world, name))["now"]
         assert (now["reason"], now["detail"]) == ("busy", told)
-    hold(world, "mail", minutes=10)
-    assert explanation.explain_now(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
+    hold_lane(world, "mail", minutes=10)
+    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
 
 
 def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 08:00")
     world.run(minutes=29)
-    hold(world, "chat", minutes=30)
+    hold_lane(world, "chat", minutes=30)
     world.run(minutes=5)
-    last = explanation.explain_now(asked(world))["last_slot"]
+    last = explanation.explain_now(explained_entry(world))["last_slot"]
     assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
 
 
 def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = make_world(agent(), start=f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
     world.run(minutes=1)
-    hold(world, "chat", minutes=30)
+    hold_lane(world, "chat", minutes=30)
     lines = " ".join(" ".join(printed(capsys, world, "ops")).split())
     assert "now it would not run: busy: the agent's lane is locked: chat holds it over HTTP until 2" in lines
 
@@ -549,8 +575,8 @@ def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld
 def test_a_job_with_a_prompt_has_the_checks_of_its_agent(make_world: MakeWorld) -> None:
     world = make_world(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
     world.run(minutes=5)
-    with speaking(world):
-        now = explanation.explain_now(asked(world, "digest"))["now"]
+    with lane_locked(world):
+        now = explanation.explain_now(explained_entry(world, "digest"))["now"]
     assert now["reason"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
         "disabled", "paused", "calendar", "already_running", "busy", "budget", "breaker_open", "prompt_too_large",
@@ -561,9 +587,9 @@ def test_explain_changes_nothing_in_the_database(make_world: MakeWorld) -> None:
     world = make_world(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
     before = list(world.store.connection.iterdump())
-    explanation.explain_now(asked(world))
-    explanation.explain_time(asked(world, "measure"), world.clock.now)
-    day(world)
+    explanation.explain_now(explained_entry(world))
+    explanation.explain_time(explained_entry(world, "measure"), world.clock.now)
+    explain_day_of(world)
     assert list(world.store.connection.iterdump()) == before
 
 
@@ -571,12 +597,15 @@ def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside
     calendars = "calendars: {off: {dates: 2026-03-04}}\n"
     world = make_world(calendars + agent(interval="4h", active_hours='"12:00-13:00"', skip_on="off"), start="2026-03-01 14:00")
     world.run(days=5)
-    assert told(day(world)) == [
+    assert stretch_lines(explain_day_of(world)) == [
         "02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok", "14:00-22:00 3 active_hours"
     ]  # fmt: skip
     # A slot that would have moved to the opening of the day off has moved to the next opening.
-    assert told(day(world, on="2026-03-04")) == ["02:00-22:00 6 calendar"]
-    assert told(day(world, on="2026-03-05"))[:2] == ["02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok"]
+    assert stretch_lines(explain_day_of(world, on="2026-03-04")) == ["02:00-22:00 6 calendar"]
+    assert stretch_lines(explain_day_of(world, on="2026-03-05"))[:2] == [
+        "02:00-06:00 2 active_hours",
+        "12:00-12:00 1 ok heartbeat_ok",
+    ]
     assert sum(row["slots"] for row in world.records()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
 
 

@@ -20,7 +20,7 @@ ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
 
 
-def times(world: World) -> list[float]:
+def seconds_between_calls(world: World) -> list[float]:
     """The seconds between consecutive agent calls."""
     return [(later.at - earlier.at).total_seconds() for earlier, later in zip(world.calls, world.calls[1:], strict=False)]
 
@@ -31,7 +31,7 @@ def test_a_failing_run_is_retried_within_its_slot_with_growing_delays(make_world
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval failed exit"]
     assert world.records()[0]["attempt"] == 4
-    for wait, nominal in zip(times(world), (1, 2, 4), strict=True):
+    for wait, nominal in zip(seconds_between_calls(world), (1, 2, 4), strict=True):
         assert nominal * 0.75 <= wait <= nominal * 1.25
 
 
@@ -158,7 +158,7 @@ def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(m
     assert (len(world.calls), world.records()[0]["attempt"]) == (2, 2)
 
 
-def took(world: World, name: str = "ops") -> list[float]:
+def run_durations(world: World, name: str = "ops") -> list[float]:
     """The durations of the runs by their records. The events must have the same durations."""
     rows = [row for row in world.records(name) if row["started_at"] and row["finished_at"]]
     by_rows = [(datetime.fromisoformat(row["finished_at"]) - datetime.fromisoformat(row["started_at"])) for row in rows]
@@ -174,7 +174,7 @@ def test_the_duration_of_a_run_repeated_after_a_crash_excludes_the_downtime(make
     world.downtime(minutes=14)
     world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert took(world) == [60]
+    assert run_durations(world) == [60]
 
 
 def test_the_duration_of_a_run_repeated_after_a_stop_excludes_the_downtime(make_world: MakeWorld) -> None:
@@ -186,7 +186,7 @@ def test_the_duration_of_a_run_repeated_after_a_stop_excludes_the_downtime(make_
     world.boot()
     world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert took(world) == [60]
+    assert run_durations(world) == [60]
 
 
 def stop_in_the_middle(world: World) -> None:
@@ -208,7 +208,7 @@ def test_an_interrupted_run_that_is_too_late_to_repeat_ended_when_it_was_interru
     world.boot()
     world.run(minutes=2)
     assert world.history()[0].startswith("03-02 08:00 interval abandoned")
-    assert 20 <= took(world)[0] <= 30  # a crash is dated to the last recorded tick before it
+    assert 20 <= run_durations(world)[0] <= 30  # a crash is dated to the last recorded tick before it
 
 
 def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(make_world: MakeWorld) -> None:
@@ -218,7 +218,7 @@ def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(make
     world.downtime(hours=2)
     world.run(minutes=1)
     assert world.history("measure")[0] == "03-02 08:10 every abandoned exit"
-    assert 20 <= took(world, "measure")[0] <= 30
+    assert 20 <= run_durations(world, "measure")[0] <= 30
 
 
 def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(make_world: MakeWorld) -> None:
@@ -234,7 +234,7 @@ def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(m
     world.boot()
     world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert took(world) == [60]
+    assert run_durations(world) == [60]
 
 
 def test_a_run_that_crashes_the_daemon_every_time_is_given_up(make_world: MakeWorld) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from servers.messages import refuses, says
+from servers.messages import error_answer, text_answer
 from test_story_models import KEY, config, model
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
@@ -24,7 +24,7 @@ OTHER = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d,
 
 
 @contextmanager
-def speaking(world: World, name: str = "ops") -> Iterator[int]:
+def lane_locked(world: World, name: str = "ops") -> Iterator[int]:
     """Lock the agent's lane as `flock lanes/NAME.lock` would."""
     folder = world.state.with_name("lanes")
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -36,11 +36,11 @@ def speaking(world: World, name: str = "ops") -> Iterator[int]:
         os.close(fd)
 
 
-def hold(world: World, holder: str = "chat", **time: float) -> int | None:
+def hold_lane(world: World, holder: str = "chat", **time: float) -> int | None:
     return world.request(HoldLane("ops", holder, world.clock.now + timedelta(**time)))
 
 
-def times(world: World) -> list[str]:
+def call_times(world: World) -> list[str]:
     return [f"{call.at:%H:%M:%S}" for call in world.calls]
 
 
@@ -50,28 +50,28 @@ def times(world: World) -> list[str]:
 def test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    with speaking(world):
+    with lane_locked(world):
         world.run(seconds=80)
-        assert times(world) == ["08:00:00"]
+        assert call_times(world) == ["08:00:00"]
         assert world.history()[-1] == "03-02 08:30 interval waiting busy"
     world.run(minutes=1)
-    assert times(world) == ["08:00:00", "08:30:30"]
+    assert call_times(world) == ["08:00:00", "08:30:30"]
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval ok heartbeat_ok"]
 
 
 def test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=31, seconds=50)
     world.run(minutes=5)
-    assert times(world) == ["08:00:00", "09:01:00"]
+    assert call_times(world) == ["08:00:00", "09:01:00"]
     assert world.history()[1:] == ["03-02 08:30 interval skipped busy", "03-02 09:00 interval ok heartbeat_ok"]
 
 
 def test_a_lane_locked_for_hours_leaves_one_busy_record_per_slot(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(hours=2)
     skipped = [f"03-02 {slot} interval skipped busy" for slot in ("08:00", "08:30", "09:00", "09:30")]
     assert world.history() == [*skipped, "03-02 10:00 interval waiting busy"]
@@ -81,7 +81,7 @@ def test_a_lane_locked_for_hours_leaves_one_busy_record_per_slot(make_world: Mak
 def test_waiting_for_a_lane_uses_no_attempt(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="2"))
     world.scripts["ops"] = lambda call: 1
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=10)
     world.run(minutes=10)
     assert len(world.calls) == 3
@@ -90,7 +90,7 @@ def test_waiting_for_a_lane_uses_no_attempt(make_world: MakeWorld) -> None:
 
 def test_a_run_that_waited_started_when_its_lane_was_free(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=9, seconds=45)
     world.run(minutes=1)
     assert world.records()[0]["started_at"] == "2026-03-02T08:10:00Z"
@@ -98,14 +98,14 @@ def test_a_run_that_waited_started_when_its_lane_was_free(make_world: MakeWorld)
 
 def test_waiting_for_a_lane_is_logged_once(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=10)
     assert len([event for event in world.events if isinstance(event, LaneBusy)]) == 1
 
 
 def test_a_locked_lane_does_not_affect_other_agents(make_world: MakeWorld) -> None:
     world = make_world(OPS + OTHER.replace("deliver", 'checklist: "- look\\n", deliver'))
-    with speaking(world, "other"):
+    with lane_locked(world, "other"):
         world.run(minutes=1)
     assert [call.name for call in world.calls] == ["ops"]
 
@@ -113,7 +113,7 @@ def test_a_locked_lane_does_not_affect_other_agents(make_world: MakeWorld) -> No
 def test_the_end_of_active_hours_ends_the_wait(make_world: MakeWorld) -> None:
     world = make_world(agent(active_hours='"08:00-09:00"'))
     world.run_until("2026-03-02 08:29")
-    with speaking(world):
+    with lane_locked(world):
         world.run_until("2026-03-02 10:00")
     world.run(minutes=5)
     assert world.history()[:2] == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval skipped busy"]
@@ -124,7 +124,7 @@ def test_the_end_of_active_hours_ends_the_wait(make_world: MakeWorld) -> None:
 def test_the_lane_is_checked_once_more_when_the_wait_ends(make_world: MakeWorld, hours: str) -> None:
     world = make_world(agent(active_hours=hours, interval="30m" if hours == "always" else "1d"))
     world.run(minutes=20, seconds=7)
-    with speaking(world):
+    with lane_locked(world):
         world.wake("ops", "look")
         world.run(minutes=15)
     busy = next(row for row in world.records() if row["reason"] == "busy")
@@ -133,7 +133,7 @@ def test_the_lane_is_checked_once_more_when_the_wait_ends(make_world: MakeWorld,
 
 def test_a_job_has_no_lane(make_world: MakeWorld) -> None:
     world = make_world(job(every="10m"))
-    with speaking(world, "measure"):
+    with lane_locked(world, "measure"):
         world.run(minutes=11)
     assert world.history() == ["03-02 08:10 every ok"]
 
@@ -173,7 +173,7 @@ def test_a_retry_waits_for_a_locked_lane_and_keeps_the_error_of_the_first_attemp
     world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else QUIET
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         assert world.history() == ["03-02 08:00 interval waiting busy"]
     world.run(minutes=1)
@@ -185,7 +185,7 @@ def test_a_retry_that_never_gets_its_lane_ends_failed_and_not_skipped(make_world
     world.scripts["ops"] = lambda call: 1
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=31)
     assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
     assert "exit" in world.records()[0]["error"]
@@ -194,7 +194,7 @@ def test_a_retry_that_never_gets_its_lane_ends_failed_and_not_skipped(make_world
 def test_a_woken_run_waits_for_its_lane_and_later_wakes_join_it(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1d"))
     world.run(minutes=1)
-    with speaking(world):
+    with lane_locked(world):
         world.wake("ops", "the first thing")
         world.run(minutes=5)
         world.wake("ops", "the second thing", sender="another")
@@ -209,7 +209,7 @@ def test_a_woken_run_waits_for_its_lane_and_later_wakes_join_it(make_world: Make
 def test_a_wake_that_waits_for_the_lane_is_delivered_by_the_next_slot(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=20)
-    with speaking(world):
+    with lane_locked(world):
         world.wake("ops", "look at the disk")
         world.run(minutes=11)
     world.run(minutes=1)
@@ -221,7 +221,7 @@ def test_a_run_interrupted_by_a_crash_is_not_repeated_while_its_lane_is_locked(m
     world = make_world(OPS)
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
-    with speaking(world):  # an undetected orphan that has inherited the lane
+    with lane_locked(world):  # an undetected orphan that has inherited the lane
         world.downtime(seconds=5)
         world.run(minutes=10)
         assert len(world.calls) == 1
@@ -234,7 +234,7 @@ def test_a_run_interrupted_by_a_crash_that_never_gets_its_lane_is_abandoned_and_
     world = make_world(OPS)
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
-    with speaking(world):
+    with lane_locked(world):
         world.downtime(seconds=5)
         world.run(minutes=30)
     assert world.history()[0] == "03-02 08:00 interval abandoned no_time_left"
@@ -248,7 +248,7 @@ def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(make_
     world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     world.stop()
-    with speaking(world):
+    with lane_locked(world):
         world.boot()
         world.run(minutes=30)
     assert world.history()[0] == "03-02 08:00 interval abandoned no_time_left"
@@ -256,7 +256,7 @@ def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(make_
 
 def test_a_run_keeps_waiting_for_its_lane_over_a_restart(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         world.stop()
         world.clock.advance(timedelta(minutes=1))
@@ -269,7 +269,7 @@ def test_a_run_keeps_waiting_for_its_lane_over_a_restart(make_world: MakeWorld) 
 
 def test_a_slot_that_waited_for_its_lane_during_a_crash_ends_busy(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         world.downtime(minutes=40)
     world.run(seconds=1)
@@ -278,7 +278,7 @@ def test_a_slot_that_waited_for_its_lane_during_a_crash_ends_busy(make_world: Ma
 
 def test_a_pause_ends_the_wait(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         world.pause(OPS_KEY)
         world.run(minutes=1)
@@ -290,7 +290,7 @@ def test_a_pause_ends_the_wait(make_world: MakeWorld) -> None:
 
 def test_a_slot_waiting_for_its_lane_just_before_a_pause_ends_busy(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=29, seconds=50)
         world.clock.advance(timedelta(seconds=11))
         world.pause(OPS_KEY)
@@ -302,7 +302,7 @@ def test_a_slot_waiting_for_its_lane_just_before_a_pause_ends_busy(make_world: M
 def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(make_world: MakeWorld, gone: str) -> None:
     world = make_world(OPS + OTHER)
     new = agent(enabled="false") + OTHER if gone == "disabled" else "agents:\n" + OTHER
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         if gone == "removed while down":
             world.stop()
@@ -317,7 +317,7 @@ def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(make_wor
 
 def test_removing_an_agent_while_it_checks_its_lane_leaves_a_busy_record(make_world: MakeWorld) -> None:
     world = make_world(OPS + OTHER)
-    with speaking(world):
+    with lane_locked(world):
         world.engine.tick(world.clock.read())
         assert world.runs.results()
         world.runs.results = list  # type: ignore[method-assign]  # the worker reports late
@@ -329,7 +329,7 @@ def test_removing_an_agent_while_it_checks_its_lane_leaves_a_busy_record(make_wo
 
 def test_changing_the_interval_while_a_run_waits_for_its_lane_loses_no_slot(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         world.reload(agent(interval="10m"))
         world.run(minutes=20)
@@ -340,7 +340,7 @@ def test_changing_the_interval_while_a_run_waits_for_its_lane_loses_no_slot(make
 
 def test_a_skip_outside_active_hours_with_a_locked_lane_names_the_hours(make_world: MakeWorld) -> None:
     world = make_world(agent(active_hours='"10:00-11:00"'))
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         world.wake("ops", "now")
         world.run(minutes=5)
@@ -349,7 +349,7 @@ def test_a_skip_outside_active_hours_with_a_locked_lane_names_the_hours(make_wor
 
 def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_lane(make_world: MakeWorld) -> None:
     world = make_world(OPS)
-    with speaking(world):
+    with lane_locked(world):
         world.run(minutes=5)
         world.clock.now -= timedelta(days=2)
         world.run(seconds=10)
@@ -360,7 +360,7 @@ def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_lane(make_world:
 def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="5m"))
     for minutes in range(1, 24):
-        with speaking(world):
+        with lane_locked(world):
             world.run(minutes=minutes)
         world.run(minutes=minutes % 7)
     world.run(minutes=5)
@@ -371,10 +371,10 @@ def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(make_world
 
 
 def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(make_world: MakeWorld) -> None:
-    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(401, "authentication_error", "no"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=29)
-        with speaking(world):
+        with lane_locked(world):
             world.run(minutes=10)
         world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval failed auth", "03-02 08:30 interval ok heartbeat_ok"]
@@ -386,9 +386,9 @@ def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(make_worl
 def test_a_gateway_holds_a_lane_for_a_limited_time(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    hold(world, minutes=5)
+    hold_lane(world, minutes=5)
     world.run(minutes=10)
-    assert times(world) == ["08:00:00", "08:34:00"]
+    assert call_times(world) == ["08:00:00", "08:34:00"]
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
 
 
@@ -396,31 +396,31 @@ def test_a_renewed_hold_lasts_longer(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
     for _ in range(5):
-        hold(world, minutes=2)
+        hold_lane(world, minutes=2)
         world.run(minutes=1)
     world.run(minutes=3)
-    assert times(world) == ["08:00:00", "08:35:00"]
+    assert call_times(world) == ["08:00:00", "08:35:00"]
 
 
 def test_a_released_hold_lets_the_waiting_run_start_at_once(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    hold(world, hours=24)
+    hold_lane(world, hours=24)
     world.run(minutes=5, seconds=13)
     world.request(ReleaseLane("ops", "chat"))
     world.run(seconds=1)
-    assert times(world) == ["08:00:00", "08:34:13"]
+    assert call_times(world) == ["08:00:00", "08:34:13"]
 
 
 def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
     for holder in ("chat", "mail"):
-        hold(world, holder, hours=1)
+        hold_lane(world, holder, hours=1)
     world.run(minutes=2)
     world.request(ReleaseLane("ops", "chat"))
     world.run(minutes=2)
-    assert times(world) == ["08:00:00"]
+    assert call_times(world) == ["08:00:00"]
     world.request(ReleaseLane("ops", "mail"))
     world.run(seconds=1)
     assert len(world.calls) == 2
@@ -430,18 +430,18 @@ def test_releasing_a_hold_that_does_not_exist_is_no_error(make_world: MakeWorld)
     world = make_world(OPS)
     world.run(minutes=1)
     world.request(ReleaseLane("ops", "chat"))
-    assert times(world) == ["08:00:00"]
+    assert call_times(world) == ["08:00:00"]
 
 
 def test_a_hold_survives_a_restart(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    hold(world, minutes=10)
+    hold_lane(world, minutes=10)
     world.downtime(seconds=30)
     world.run(minutes=5)
-    assert times(world) == ["08:00:00"]
+    assert call_times(world) == ["08:00:00"]
     world.run(minutes=10)
-    assert times(world) == ["08:00:00", "08:39:00"]
+    assert call_times(world) == ["08:00:00", "08:39:00"]
 
 
 def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(make_world: MakeWorld) -> None:
@@ -450,16 +450,16 @@ def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(make_world: Mak
     world.run_until("2026-03-02 08:30:30")
     running = world.records()[-1]
     assert running["state"] == "running"
-    assert hold(world, minutes=1) == running["id"]
+    assert hold_lane(world, minutes=1) == running["id"]
     world.run(minutes=5)
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
-    assert hold(world, minutes=1) is None
+    assert hold_lane(world, minutes=1) is None
 
 
 def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="12h"))
     world.run(minutes=1)
-    hold(world, hours=1)
+    hold_lane(world, hours=1)
     world.clock.now -= timedelta(days=30)
     world.run(hours=25)
     assert len(world.calls) >= 2
@@ -468,7 +468,7 @@ def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(make_world:
 def test_expired_holds_are_deleted(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=1)
-    hold(world, minutes=1)
+    hold_lane(world, minutes=1)
     world.run(minutes=3)
     assert world.store.connection.execute("select count(*) from hold").fetchone()[0] == 0
 
@@ -482,7 +482,7 @@ def test_a_hold_on_an_unknown_agent_is_refused(make_world: MakeWorld) -> None:
 def test_a_lane_has_at_most_a_hundred_holders(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     for number in range(100):
-        hold(world, f"chat{number}", minutes=5)
+        hold_lane(world, f"chat{number}", minutes=5)
     with pytest.raises(Refused, match="100 others"):
-        hold(world, "one more", minutes=5)
-    hold(world, "chat7", minutes=10)
+        hold_lane(world, "one more", minutes=5)
+    hold_lane(world, "chat7", minutes=10)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from servers import gateway
-from servers.messages import message, refuses, says, text, tool
+from servers.messages import error_answer, message, text, text_answer, tool
 from servers.scripted import Act, Server, hang_up, page, reply
 from world import Delayed, MakeWorld
 
@@ -40,12 +40,12 @@ def model(*script: Act) -> Iterator[Server]:
         yield server
 
 
-def asked(server: Server) -> list[dict[str, object]]:
+def request_bodies(server: Server) -> list[dict[str, object]]:
     return [request.json for request in server.requests]
 
 
 def test_the_answer_of_a_model_is_classified_recorded_and_sent(make_world: MakeWorld) -> None:
-    with model(says("ALERT: the queue is stuck")) as server:
+    with model(text_answer("ALERT: the queue is stuck")) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
     row = world.records()[0]
@@ -56,31 +56,31 @@ def test_the_answer_of_a_model_is_classified_recorded_and_sent(make_world: MakeW
 
 
 def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported(make_world: MakeWorld) -> None:
-    with model(says("HEARTBEAT_OK")) as server:
+    with model(text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, model="claude-haiku-5-5"), environ={"KEY": KEY})
         world.run(minutes=1)
-        assert asked(server)[0]["model"] == "claude-haiku-5-5"
+        assert request_bodies(server)[0]["model"] == "claude-haiku-5-5"
         world.reload(config(server.url))
         world.run(minutes=30)
-        assert asked(server)[1]["model"] == "claude-sonnet-5"
+        assert request_bodies(server)[1]["model"] == "claude-sonnet-5"
     mismatches = [event for event in world.events if type(event).__name__ == "ModelMismatched"]
     assert [(event.requested, event.used) for event in mismatches] == [("claude-sonnet-5", "claude-haiku-5-5")]
 
 
 @pytest.mark.parametrize("light", ["true", "false"])
 def test_light_context_leaves_out_the_context_files_and_the_record_lists_the_parts(make_world: MakeWorld, light: str) -> None:
-    with model(says("HEARTBEAT_OK")) as server:
+    with model(text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, light_context=light), environ={"KEY": KEY})
         world.write("ops/SOUL.md", "You are gentle.")
         world.run(minutes=1)
-        prompt = json.dumps(asked(server)[0])
+        prompt = json.dumps(request_bodies(server)[0])
     parts = [part["name"] for part in world.records()[0]["prompt_parts"]]
     assert ("You are gentle." in prompt) is (light == "false")
     assert ("context:SOUL.md" in parts) is (light == "false")
 
 
 def test_retry_after_delays_the_next_attempt(make_world: MakeWorld) -> None:
-    with model(refuses(429, "rate_limit_error", "slow down", retry_after="120"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(429, "rate_limit_error", "slow down", retry_after="120"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
         assert world.records()[0]["not_before"] == "2026-03-02T08:02:00Z"
@@ -92,7 +92,7 @@ def test_retry_after_delays_the_next_attempt(make_world: MakeWorld) -> None:
 def test_a_retry_after_of_a_year_fails_the_run_and_the_provider_is_probed_after_a_quarter_of_an_hour(
     make_world: MakeWorld,
 ) -> None:
-    with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(429, "rate_limit_error", "come back", retry_after="31536000"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=21)
         assert len(server.requests) == 2
@@ -104,7 +104,7 @@ def test_a_retry_after_of_a_year_fails_the_run_and_the_provider_is_probed_after_
 
 
 def test_setting_the_clock_back_does_not_keep_a_breaker_open(make_world: MakeWorld) -> None:
-    with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(429, "rate_limit_error", "come back", retry_after="31536000"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.clock.now -= timedelta(days=365)
@@ -115,7 +115,7 @@ def test_setting_the_clock_back_does_not_keep_a_breaker_open(make_world: MakeWor
 def test_an_agent_does_not_recover_before_its_provider_answers(make_world: MakeWorld) -> None:
     beat = '{interval: 10m, stagger: 5m, checklist: "- look\\n", precheck: look, deliver: log}'
     yaml = config("{url}", interval="12h") + f"  web: {{runner: {{kind: anthropic}}, heartbeat: {beat}}}\n"
-    with model(refuses(401, "authentication_error", "no")) as server:
+    with model(error_answer(401, "authentication_error", "no")) as server:
         world = make_world(yaml.replace("{url}", server.url), environ={"KEY": KEY}, prechecks={"web": lambda call: "NO_WORK"})
         world.run(minutes=65)
     whys = [row["reason"] for row in world.records("web")]
@@ -125,8 +125,8 @@ def test_an_agent_does_not_recover_before_its_provider_answers(make_world: MakeW
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])
 def test_a_refused_key_opens_the_breaker_until_a_probe_succeeds(make_world: MakeWorld, status: int, reason: str) -> None:
-    refusal = refuses(status, "authentication_error", "no")
-    with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
+    refusal = error_answer(status, "authentication_error", "no")
+    with model(refusal, refusal, text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=65)
         assert len(server.requests) == 3
@@ -138,7 +138,7 @@ def test_a_refused_key_opens_the_breaker_until_a_probe_succeeds(make_world: Make
 
 
 def test_a_reload_lets_the_next_run_probe_at_once(make_world: MakeWorld) -> None:
-    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(401, "authentication_error", "no"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.reload(config(server.url, interval="10m"))
@@ -148,15 +148,15 @@ def test_a_reload_lets_the_next_run_probe_at_once(make_world: MakeWorld) -> None
 
 
 def test_an_agent_without_an_interval_runs_its_wakes_once_its_provider_answers(make_world: MakeWorld) -> None:
-    refusal = refuses(401, "authentication_error", "invalid x-api-key")
-    with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
+    refusal = error_answer(401, "authentication_error", "invalid x-api-key")
+    with model(refusal, refusal, text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="none"), environ={"KEY": KEY})
         world.wake("ops", "one")
         world.run(minutes=5)
         world.wake("ops", "two", sender="other")
         world.run(hours=3)
-        assert "one" in str(asked(server)[-1])
-        assert "two" in str(asked(server)[-1])
+        assert "one" in str(request_bodies(server)[-1])
+        assert "two" in str(request_bodies(server)[-1])
     assert world.history() == [
         "03-02 08:00 api failed auth",
         "03-02 08:05 api skipped breaker_open",
@@ -165,22 +165,24 @@ def test_an_agent_without_an_interval_runs_its_wakes_once_its_provider_answers(m
     ]
 
 
-def pair(url: str, **web: str) -> str:
+def two_agents(url: str, **web: str) -> str:
     """Two agents of one provider: ops, which only runs when woken, and web."""
     beat = ", ".join(f"{key}: {value}" for key, value in web.items())
     more = f'  web: {{runner: {{kind: anthropic}}, heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, {beat}}}}}\n'
     return config(url, interval="none") + more
 
 
-REFUSAL = refuses(401, "authentication_error", "invalid x-api-key")
+REFUSAL = error_answer(401, "authentication_error", "invalid x-api-key")
 
 
 @pytest.mark.parametrize("took", [0, 20])
 def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_succeeds(
     make_world: MakeWorld, took: int
 ) -> None:
-    with model(REFUSAL, says("HEARTBEAT_OK")) as server:
-        world = make_world(pair(server.url, interval="none"), environ={"KEY": KEY}, durations={"ops": timedelta(seconds=took)})
+    with model(REFUSAL, text_answer("HEARTBEAT_OK")) as server:
+        world = make_world(
+            two_agents(server.url, interval="none"), environ={"KEY": KEY}, durations={"ops": timedelta(seconds=took)}
+        )
         world.wake("ops", "one")
         world.run(minutes=5)
         world.wake("web", "two")
@@ -190,8 +192,8 @@ def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_
 
 
 def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_probe(make_world: MakeWorld) -> None:
-    with model(REFUSAL, says("HEARTBEAT_OK")) as server:
-        yaml = pair(server.url, interval="none").replace(
+    with model(REFUSAL, text_answer("HEARTBEAT_OK")) as server:
+        yaml = two_agents(server.url, interval="none").replace(
             "interval: none", "interval: none, precheck: {command: look, on_error: skip}", 1
         )
         world = make_world(yaml, environ={"KEY": KEY}, prechecks={"ops": lambda call: 0 if call.at.minute == 0 else 1})
@@ -205,8 +207,8 @@ def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_prob
 
 @pytest.mark.parametrize("took", [0, 20])
 def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world: MakeWorld, took: int) -> None:
-    with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
-        yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
+    with model(REFUSAL, REFUSAL, text_answer("HEARTBEAT_OK")) as server:
+        yaml = two_agents(server.url, interval="30m").replace("interval: none", "interval: 30m")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
         world.durations["ops"] = timedelta(seconds=took)
@@ -219,7 +221,7 @@ def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world
 
 def test_a_run_that_waits_for_a_failing_probe_is_skipped(make_world: MakeWorld) -> None:
     with model(REFUSAL) as server:
-        yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
+        yaml = two_agents(server.url, interval="30m").replace("interval: none", "interval: 30m")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
         world.durations["ops"] = timedelta(seconds=20)
@@ -229,8 +231,8 @@ def test_a_run_that_waits_for_a_failing_probe_is_skipped(make_world: MakeWorld) 
 
 
 def test_a_run_that_waits_for_a_probe_longer_than_its_slot_is_skipped(make_world: MakeWorld) -> None:
-    with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
-        yaml = pair(server.url, interval="5m").replace("interval: none", "interval: 30m, timeout: 20m")
+    with model(REFUSAL, REFUSAL, text_answer("HEARTBEAT_OK")) as server:
+        yaml = two_agents(server.url, interval="5m").replace("interval: none", "interval: 30m, timeout: 20m")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
         world.durations["ops"] = timedelta(minutes=12)
@@ -245,18 +247,18 @@ def test_a_run_that_waits_for_a_probe_longer_than_its_slot_is_skipped(make_world
 
 
 def test_a_wake_that_waits_for_a_provider_runs_after_a_reload(make_world: MakeWorld) -> None:
-    with model(REFUSAL, says("HEARTBEAT_OK")) as server:
-        world = make_world(pair(server.url, interval="none"), environ={"KEY": KEY})
+    with model(REFUSAL, text_answer("HEARTBEAT_OK")) as server:
+        world = make_world(two_agents(server.url, interval="none"), environ={"KEY": KEY})
         world.wake("ops", "one")
         world.run(minutes=5)
-        world.reload(pair(server.url, interval="none"))
+        world.reload(two_agents(server.url, interval="none"))
         world.run(minutes=5)
     assert world.history("ops") == ["03-02 08:00 api failed auth", "03-02 08:05 api ok heartbeat_ok"]
 
 
 def test_a_reload_does_not_start_a_wake_that_waits_for_its_retry(make_world: MakeWorld) -> None:
     broken = reply({"content": "?"})
-    with model(broken, broken, says("HEARTBEAT_OK")) as server:
+    with model(broken, broken, text_answer("HEARTBEAT_OK")) as server:
         yaml = config(server.url, interval="none", retries="0")
         world = make_world(yaml, environ={"KEY": KEY})
         world.wake("ops", "one")
@@ -268,7 +270,7 @@ def test_a_reload_does_not_start_a_wake_that_waits_for_its_retry(make_world: Mak
 
 @pytest.mark.parametrize("status", [401, 402])
 def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(make_world: MakeWorld, status: int) -> None:
-    with model(*[refuses(status, "authentication_error", "invalid x-api-key")] * 30) as server:
+    with model(*[error_answer(status, "authentication_error", "invalid x-api-key")] * 30) as server:
         world = make_world(config(server.url, interval="10m", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
     assert {row["reason"] for row in world.records()} == {{401: "auth", 402: "payment"}[status], "breaker_open"}
@@ -276,7 +278,7 @@ def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(make_w
 
 
 def test_a_long_retry_after_and_its_open_breaker_are_one_incident(make_world: MakeWorld) -> None:
-    rest = refuses(429, "rate_limit_error", "come back", retry_after="31536000")
+    rest = error_answer(429, "rate_limit_error", "come back", retry_after="31536000")
     with model(*[rest] * 30) as server:
         world = make_world(config(server.url, interval="5m", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
@@ -285,7 +287,10 @@ def test_a_long_retry_after_and_its_open_breaker_are_one_incident(make_world: Ma
 
 
 def test_a_run_without_time_for_a_retry_belongs_to_the_incident_of_its_last_attempt(make_world: MakeWorld) -> None:
-    busy, slow = refuses(529, "overloaded_error", "Overloaded"), refuses(529, "overloaded_error", "Overloaded", retry_after="900")
+    busy, slow = (
+        error_answer(529, "overloaded_error", "Overloaded"),
+        error_answer(529, "overloaded_error", "Overloaded", retry_after="900"),
+    )
     with model(busy, busy, slow, busy, busy, slow) as server:
         world = make_world(config(server.url, interval="10m", retries="1", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(minutes=45)
@@ -294,7 +299,7 @@ def test_a_run_without_time_for_a_retry_belongs_to_the_incident_of_its_last_atte
 
 
 def test_a_refusal_by_one_provider_does_not_affect_others(make_world: MakeWorld) -> None:
-    with model(refuses(401, "authentication_error", "no")) as bad, model(says("HEARTBEAT_OK")) as good:
+    with model(error_answer(401, "authentication_error", "no")) as bad, model(text_answer("HEARTBEAT_OK")) as good:
         text = config(bad.url).replace(
             "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{good.url}"}}, '
         )
@@ -310,7 +315,7 @@ def test_a_refusal_by_one_provider_does_not_affect_others(make_world: MakeWorld)
 
 
 def test_a_run_without_a_model_call_does_not_use_up_the_probe(make_world: MakeWorld) -> None:
-    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(401, "authentication_error", "no"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="40m", checklist="HEARTBEAT.md"), environ={"KEY": KEY})
         world.write("ops/HEARTBEAT.md", "- look")
         world.run(minutes=5)
@@ -326,10 +331,10 @@ def test_a_run_without_a_model_call_does_not_use_up_the_probe(make_world: MakeWo
     [
         (page(), "bad_answer"),
         (reply(b"{", 200), "bad_answer"),
-        (refuses(529, "overloaded_error", "busy"), "overloaded"),
-        (refuses(500, "api_error", "broken"), "server"),
-        (refuses(404, "not_found_error", "no such model"), "not_found"),
-        (refuses(400, "invalid_request_error", "what?"), "bad_request"),
+        (error_answer(529, "overloaded_error", "busy"), "overloaded"),
+        (error_answer(500, "api_error", "broken"), "server"),
+        (error_answer(404, "not_found_error", "no such model"), "not_found"),
+        (error_answer(400, "invalid_request_error", "what?"), "bad_request"),
         (hang_up(), "connect"),
     ],
 )  # fmt: skip
@@ -346,7 +351,7 @@ def test_an_invalid_answer_of_a_provider_is_a_failed_run_with_an_error_class(
 
 
 def test_without_a_key_nothing_is_called(make_world: MakeWorld) -> None:
-    with model(says("HEARTBEAT_OK")) as server:
+    with model(text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url).replace('api_key: "${KEY}", ', ""))
         world.run(hours=2)
         assert server.connections == 0
@@ -366,7 +371,7 @@ def test_a_call_of_an_unknown_tool_has_no_effect_and_is_counted(make_world: Make
 def test_failed_attempts_are_charged(make_world: MakeWorld) -> None:
     tokens = {"input": 70, "output": 3}
     with Server(
-        [reply({"error": "busy", "tokens": tokens}), gateway.says("HEARTBEAT_OK", tokens=tokens, cost_usd=0.01)]
+        [reply({"error": "busy", "tokens": tokens}), gateway.text_answer("HEARTBEAT_OK", tokens=tokens, cost_usd=0.01)]
     ) as server:
         world = make_world(GATEWAY.format(url=server.url))
         world.run(hours=3)
@@ -375,7 +380,7 @@ def test_failed_attempts_are_charged(make_world: MakeWorld) -> None:
 
 
 def test_a_model_without_a_price_is_counted_and_has_no_known_cost(make_world: MakeWorld) -> None:
-    with model(says("HEARTBEAT_OK")) as server:
+    with model(text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, model="claude-opus-9"), environ={"KEY": KEY})
         world.run(minutes=1)
     assert world.records()[0]["cost_usd"] is None
@@ -396,18 +401,18 @@ def test_a_decision_to_skip_is_suppressed_and_makes_no_agent_call(make_world: Ma
         world = make_world(config(server.url, **DECIDE), environ={"KEY": KEY})
         world.write("ops/SOUL.md", "You are gentle.")
         world.run(minutes=1)
-        assert [call["model"] for call in asked(server)] == ["claude-haiku-5-5"]
-        assert "You are gentle." not in json.dumps(asked(server))
+        assert [call["model"] for call in request_bodies(server)] == ["claude-haiku-5-5"]
+        assert "You are gentle." not in json.dumps(request_bodies(server))
     assert world.history() == ["03-02 08:00 interval ok decided_skip"]
     assert world.records()[0]["cost_usd"] == pytest.approx((120 * 1 + 30 * 5 + 7 * 1 + 2 * 1.25) / 1e6)
 
 
 def test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner(make_world: MakeWorld) -> None:
-    with model(decides("run", "restart the mail queue"), says("Done, it runs again.")) as server:
+    with model(decides("run", "restart the mail queue"), text_answer("Done, it runs again.")) as server:
         world = make_world(config(server.url, **DECIDE), environ={"KEY": KEY})
         world.run(minutes=1)
-        assert [call["model"] for call in asked(server)] == ["claude-haiku-5-5", "claude-sonnet-5"]
-        assert "restart the mail queue" in json.dumps(asked(server)[1])
+        assert [call["model"] for call in request_bodies(server)] == ["claude-haiku-5-5", "claude-sonnet-5"]
+        assert "restart the mail queue" in json.dumps(request_bodies(server)[1])
     assert world.records()[0]["tokens"]["input"] == 240
     assert [said for _, _, said in world.delivered] == ["Done, it runs again."]
 
@@ -423,14 +428,14 @@ def test_a_decision_has_the_time_that_the_precheck_left(make_world: MakeWorld) -
 
 @pytest.mark.parametrize("unpriced", ["claude-haiku-5-5", "claude-sonnet-5"])
 def test_a_partly_unknown_cost_is_unknown_whichever_part_came_first(make_world: MakeWorld, unpriced: str) -> None:
-    with model(decides("run", "restart the mail queue"), says("Done.")) as server:
+    with model(decides("run", "restart the mail queue"), text_answer("Done.")) as server:
         world = make_world(config(server.url, **DECIDE).replace(f"{unpriced}: {{input", "another: {input"), environ={"KEY": KEY})
         world.run(minutes=1)
     assert world.records()[0]["tokens"]["input"] == 240
     assert world.records()[0]["cost_usd"] is None
 
 
-@pytest.mark.parametrize("act", [says("run everything"), decides("everything"), decides("run", " "), page()])
+@pytest.mark.parametrize("act", [text_answer("run everything"), decides("everything"), decides("run", " "), page()])
 def test_a_missing_decision_fails_the_run(make_world: MakeWorld, act: Act) -> None:
     with model(act) as server:
         world = make_world(config(server.url, retries="0", **DECIDE), environ={"KEY": KEY})
@@ -443,12 +448,12 @@ def test_a_missing_decision_fails_the_run(make_world: MakeWorld, act: Act) -> No
 
 
 def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(make_world: MakeWorld) -> None:
-    with model(says("ALERT: disk"), says("HEARTBEAT_OK"), says("HEARTBEAT_OK")) as server:
+    with model(text_answer("ALERT: disk"), text_answer("HEARTBEAT_OK"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, isolated_session="false", session_keep="4"), environ={"KEY": KEY})
         world.run(minutes=61)
-        said = [[part["role"] for part in call["messages"]] for call in asked(server)]  # type: ignore[attr-defined]
+        said = [[part["role"] for part in call["messages"]] for call in request_bodies(server)]  # type: ignore[attr-defined]
         assert said == [["user"], ["user", "assistant", "user"], ["user", "assistant", "user"]]
-        assert "ALERT: disk" in json.dumps(asked(server)[2])
+        assert "ALERT: disk" in json.dumps(request_bodies(server)[2])
 
 
 # --- agents behind a gateway ------------------------------------------------------------------------------------------
@@ -463,7 +468,7 @@ agents:
 
 
 def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(GATEWAY.format(url=server.url))
         world.run(hours=3)
         run_id = server.requests[0].json["run"]
@@ -479,7 +484,7 @@ def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> N
 
 
 def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(GATEWAY.format(url=server.url))
         world.run(hours=3)
         run_id = server.requests[0].json["run"]

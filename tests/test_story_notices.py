@@ -35,13 +35,13 @@ REFUSED = DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
 TAKEN = DeliveryResult("delivered")
 
 
-def ended(code: int, errors: str = "", output: str = "") -> ProcessResult:
+def process_result(code: int, errors: str = "", output: str = "") -> ProcessResult:
     return ProcessResult(
         code, output.encode(), errors.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
     )  # fmt: skip
 
 
-def told(world: World, name: str = "ops") -> list[str]:
+def message_lines(world: World, name: str = "ops") -> list[str]:
     """The time and first line of each message about an entry."""
     return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, who, text in world.delivered if who == name]
 
@@ -52,18 +52,18 @@ def notices(world: World) -> list[tuple[str, str, str]]:
     return [tuple(row) for row in rows]
 
 
-def until(world: World, text: str, error: Callable[[int], str] | None) -> None:
+def fail_until(world: World, text: str, error: Callable[[int], str] | None) -> None:
     """Let time pass while each run fails with the error for its number; None: runs succeed."""
-    world.scripts["ops"] = lambda call: ended(1, error(len(world.calls))) if error else "HEARTBEAT_OK"
+    world.scripts["ops"] = lambda call: process_result(1, error(len(world.calls))) if error else "HEARTBEAT_OK"
     world.run_until(text)
 
 
 def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
-    until(world, "2026-03-03 12:00", None)
+    fail_until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
+    fail_until(world, "2026-03-03 12:00", None)
     assert sum(row["outcome"] == "failed" for row in world.records()) == 48
-    assert told(world) == [
+    assert message_lines(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 14:30 Agent ops still has the same problem: it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
         "03-02 20:30 Agent ops still has the same problem: it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h 30m).",
@@ -74,21 +74,21 @@ def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(
 
 def test_a_notification_has_the_error_and_the_command_for_details(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 08:31", lambda count: "no space left on device")
+    fail_until(world, "2026-03-02 08:31", lambda count: "no space left on device")
     assert world.delivered[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
 
 
 def test_a_single_failure_of_a_heartbeat_is_not_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 08:29", lambda count: "no")
-    until(world, "2026-03-02 12:00", None)
-    assert (told(world), len(world.records())) == ([], 9)
+    fail_until(world, "2026-03-02 08:29", lambda count: "no")
+    fail_until(world, "2026-03-02 12:00", None)
+    assert (message_lines(world), len(world.records())) == ([], 9)
 
 
 def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
-    assert told(world) == [
+    fail_until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
+    assert message_lines(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 09:30 Agent ops has a different problem now: it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
@@ -96,45 +96,45 @@ def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWor
 
 def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
-    assert len(told(world)) == 4 + 1
+    fail_until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
+    assert len(message_lines(world)) == 4 + 1
 
 
 def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", on_failure="{after: 3}"))
-    until(world, "2026-03-02 08:59", lambda count: "no")
-    until(world, "2026-03-02 09:29", None)
-    until(world, "2026-03-02 10:29", lambda count: "no")
-    assert told(world) == []
-    until(world, "2026-03-02 10:31", lambda count: "no")
-    assert told(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
+    fail_until(world, "2026-03-02 08:59", lambda count: "no")
+    fail_until(world, "2026-03-02 09:29", None)
+    fail_until(world, "2026-03-02 10:29", lambda count: "no")
+    assert message_lines(world) == []
+    fail_until(world, "2026-03-02 10:31", lambda count: "no")
+    assert message_lines(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
 
 
 def test_an_incident_survives_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 08:45", lambda count: "no")
+    fail_until(world, "2026-03-02 08:45", lambda count: "no")
     world.downtime(minutes=5)
-    until(world, "2026-03-02 09:15", lambda count: "no")
+    fail_until(world, "2026-03-02 09:15", lambda count: "no")
     world.downtime(minutes=5)
-    until(world, "2026-03-02 10:00", None)
-    assert [line[12:31] for line in told(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
+    fail_until(world, "2026-03-02 10:00", None)
+    assert [line[12:31] for line in message_lines(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
 
 
 def test_disabling_an_agent_ends_its_incident(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 08:45", lambda count: "no")
+    fail_until(world, "2026-03-02 08:45", lambda count: "no")
     world.reload(agent(retries="0", enabled="false"))
     assert read_status(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
     world.reload(agent(retries="0"))
-    until(world, "2026-03-02 10:15", lambda count: "no")
-    assert [line[12:40] for line in told(world)] == ["Agent ops failed 2 times in "] * 2
+    fail_until(world, "2026-03-02 10:15", lambda count: "no")
+    assert [line[12:40] for line in message_lines(world)] == ["Agent ops failed 2 times in "] * 2
 
 
 def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", on_failure="none"))
-    until(world, "2026-03-02 20:00", lambda count: "no")
-    until(world, "2026-03-02 21:00", None)
-    assert (told(world), notices(world)) == ([], [])
+    fail_until(world, "2026-03-02 20:00", lambda count: "no")
+    fail_until(world, "2026-03-02 21:00", None)
+    assert (message_lines(world), notices(world)) == ([], [])
 
 
 def test_a_successful_run_needs_no_incident_query(make_world: MakeWorld) -> None:
@@ -149,7 +149,7 @@ def test_a_successful_run_needs_no_incident_query(make_world: MakeWorld) -> None
 def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + job(every="30m", deliver="hook"))
     world.scripts["measure"] = lambda call: (
-        ended(2, "tape 1 torn", "wrote 17 files\n") if utc("2026-03-02 09:45") > call.at else "well"
+        process_result(2, "tape 1 torn", "wrote 17 files\n") if utc("2026-03-02 09:45") > call.at else "well"
     )
     world.run_until("2026-03-02 10:05")
     failure = "exit: exit code 2: tape 1 torn"
@@ -165,7 +165,7 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
 
 def test_a_job_without_notifications_still_delivers_its_output(make_world: MakeWorld) -> None:
     world = make_world(job(every="30m", deliver="log", on_failure="none"))
-    world.scripts["measure"] = lambda call: ended(2, "torn")
+    world.scripts["measure"] = lambda call: process_result(2, "torn")
     world.run(minutes=65)
     assert [text for *_, text in world.delivered] == ["measure ended failed: exit code 2: torn"] * 2
 
@@ -191,11 +191,11 @@ def test_a_failed_job_is_reported_on_some_channel(
 
 def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck="{command: look, on_error: skip}"))
-    broken = ended(3, "look: not found")
-    world.prechecks["ops"] = lambda call: broken if call.at < utc("2026-03-02 09:15") else ended(0, output="NO_WORK")
+    broken = process_result(3, "look: not found")
+    world.prechecks["ops"] = lambda call: broken if call.at < utc("2026-03-02 09:15") else process_result(0, output="NO_WORK")
     world.run(hours=2)
     assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
-    assert told(world) == [
+    assert message_lines(world) == [
         "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 09:30 Agent ops works again. Before that, it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
@@ -206,39 +206,39 @@ def test_a_failure_incident_does_not_end_because_a_check_passes_again(make_world
     world = make_world(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.prechecks["ops"] = lambda call: "NO_WORK" if call.at >= utc("2026-03-02 10:15") else "mail"
-    until(world, "2026-03-02 08:59", lambda count: "no")
+    fail_until(world, "2026-03-02 08:59", lambda count: "no")
     file.rename(file.with_suffix(".old"))
     file.mkdir()
     world.run_until("2026-03-02 09:59")
     file.rmdir()
     file.with_suffix(".old").rename(file)
-    until(world, "2026-03-02 10:59", lambda count: "no")
+    fail_until(world, "2026-03-02 10:59", lambda count: "no")
     assert [line[12:] for line in world.history()] == [
         *["interval failed exit"] * 2, *["interval skipped checklist_unreadable"] * 2,
         "interval failed exit", "interval skipped precheck",
     ]  # fmt: skip
-    assert [line for line in told(world) if "works again" in line] == []
+    assert [line for line in message_lines(world) if "works again" in line] == []
 
 
 def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
     world.run(minutes=31)
-    assert told(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
+    assert message_lines(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
     assert "checklist_unreadable: its checklist file cannot be read" in world.delivered[0][2]
 
 
 def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", active_hours='"08:00-09:00"'))
-    until(world, "2026-03-03 07:00", lambda count: "no")
-    assert len(told(world)) == 1
-    until(world, "2026-03-03 08:05", None)
-    assert len(told(world)) == 2
+    fail_until(world, "2026-03-03 07:00", lambda count: "no")
+    assert len(message_lines(world)) == 1
+    fail_until(world, "2026-03-03 08:05", None)
+    assert len(message_lines(world)) == 2
 
 
 def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    until(world, "2026-03-02 08:05", lambda count: "no")
+    fail_until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
     assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
         "times": 1,
@@ -246,7 +246,7 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world
         "since": "2026-03-02T08:00:00Z",
         "told_at": None,
     }
-    until(world, "2026-03-02 09:05", lambda count: "no")
+    fail_until(world, "2026-03-02 09:05", lambda count: "no")
     told_at = "2026-03-02T08:30:00Z"
     assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
         "times": 3,
@@ -254,19 +254,19 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world
         "since": "2026-03-02T08:00:00Z",
         "told_at": told_at,
     }
-    until(world, "2026-03-02 09:35", None)
+    fail_until(world, "2026-03-02 09:35", None)
     assert read_status(db, world.clock.now)["entries"][0]["failing"] is None
 
 
 # --- messages that a channel does not accept --------------------------------------------------------------------------
 
 
-def alarm(world: World) -> None:
+def alert_in_every_run(world: World) -> None:
     """Let each run of the agent end with a different alert."""
     world.scripts["ops"] = lambda call: f"ALERT: number {len(world.calls)}"
 
 
-def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
+def channels_answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
     """Channels with these answers; accepted messages are appended to the list."""
 
     def send(delivery: Delivery) -> DeliveryResult:
@@ -281,16 +281,16 @@ def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) 
 def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda call: 1})
     heard: list[Any] = []
-    world.send = answering({"hook": REFUSED}, heard)
+    world.send = channels_answering({"hook": REFUSED}, heard)
     world.run(hours=1, minutes=5)
     assert heard[0] == ("other", "A message from cron job sick could not be delivered to the channel hook and was given up.")
 
 
 def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
-    alarm(world)
+    alert_in_every_run(world)
     answers, heard = {"hook": REFUSED}, []
-    world.send = answering(answers, heard)
+    world.send = channels_answering(answers, heard)
     world.run_until("2026-03-02 09:45")
     lost = ("other", "A message from agent ops could not be delivered to the channel hook and was given up.")
     assert heard == [lost]
@@ -303,9 +303,9 @@ def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_wor
 
 def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
-    alarm(world)
+    alert_in_every_run(world)
     answers, heard = {"hook": REFUSED}, []
-    world.send = answering(answers, heard)
+    world.send = channels_answering(answers, heard)
     world.run(minutes=5)
     del answers["hook"]
     world.run(minutes=30)
@@ -317,8 +317,8 @@ def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead
 
 def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
-    alarm(world)
-    world.send = answering({"hook": REFUSED}, [])
+    alert_in_every_run(world)
+    world.send = channels_answering({"hook": REFUSED}, [])
     world.run(minutes=5)
     row = world.records()[0]
     assert (row["delivery"]["state"], row["text"]) == ("dead", "ALERT: number 1")
@@ -334,8 +334,8 @@ def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text
 
 def test_a_dead_letter_is_logged_if_every_channel_is_dead(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
-    alarm(world)
-    world.send = answering({"hook": REFUSED, "other": REFUSED}, [])
+    alert_in_every_run(world)
+    world.send = channels_answering({"hook": REFUSED, "other": REFUSED}, [])
     world.run(minutes=5)
     assert notices(world) == [("undelivered hook", "other", "dead"), ("undelivered other", "log", "delivered")]
 
@@ -343,7 +343,7 @@ def test_a_dead_letter_is_logged_if_every_channel_is_dead(make_world: MakeWorld)
 def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook", retries="0"))
     heard: list[tuple[str, str]] = []
-    world.send = answering({"hook": REFUSED}, heard)
+    world.send = channels_answering({"hook": REFUSED}, heard)
     world.scripts["ops"] = lambda call: "ALERT: now" if len(world.calls) == 1 else 1
     world.run_until("2026-03-02 09:05")
     assert heard[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
@@ -351,8 +351,8 @@ def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> N
 
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
-    alarm(world)
-    world.send = answering({"hook": REFUSED}, [])
+    alert_in_every_run(world)
+    world.send = channels_answering({"hook": REFUSED}, [])
     world.run_until("2026-03-02 08:45")
     world.downtime(minutes=1)
     world.run_until("2026-03-02 09:45")
@@ -361,7 +361,7 @@ def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -
 
 def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
-    alarm(world)
+    alert_in_every_run(world)
     world.send = lambda _: DeliveryResult("retry", "down")
     world.run(minutes=3)
     world.send = lambda _: TAKEN
@@ -386,7 +386,7 @@ def guild() -> Iterator[Discord]:
         yield server
 
 
-def real(make_world: MakeWorld, phone: Telegram, guild: Discord, **keys: str) -> World:
+def world_with_real_channels(make_world: MakeWorld, phone: Telegram, guild: Discord, **keys: str) -> World:
     """A world with local servers for Telegram and Discord behind the real transports."""
     channels = f"channels:\n  phone: {TELEGRAM.format(url=phone.url)}\n  guild: {DISCORD.format(url=guild.url)}\n"
     environ = {"TG": telegram.URL, "DC": discord.URL}
@@ -396,7 +396,7 @@ def real(make_world: MakeWorld, phone: Telegram, guild: Discord, **keys: str) ->
 def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(
     make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
-    world = real(make_world, phone, guild, deliver="[phone, guild]")
+    world = world_with_real_channels(make_world, phone, guild, deliver="[phone, guild]")
     world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = guild.script = [page(502)] * 50
     world.run(minutes=45)
@@ -411,7 +411,7 @@ def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(
 def test_a_permanently_refused_message_is_dead_reported_on_another_channel_and_still_readable(
     make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
-    world = real(make_world, phone, guild, deliver="phone")
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone")
     world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = [refusal(400, "Bad Request: chat not found", status=200)] * 3
     world.run(hours=1)
@@ -424,7 +424,7 @@ def test_a_permanently_refused_message_is_dead_reported_on_another_channel_and_s
 def test_a_day_long_channel_outage_is_reported_once_on_another_channel_without_more_agent_calls(
     make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
-    world = real(make_world, phone, guild, deliver="phone")
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone")
     world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = [page(502)] * 50
     world.run(hours=22)
@@ -445,7 +445,7 @@ def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(mak
 
 @pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])
 def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone: Telegram, guild: Discord, trouble: Any) -> None:
-    world = real(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda call: 1
     phone.script = [trouble]
     world.run(hours=2)
@@ -453,15 +453,15 @@ def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone
 
 
 def test_an_answer_of_100_kb_is_a_failure_that_is_reported(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
-    world = real(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda call: "ALERT " * 17_000
     world.run(minutes=5)
     assert [text.splitlines()[1] for text in phone.texts] == ["bad_answer: the answer is larger than 65536 bytes"]
 
 
 def test_an_error_of_100_kb_is_shortened_in_the_notification(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
-    world = real(make_world, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
-    world.scripts["ops"] = lambda call: ended(1, "ä" * 100_000)
+    world = world_with_real_channels(make_world, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: process_result(1, "ä" * 100_000)
     world.run(minutes=5)
     assert [len(text) < 800 for text in guild.texts] == [True]
 
@@ -537,19 +537,19 @@ def test_a_channel_used_only_for_notifications_needs_its_secret(tmp_path: Path) 
 # --- failed prechecks of runs that continue ---------------------------------------------------------------------------
 
 
-def checks(*outputs: object) -> Callable[[object], object]:
+def precheck_results(*outputs: object) -> Callable[[object], object]:
     """A precheck with these results in turn that repeats the last one."""
     left = list(outputs)
     return lambda call: left.pop(0) if len(left) > 1 else left[0]
 
 
 def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_world: MakeWorld) -> None:
-    broken = ended(3, "look: not found")
-    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": checks(broken, broken, broken, "2 mails")})
+    broken = process_result(3, "look: not found")
+    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": precheck_results(broken, broken, broken, "2 mails")})
     metrics = Page(world)
     world.run(minutes=95)
     assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
-    assert told(world) == [
+    assert message_lines(world) == [
         "03-02 08:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 09:30 Agent ops works again. Before that, its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
@@ -560,7 +560,7 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
 
 
 def test_a_failed_precheck_is_logged_with_its_reason(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
-    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": checks(ended(3, "look: not found"))})
+    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": precheck_results(process_result(3, "look: not found"))})
     world.run(minutes=1)
     journal = EventLog()
     for happened in world.events:
@@ -570,10 +570,10 @@ def test_a_failed_precheck_is_logged_with_its_reason(make_world: MakeWorld, capl
 
 
 def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_incident(make_world: MakeWorld) -> None:
-    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks("1", "1", ended(3))})
-    world.scripts["ops"] = lambda call: ended(1, "boom") if len(world.calls) < 3 else "HEARTBEAT_OK"
+    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": precheck_results("1", "1", process_result(3))})
+    world.scripts["ops"] = lambda call: process_result(1, "boom") if len(world.calls) < 3 else "HEARTBEAT_OK"
     world.run(minutes=95)
-    assert told(world) == [
+    assert message_lines(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "03-02 09:00 Agent ops works again. Before that, it failed 2 times in a row, since 2026-03-02 08:00 UTC (1h).",
         "03-02 09:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 09:00 UTC (30m).",
@@ -581,16 +581,16 @@ def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_inciden
 
 
 def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(make_world: MakeWorld) -> None:
-    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks(ended(3))})
+    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": precheck_results(process_result(3))})
     metrics = Page(world)
-    world.scripts["ops"] = lambda call: ended(1, "boom")
+    world.scripts["ops"] = lambda call: process_result(1, "boom")
     world.run(minutes=31)
-    assert told(world) == ["03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m)."]
+    assert message_lines(world) == ["03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m)."]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
 
 
 def test_a_precheck_that_fails_before_an_async_answer_counts_when_it_arrives(make_world: MakeWorld) -> None:
-    with Server([gateway.later()] * 4) as server:
+    with Server([gateway.async_answer()] * 4) as server:
         world = make_world(
             f"""
 agents:
@@ -598,14 +598,14 @@ agents:
     runner: {{kind: http, url: "{server.url}"}}
     heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, precheck: ./look.sh}}
 """,
-            prechecks={"ops": checks(ended(3, "look: not found"))},
+            prechecks={"ops": precheck_results(process_result(3, "look: not found"))},
         )
         metrics = Page(world)
         for _ in range(2):
             world.run(minutes=10)
             world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
             world.run(minutes=20)
-    assert [line.split("although")[1] for line in told(world)] == [
+    assert [line.split("although")[1] for line in message_lines(world)] == [
         " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."
     ]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from test_story_explain import asked
+from test_story_explain import explained_entry
 from world import Delayed, MakeWorld, utc
 
 from scheduler.cli.main import main
@@ -207,7 +207,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
         return capsys.readouterr().out
 
     def states() -> list[str | None]:
-        found = asked(world, "party")
+        found = explained_entry(world, "party")
         now = explanation.explain_now(found)
         (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
         (seen,) = (
@@ -229,7 +229,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     assert states() == ["active", "active", "active", "done", None]  # no next slot, but it still runs
     world.run(hours=1)
     assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
-    assert not explanation.explain_now(asked(world, "party"))["now"]["would_run"]
+    assert not explanation.explain_now(explained_entry(world, "party"))["now"]["would_run"]
     assert "cron/party  done" in says("status")
     told = says("explain", "party")
     assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")

@@ -7,10 +7,10 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
-from servers.messages import Models, refuses
+from servers.messages import Models, error_answer
 from servers.scripted import Act, Server, hang_up
-from test_story_breakers import FIVE, FORBIDDEN, KEY, LATER, NO_KEY, OK, by_model, ends, fleet
-from test_story_notices import ended
+from test_story_breakers import FIVE, FORBIDDEN, KEY, LATER, NO_KEY, OK, by_model, count_outcomes, fleet
+from test_story_notices import process_result
 from test_story_slots import agent, job
 from world import MakeWorld, World
 
@@ -18,15 +18,15 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.status_data import read_status
 
-BUSY = refuses(529, "overloaded_error", "Overloaded")
+BUSY = error_answer(529, "overloaded_error", "Overloaded")
 
 
-def told(world: World) -> list[str]:
+def notification_lines(world: World) -> list[str]:
     """The time and first line of each notification."""
     return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, _, text in world.delivered]
 
 
-def kinds(world: World) -> list[str]:
+def notification_kinds(world: World) -> list[str]:
     """The kind and channel of each notification."""
     rows = world.store.connection.execute("select notice, channel from outbox where notice is not null order by id")
     return [f"{row['notice'].split(' ')[0]} {row['channel']}" for row in rows]
@@ -46,8 +46,8 @@ def test_one_agent_with_a_forbidden_model_does_not_stop_four_others_of_its_provi
         world.run(hours=5, minutes=20)
         server.answer = lambda request: OK
         world.run(hours=18, minutes=40)
-    assert [49 - ends(world, name)["ok"] <= 1 for name in FIVE[1:]] == [True] * 4
-    assert told(world) == [
+    assert [49 - count_outcomes(world, name)["ok"] <= 1 for name in FIVE[1:]] == [True] * 4
+    assert notification_lines(world) == [
         "03-02 08:00 Provider anthropic does not allow the use of the model forbidden, since 2026-03-02 08:00 UTC.",
         AGAIN,
     ]
@@ -77,15 +77,15 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
     ("act", "begins"),
     [
         (NO_KEY, "Provider anthropic refuses the key"),
-        (refuses(402, "billing_error", "no credit"), "Provider anthropic refuses calls until the account is paid"),
+        (error_answer(402, "billing_error", "no credit"), "Provider anthropic refuses calls until the account is paid"),
         (
-            refuses(429, "rate_limit_error", "slow", retry_after="86400"),
+            error_answer(429, "rate_limit_error", "slow", retry_after="86400"),
             "Provider anthropic refuses calls because of its rate limit",
         ),
         (FORBIDDEN, "Provider anthropic does not allow the use of the model claude-haiku-5-5"),
-        (refuses(404, "not_found_error", "what?"), "Provider anthropic does not know the model claude-haiku-5-5"),
+        (error_answer(404, "not_found_error", "what?"), "Provider anthropic does not know the model claude-haiku-5-5"),
         (BUSY, "Provider anthropic is overloaded"),
-        (refuses(500, "api_error", "broken"), "Provider anthropic answers with server errors"),
+        (error_answer(500, "api_error", "broken"), "Provider anthropic answers with server errors"),
         (hang_up(), "Provider anthropic cannot be reached"),
     ],
 )
@@ -99,18 +99,18 @@ def test_a_day_long_outage_of_fifteen_agents_is_one_notification_and_one_recover
         world.run(hours=12)
         server.answer = lambda request: OK
         world.run(hours=2)
-    first, last = told(world)
+    first, last = notification_lines(world)
     assert begins in first
     assert "answers again" in last
     assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now)["entries"])
 
 
 def test_an_agent_with_a_different_error_has_its_own_notification(make_world: MakeWorld) -> None:
-    with Models(by_model(own=refuses(400, "invalid_request_error", "what?"), busy=BUSY)) as server:
+    with Models(by_model(own=error_answer(400, "invalid_request_error", "what?"), busy=BUSY)) as server:
         yaml = fleet(server.url, "a", "b", "c", model_a="busy", model_b="busy", model_c="own")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=65)
-    assert sorted(line[12:] for line in told(world)) == [
+    assert sorted(line[12:] for line in notification_lines(world)) == [
         "Agent c failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
         "Provider anthropic is overloaded, since 2026-03-02 08:00 UTC.",
     ]
@@ -122,7 +122,7 @@ def test_a_short_outage_below_every_agents_threshold_is_not_reported(make_world:
         world.run(minutes=20)
         server.answer = lambda request: OK
         world.run(hours=2)
-    assert (told(world), [row["outcome"] for row in world.records()].count("failed")) == ([], 5)
+    assert (notification_lines(world), [row["outcome"] for row in world.records()].count("failed")) == ([], 5)
     assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
 
 
@@ -132,9 +132,9 @@ def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_thre
             fleet(server.url, "a", "b", a="on_failure: {after: 9}", b="on_failure: {after: 3}"), environ={"KEY": KEY}
         )
         world.run(minutes=59)
-        assert told(world) == []
+        assert notification_lines(world) == []
         world.run(minutes=2)
-    assert [line[:11] for line in told(world)] == ["03-02 09:00"]
+    assert [line[:11] for line in notification_lines(world)] == ["03-02 09:00"]
 
 
 CHANNELS = "{hook: {kind: webhook, url: 'http://127.0.0.1:1/x', allow_private: true}, other: {kind: webhook, url: 'http://127.0.0.1:1/y', allow_private: true}}"
@@ -152,14 +152,14 @@ def test_each_channel_gets_one_notification_and_one_recovery(make_world: MakeWor
         world.run(hours=2)
         server.answer = lambda request: OK
         world.run(hours=1)
-    assert sorted(kinds(world)) == ["failing hook", "failing other", "recovered hook", "recovered other"]
+    assert sorted(notification_kinds(world)) == ["failing hook", "failing other", "recovered hook", "recovered other"]
 
 
 def test_an_agent_without_notifications_causes_no_outage_notification(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", a="on_failure: none"), environ={"KEY": KEY})
         world.run(hours=2)
-    assert told(world) == []
+    assert notification_lines(world) == []
 
 
 def test_a_job_of_the_same_provider_is_listed_as_affected(make_world: MakeWorld) -> None:
@@ -167,16 +167,16 @@ def test_a_job_of_the_same_provider_is_listed_as_affected(make_world: MakeWorld)
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a") + cron, environ={"KEY": KEY})
         world.run(hours=3)
-    assert len(told(world)) == 1
+    assert len(notification_lines(world)) == 1
     assert "Affected: agent a, cron job digest." in world.delivered[0][2]
 
 
 def test_an_outage_has_reminders_and_a_notification_for_a_different_error(make_world: MakeWorld) -> None:
-    script = [NO_KEY] * 14 + [refuses(402, "billing_error", "no credit")] * 3 + [OK]
+    script = [NO_KEY] * 14 + [error_answer(402, "billing_error", "no credit")] * 3 + [OK]
     with Server(script) as server:
         world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(hours=10)
-    assert [line[:29] for line in told(world)] == [
+    assert [line[:29] for line in notification_lines(world)] == [
         "03-02 08:00 Provider anthropi",
         "03-02 14:00 Still failing: pr",
         "03-02 15:00 Different failure",
@@ -193,7 +193,7 @@ def test_a_restart_neither_repeats_nor_forgets_an_outage(make_world: MakeWorld) 
         server.answer = lambda request: OK
         world.downtime(minutes=5)
         world.run(minutes=45)
-    assert kinds(world) == ["failing hook", "recovered hook"]
+    assert notification_kinds(world) == ["failing hook", "recovered hook"]
 
 
 def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_world: MakeWorld) -> None:
@@ -202,7 +202,7 @@ def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_wo
         world.run(minutes=5)
         world.reload(fleet(server.url, "a"))
         world.run(minutes=30)
-    assert told(world)[1:] == [
+    assert notification_lines(world)[1:] == [
         "03-02 08:30 Agent a uses another model now and works. No run waits for provider anthropic, model forbidden any longer."
     ]
     assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
@@ -215,18 +215,18 @@ def test_removing_the_agent_ends_its_outage(make_world: MakeWorld) -> None:
         world.reload(fleet(server.url, "b"))
         world.run(minutes=30)
     assert read_status(world.store.connection, world.clock.now)["outages"] == []
-    assert len(told(world)) == 1
+    assert len(notification_lines(world)) == 1
 
 
 def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recovery(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", "c", c="interval: 1d, stagger: 20m", model_c="slow"), environ={"KEY": KEY})
         world.run(minutes=29)
-        assert ends(world, "c") == Counter(breaker_open=1)
+        assert count_outcomes(world, "c") == Counter(breaker_open=1)
         server.answer = by_model(slow=BUSY)
         world.run(hours=24)
-    assert ends(world, "c") == Counter(breaker_open=1, overloaded=1)
-    assert kinds(world) == ["failing hook", "recovered hook"]
+    assert count_outcomes(world, "c") == Counter(breaker_open=1, overloaded=1)
+    assert notification_kinds(world) == ["failing hook", "recovered hook"]
 
 
 def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWorld) -> None:
@@ -251,17 +251,17 @@ def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(make_wo
         yaml = with_two_channels(fleet(server.url, "a", "b"))
         world = make_world(yaml, environ={"KEY": KEY}, send=send)
         world.run(hours=1)
-    assert kinds(world)[:2] == ["failing hook", "undelivered other"]
+    assert notification_kinds(world)[:2] == ["failing hook", "undelivered other"]
 
 
 # --- flapping ---------------------------------------------------------------------------------------------------------
 
 
-def by_turns(world: World, name: str, *spans: timedelta, error: str = "no") -> None:
+def flap(world: World, name: str, *spans: timedelta, error: str = "no") -> None:
     """Let an entry fail and succeed alternately for these spans, starting with a failure."""
     for place, span in enumerate(spans):
         fails = place % 2 == 0
-        world.scripts[name] = lambda call, fails=fails: ended(1, error) if fails else "HEARTBEAT_OK"
+        world.scripts[name] = lambda call, fails=fails: process_result(1, error) if fails else "HEARTBEAT_OK"
         world.run(seconds=max(span.total_seconds() - (not place), 0))  # one second before the slot at the end of the span
 
 
@@ -270,8 +270,8 @@ HOUR = timedelta(hours=1)
 
 def test_a_flapping_agent_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    by_turns(world, "ops", *[HOUR] * 5, timedelta(hours=3))
-    assert [line[:59] for line in told(world)] == [
+    flap(world, "ops", *[HOUR] * 5, timedelta(hours=3))
+    assert [line[:59] for line in notification_lines(world)] == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-0",
         "03-02 09:00 Agent ops works again. Before that, it failed 2",
         "03-02 10:30 Agent ops flaps: it alternated between failing ",
@@ -281,17 +281,17 @@ def test_a_flapping_agent_is_reported_once_until_it_is_stable(make_world: MakeWo
 
 def test_an_agent_that_flaps_for_a_day_causes_reminders(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
-    by_turns(world, "ops", *[timedelta(minutes=30)] * 48)
-    assert Counter("flaps" in line for line in told(world)) == {False: 2, True: 4}
-    assert [line[:11] for line in told(world)] == [
+    flap(world, "ops", *[timedelta(minutes=30)] * 48)
+    assert Counter("flaps" in line for line in notification_lines(world)) == {False: 2, True: 4}
+    assert [line[:11] for line in notification_lines(world)] == [
         "03-02 08:00", "03-02 08:30", "03-02 09:00", "03-02 15:00", "03-02 21:00", "03-03 03:00",
     ]  # fmt: skip
 
 
 def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    by_turns(world, "ops", HOUR, HOUR, timedelta(hours=5), timedelta(hours=1))
-    assert [line[:11] + line[21:50] for line in told(world)][2:] == [
+    flap(world, "ops", HOUR, HOUR, timedelta(hours=5), timedelta(hours=1))
+    assert [line[:11] + line[21:50] for line in notification_lines(world)][2:] == [
         "03-02 10:30 flaps: it alternated between",
         "03-02 11:30 no longer flaps but fails al",
         "03-02 15:00 works again. Before that, it",
@@ -300,17 +300,17 @@ def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(make_wor
 
 def test_two_changes_within_a_day_are_not_flapping_and_older_changes_do_not_count(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    by_turns(world, "ops", HOUR, timedelta(hours=25), HOUR, timedelta(hours=25))
-    assert [line for line in told(world) if "flaps" in line] == []
-    assert len(told(world)) == 4
+    flap(world, "ops", HOUR, timedelta(hours=25), HOUR, timedelta(hours=25))
+    assert [line for line in notification_lines(world) if "flaps" in line] == []
+    assert len(notification_lines(world)) == 4
 
 
 def test_flapping_survives_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    by_turns(world, "ops", HOUR, HOUR, HOUR)
+    flap(world, "ops", HOUR, HOUR, HOUR)
     world.downtime(seconds=1)
-    by_turns(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
-    assert [line[12:27] for line in told(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
+    flap(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
+    assert [line[12:27] for line in notification_lines(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
     assert read_status(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
 
 
@@ -319,13 +319,13 @@ def test_a_flapping_job_is_reported_once(make_world: MakeWorld) -> None:
     numbers = count()
     world.scripts["measure"] = lambda call: 1 if next(numbers) % 2 == 0 else ""
     world.run(hours=5)
-    assert [("flaps" in line) for line in told(world)] == [False, False, True]
+    assert [("flaps" in line) for line in notification_lines(world)] == [False, False, True]
 
 
 def test_an_agent_is_reported_normally_again_after_it_was_stable(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    by_turns(world, "ops", HOUR, HOUR, HOUR, timedelta(hours=2), HOUR)
-    assert [line[12:36] for line in told(world)][-2:] == ["Agent ops works again an", "Agent ops failed 2 times"]
+    flap(world, "ops", HOUR, HOUR, HOUR, timedelta(hours=2), HOUR)
+    assert [line[12:36] for line in notification_lines(world)][-2:] == ["Agent ops works again an", "Agent ops failed 2 times"]
 
 
 def test_a_flapping_provider_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
@@ -338,7 +338,7 @@ def test_a_flapping_provider_is_reported_once_until_it_is_stable(make_world: Mak
             world.run(minutes=40)
         server.answer = lambda request: OK
         world.run(hours=3)
-    assert [line.split(" ", 2)[2][:34] for line in told(world)] == [
+    assert [line.split(" ", 2)[2][:34] for line in notification_lines(world)] == [
         "Provider anthropic is overloaded, ",
         "Provider anthropic answers again. ",
         "Provider anthropic flaps: it faile",
@@ -348,17 +348,17 @@ def test_a_flapping_provider_is_reported_once_until_it_is_stable(make_world: Mak
 
 def test_removing_a_flapping_agent_ends_its_flapping(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    by_turns(world, "ops", HOUR, HOUR, HOUR)
+    flap(world, "ops", HOUR, HOUR, HOUR)
     world.reload(agent(retries="0", enabled="false"))
     world.reload(agent(retries="0"))
-    by_turns(world, "ops", timedelta(0), timedelta(hours=3))
-    assert len(told(world)) == 3
+    flap(world, "ops", timedelta(0), timedelta(hours=3))
+    assert len(notification_lines(world)) == 3
 
 
 def test_an_inconclusive_failure_does_not_end_the_outage(make_world: MakeWorld) -> None:
-    with Server([NO_KEY, refuses(400, "invalid_request_error", "what?"), OK]) as server:
+    with Server([NO_KEY, error_answer(400, "invalid_request_error", "what?"), OK]) as server:
         world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(minutes=40)
-        assert kinds(world) == ["failing hook", "failing hook"]
+        assert notification_kinds(world) == ["failing hook", "failing hook"]
         world.run(minutes=25)
-    assert kinds(world)[2:] == ["recovered hook", "recovered hook"]
+    assert notification_kinds(world)[2:] == ["recovered hook", "recovered hook"]

@@ -45,11 +45,11 @@ class Channel:
         return answer or DeliveryResult("delivered")
 
 
-def told(world: World) -> list[tuple[Any, ...]]:
+def listed_messages(world: World) -> list[tuple[Any, ...]]:
     return [(each["id"], each["state"], each["attempts"], each["error"]) for each in outbox.list_messages(world.store.connection)]
 
 
-def delivery(world: World) -> str:
+def delivery_state(world: World) -> str:
     return str(world.records()[0]["delivery"]["state"])
 
 
@@ -67,13 +67,13 @@ def test_a_resent_message_goes_out_at_once_with_its_old_key(make_world: MakeWorl
     channel = Channel(first, FINE)
     world = make_world(CONFIG, scripts=ALARM, send=channel)
     world.run(seconds=10)
-    assert told(world) == [(1, stood, 1, first.error)]
+    assert listed_messages(world) == [(1, stood, 1, first.error)]
     assert world.request(ResendMessage(1)) == "hook"
     world.settle()
-    assert told(world) == []
+    assert listed_messages(world) == []
     assert len(channel.keys) == 2
     assert len(set(channel.keys)) == 1
-    assert delivery(world) == "delivered"
+    assert delivery_state(world) == "delivered"
 
 
 def test_an_old_message_that_is_resent_gets_one_more_attempt(make_world: MakeWorld) -> None:
@@ -81,7 +81,7 @@ def test_an_old_message_that_is_resent_gets_one_more_attempt(make_world: MakeWor
     world.run(hours=25)
     world.request(ResendMessage(1))
     world.settle()
-    assert (1, "dead", 2, "503") in told(world)
+    assert (1, "dead", 2, "503") in listed_messages(world)
 
 
 @pytest.mark.parametrize("window", ["1h", "6h"])
@@ -115,7 +115,7 @@ def test_a_long_message_counts_as_a_duplicate_once_its_dead_part_was_resent(make
 def test_a_text_refused_after_every_run_is_in_the_outbox_once(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED))
     world.run(minutes=70)
-    assert [each[1:] for each in told(world)] == [("dead", 1, "400")]
+    assert [each[1:] for each in listed_messages(world)] == [("dead", 1, "400")]
     assert [row["delivery"]["state"] for row in world.records()] == ["dropped", "dropped", "dead"]
     with pytest.raises(Refused, match=r"message 1 has been dropped \(400; said again by run 2\)"):
         world.request(ResendMessage(1))
@@ -124,7 +124,7 @@ def test_a_text_refused_after_every_run_is_in_the_outbox_once(make_world: MakeWo
 def test_a_text_that_died_repeatedly_is_delivered_once_its_channel_works(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED, REFUSED, REFUSED, FINE))
     world.run(hours=6)
-    assert told(world) == []
+    assert listed_messages(world) == []
     assert [f"{when:%H:%M}" for when, _, text in world.delivered if "disk" in text] == ["09:30"]
     assert [row["suppression"] for row in world.records()[:5]] == [None, None, None, None, "duplicate"]
 
@@ -132,7 +132,7 @@ def test_a_text_that_died_repeatedly_is_delivered_once_its_channel_works(make_wo
 def test_a_text_that_died_repeatedly_and_was_resent_is_a_duplicate_afterwards(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED, REFUSED, REFUSED, FINE))
     world.run(minutes=50)
-    for each in told(world):
+    for each in listed_messages(world):
         world.request(ResendMessage(each[0]))
     world.run(hours=3)
     assert [text for _, _, text in world.delivered if "disk" in text] == ["The disk is full."]
@@ -144,7 +144,7 @@ def test_the_dead_part_of_a_long_message_is_dropped_once_the_whole_text_is_deliv
     )
     world = make_world(yaml, scripts={"ops": lambda call: "x" * 5000}, send=Channel(FINE, REFUSED, FINE))
     world.run(minutes=40)
-    assert told(world) == []
+    assert listed_messages(world) == []
     assert [row["delivery"]["state"] for row in world.records()] == ["partial", "delivered"]
 
 
@@ -175,10 +175,10 @@ def test_a_part_behind_a_held_part_is_sent_once_that_is_dropped(make_world: Make
     )
     world = make_world(yaml, scripts={"ops": lambda call: "word " * 1000}, send=Channel(DOUBT, FINE))
     world.run(seconds=10)
-    assert [state for _, state, *_ in told(world)] == ["pending", "held"]
+    assert [state for _, state, *_ in listed_messages(world)] == ["pending", "held"]
     world.request(DropMessage(1))
     world.settle()
-    assert (told(world), delivery(world)) == ([], "partial")
+    assert (listed_messages(world), delivery_state(world)) == ([], "partial")
 
 
 @pytest.mark.parametrize("request_of", [ResendMessage, DropMessage])
@@ -297,5 +297,5 @@ def test_a_message_that_could_not_be_sent_for_lack_of_open_files_is_retried(make
     answers: list[Any] = [OSError(errno.EMFILE, "Too many open files"), DeliveryResult("delivered")]
     world = make_world(CONFIG, scripts=ALARM, send=lambda _: answers.pop(0))
     world.run(minutes=5)
-    assert delivery(world) == "delivered"
+    assert delivery_state(world) == "delivered"
     assert answers == []

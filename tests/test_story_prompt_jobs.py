@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from servers.messages import refuses, says
+from servers.messages import error_answer, text_answer
 from servers.scripted import Server
 from world import Delayed, MakeWorld, World
 
@@ -34,7 +34,7 @@ def job(more: str = "") -> str:
     return JOB.format(more=f", {more}" if more else "")
 
 
-def playing(make_world: MakeWorld, more: str = "", **scripts: Any) -> World:
+def world_before_ten(make_world: MakeWorld, more: str = "", **scripts: Any) -> World:
     """A world one minute before 10:00 in Berlin, after the agent's daily run."""
     world = make_world(job(more), start="2026-03-02 08:59", scripts=dict(scripts))
     world.run(seconds=1)
@@ -42,7 +42,7 @@ def playing(make_world: MakeWorld, more: str = "", **scripts: Any) -> World:
 
 
 def test_a_job_sends_its_prompt_to_its_agent(make_world: MakeWorld) -> None:
-    world = playing(make_world, digest=lambda call: "All is quiet.\n")
+    world = world_before_ten(make_world, digest=lambda call: "All is quiet.\n")
     world.write("ops/SOUL.md", "You are brief.")
     world.run(minutes=2)
     asked = world.calls[-1]
@@ -54,7 +54,7 @@ def test_a_job_sends_its_prompt_to_its_agent(make_world: MakeWorld) -> None:
 
 
 def test_the_runner_gets_the_metadata_of_the_job(make_world: MakeWorld) -> None:
-    world = playing(make_world)
+    world = world_before_ten(make_world)
     world.run(minutes=2)
     meta = json.loads(str(world.calls[-1].env["HEARTBEATD_META"]))
     assert meta == {
@@ -65,7 +65,7 @@ def test_the_runner_gets_the_metadata_of_the_job(make_world: MakeWorld) -> None:
 
 
 def test_no_answer_to_a_job_is_suppressed(make_world: MakeWorld) -> None:
-    world = playing(make_world, "deliver: hook", digest=lambda call: "HEARTBEAT_OK")
+    world = world_before_ten(make_world, "deliver: hook", digest=lambda call: "HEARTBEAT_OK")
     world.run(minutes=2)
     world.run(days=1)
     assert world.history("digest") == ["03-02 09:00 schedule ok", "03-03 09:00 schedule ok"]
@@ -73,13 +73,13 @@ def test_no_answer_to_a_job_is_suppressed(make_world: MakeWorld) -> None:
 
 
 def test_an_answer_is_only_delivered_if_the_job_has_a_channel(make_world: MakeWorld) -> None:
-    world = playing(make_world, digest=lambda call: "All is quiet.")
+    world = world_before_ten(make_world, digest=lambda call: "All is quiet.")
     world.run(minutes=2)
     assert world.delivered == []
 
 
 def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world: MakeWorld) -> None:
-    world = playing(
+    world = world_before_ten(
         make_world, "retries: 1, deliver: hook", digest=lambda call: ProcessResult(3, b"", b"no luck", False, False, None, None)
     )
     world.run(minutes=2)
@@ -90,7 +90,9 @@ def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world:
 
 
 def test_the_end_of_an_answer_is_in_the_wake_text(make_world: MakeWorld) -> None:
-    world = playing(make_world, "wake_heartbeat: ops, wake_text: Read this.", digest=lambda call: "First.\nThe disk is full.")
+    world = world_before_ten(
+        make_world, "wake_heartbeat: ops, wake_text: Read this.", digest=lambda call: "First.\nThe disk is full."
+    )
     world.run(minutes=2)
     assert world.history("ops")[-1] == "03-02 09:00 cron ok heartbeat_ok"
     told = world.calls[-1].stdin
@@ -99,7 +101,7 @@ def test_the_end_of_an_answer_is_in_the_wake_text(make_world: MakeWorld) -> None
 
 
 def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:
-    world = playing(make_world, digest=lambda call: "done")
+    world = world_before_ten(make_world, digest=lambda call: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(minutes=3)
         assert world.history("digest") == ["03-02 09:00 schedule waiting busy"]
@@ -109,7 +111,7 @@ def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:
 
 
 def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) -> None:
-    world = playing(make_world, digest=lambda call: "done")
+    world = world_before_ten(make_world, digest=lambda call: "done")
     world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=1)))
     world.run(seconds=65)
     world.request(ReleaseLane("ops", "chat"))
@@ -118,7 +120,7 @@ def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) 
 
 
 def test_a_lane_locked_until_the_next_slot_is_one_busy_record(make_world: MakeWorld) -> None:
-    world = playing(make_world, digest=lambda call: "done")
+    world = world_before_ten(make_world, digest=lambda call: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(hours=25)
     world.run(minutes=1)
@@ -135,7 +137,7 @@ def test_a_prompt_that_is_too_long_is_not_sent(make_world: MakeWorld) -> None:
 
 def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(make_world: MakeWorld) -> None:
     for more, end in (("", "abandoned"), ("rerun_after_crash: true", "ok")):
-        world = playing(make_world, more, digest=lambda call: Delayed("done", timedelta(minutes=5)))
+        world = world_before_ten(make_world, more, digest=lambda call: Delayed("done", timedelta(minutes=5)))
         world.run(minutes=2)
         world.downtime(minutes=1)
         world.scripts.clear()
@@ -187,7 +189,7 @@ cron:
 def test_a_prompt_uses_the_agents_model_and_provider_and_its_usage_is_recorded(
     make_world: MakeWorld, more: str, model: str
 ) -> None:
-    with Server([says("All is quiet.")]) as server:
+    with Server([text_answer("All is quiet.")]) as server:
         world = make_world(MODEL.format(url=server.url, more=more), start="2026-03-02 08:59")
         world.run(minutes=2)
     sent = server.requests[0].json
@@ -199,7 +201,7 @@ def test_a_prompt_uses_the_agents_model_and_provider_and_its_usage_is_recorded(
 
 
 def test_an_open_breaker_also_skips_prompts(make_world: MakeWorld) -> None:
-    with Server([refuses(401, "authentication_error", "no such key")]) as server:
+    with Server([error_answer(401, "authentication_error", "no such key")]) as server:
         world = make_world(
             MODEL.format(url=server.url, more="").replace('"0 9 * * *"', '"*/10 9 * * *"'), start="2026-03-02 08:59"
         )
@@ -211,7 +213,7 @@ def test_an_open_breaker_also_skips_prompts(make_world: MakeWorld) -> None:
 
 
 def test_a_manual_run_of_a_prompt_job_calls_the_agent(make_world: MakeWorld) -> None:
-    world = playing(make_world, digest=lambda call: "done")
+    world = world_before_ten(make_world, digest=lambda call: "done")
     world.run_job("digest")
     world.run(seconds=10)
     assert world.history("digest") == ["03-02 08:59 manual ok"]

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from servers import gateway
-from servers.messages import message, refuses, says, tool
+from servers.messages import error_answer, message, text_answer, tool
 from servers.scripted import Server, reply
 from test_story_models import KEY, config, decides, model
 
@@ -29,7 +29,7 @@ CANCELLED_CALL = AttemptResult(
 PRICES = "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}, claude-sonnet-5: {input: 3.0, output: 15.0}}"
 
 
-def two(url, extra, beat="interval: 30m"):
+def two_agents(url, extra, beat="interval: 30m"):
     return f"""
 providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{url}"}}}}
 {PRICES}
@@ -48,20 +48,20 @@ IDLE = """
 """
 
 
-def names(world, kind):
+def events_of_type(world, kind):
     return [e for e in world.events if type(e).__name__ == kind]
 
 
 def test_an_agent_with_an_empty_checklist_does_not_free_the_probe_of_another_agent(make_world):
-    with model(refuses(401, "authentication_error", "no")) as server:
-        world = make_world(two(server.url, IDLE, "interval: 10m"), environ={"KEY": KEY})
+    with model(error_answer(401, "authentication_error", "no")) as server:
+        world = make_world(two_agents(server.url, IDLE, "interval: 10m"), environ={"KEY": KEY})
         world.write("idle/HEARTBEAT.md", "")
         world.run(minutes=119)
         assert len(server.requests) <= 4  # 08:00 08:30 09:00 09:30
 
 
 def test_a_retry_after_of_a_year_opens_the_breaker_even_on_the_last_attempt(make_world):
-    with model(refuses(429, "rate_limit_error", "x", retry_after="31536000")) as server:
+    with model(error_answer(429, "rate_limit_error", "x", retry_after="31536000")) as server:
         world = make_world(config(server.url, interval="10m", retries="0"), environ={"KEY": KEY})
         world.run(minutes=11)
         assert world.history() == ["03-02 08:00 interval failed rate_limited", "03-02 08:10 interval skipped breaker_open"]
@@ -85,19 +85,19 @@ agents:
 
 
 def test_a_refusal_by_the_runners_provider_does_not_count_against_the_deciders_provider(make_world):
-    with Server([decides("run", "do it")]) as good, model(refuses(401, "authentication_error", "no")) as bad:
+    with Server([decides("run", "do it")]) as good, model(error_answer(401, "authentication_error", "no")) as bad:
         world = make_world(other_provider(good.url, bad.url), environ={"KEY": KEY})
         world.run(minutes=8)
-    assert [e.provider for e in names(world, "ProviderFailed")][:1] == ["anthropic"]
+    assert [e.provider for e in events_of_type(world, "ProviderFailed")][:1] == ["anthropic"]
     assert not any("breaker_open" in line for line in world.history("neighbour"))
 
 
 def test_one_query_per_tick_reads_the_breakers_and_a_success_writes_none(make_world):
-    with model(says("HEARTBEAT_OK")) as server:
+    with model(text_answer("HEARTBEAT_OK")) as server:
         second = (
             '  second: {runner: {kind: anthropic}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- x\\n", deliver: log}}'
         )
-        world = make_world(two(server.url, second), environ={"KEY": KEY})
+        world = make_world(two_agents(server.url, second), environ={"KEY": KEY})
         statements: list[str] = []
         world.store.connection.set_trace_callback(statements.append)
         world.run(minutes=61)
@@ -112,7 +112,7 @@ def test_a_401_from_an_http_agent_does_not_open_the_deciders_breaker(make_world)
         text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')
         world = make_world(text, environ={"KEY": KEY})
         world.run(minutes=8)
-    assert [e.provider for e in names(world, "BreakerMoved")] == []
+    assert [e.provider for e in events_of_type(world, "BreakerMoved")] == []
 
 
 def test_a_500_from_an_http_agent_is_not_a_provider_error(make_world):
@@ -120,7 +120,7 @@ def test_a_500_from_an_http_agent_is_not_a_provider_error(make_world):
         text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')
         world = make_world(text, environ={"KEY": KEY})
         world.run(minutes=1)
-    ops = [e for e in names(world, "ProviderFailed") if e.error_class == "server"]
+    ops = [e for e in events_of_type(world, "ProviderFailed") if e.error_class == "server"]
     assert ops == []
 
 
@@ -128,12 +128,14 @@ def test_a_decision_by_the_requested_model_is_no_model_mismatch(make_world):
     with model(decides("skip")) as server:
         world = make_world(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
         world.run(minutes=1)
-    assert names(world, "ModelMismatched") == []
+    assert events_of_type(world, "ModelMismatched") == []
 
 
 def test_a_probe_with_a_temporary_failure_is_a_failed_run_and_not_a_skip(make_world):
     with model(
-        refuses(401, "authentication_error", "no"), refuses(529, "overloaded_error", "busy"), says("HEARTBEAT_OK")
+        error_answer(401, "authentication_error", "no"),
+        error_answer(529, "overloaded_error", "busy"),
+        text_answer("HEARTBEAT_OK"),
     ) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=40)
@@ -146,33 +148,33 @@ def test_a_run_that_waits_for_a_retry_when_the_breaker_opens_ends_failed_and_not
     runner: {kind: anthropic}
     heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
 """
-    empty_usage = refuses(529, "overloaded_error", "busy")
-    with model(empty_usage, refuses(401, "authentication_error", "no")) as server:
-        world = make_world(two(server.url, extra), environ={"KEY": KEY})
+    empty_usage = error_answer(529, "overloaded_error", "busy")
+    with model(empty_usage, error_answer(401, "authentication_error", "no")) as server:
+        world = make_world(two_agents(server.url, extra), environ={"KEY": KEY})
         world.run(minutes=2)
     assert world.records("ops")[0]["outcome"] == "failed", world.history()
 
 
 def test_the_cost_of_a_run_is_unknown_if_one_of_its_models_has_no_price(make_world):
-    with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
+    with model(decides("run", "do it"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, decide="{model: claude-haiku-5-5}", model="claude-opus-9"), environ={"KEY": KEY})
         world.run(minutes=1)
     assert world.records()[0]["cost_usd"] is None
 
 
 def test_the_usage_of_two_calls_of_an_attempt_is_added_in_one_statement(make_world):
-    with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
+    with model(decides("run", "do it"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
         statements: list[str] = []
         world.store.connection.set_trace_callback(statements.append)
         world.run(minutes=1)
-    assert [event.tokens.total for event in names(world, "CallCharged")] == [159, 159]
+    assert [event.tokens.total for event in events_of_type(world, "CallCharged")] == [159, 159]
     assert world.records()[0]["tokens"]["input"] == 240
     assert [text.split(" ")[0] for text in statements if "tokens" in text and "cost_usd" in text] == ["update"]
 
 
 def test_an_attempt_whose_claim_was_lost_records_no_usage(make_world):
-    with model(says("HEARTBEAT_OK")) as server:
+    with model(text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.durations["ops"] = timedelta(minutes=2)
         world.run(minutes=1)
@@ -180,11 +182,11 @@ def test_an_attempt_whose_claim_was_lost_records_no_usage(make_world):
             db.execute("update run set fence = fence + 1")
         world.run(minutes=2)
     row = world.records()[0]
-    assert (row["state"], row["tokens"]["input"], names(world, "CallCharged")) == ("running", 0, [])
+    assert (row["state"], row["tokens"]["input"], events_of_type(world, "CallCharged")) == ("running", 0, [])
 
 
 def test_a_run_record_names_the_model_requested_by_its_last_attempt(make_world):
-    with model(refuses(429, "rate_limit_error", "x", retry_after="120"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(429, "rate_limit_error", "x", retry_after="120"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
         world.reload(config(server.url, model="claude-haiku-5-5"))
@@ -202,7 +204,7 @@ agents:
 
 
 def test_failed_async_results_count_as_consecutive_failures(make_world):
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(HTTP.format(url=server.url, interval="30m"))
         for _ in range(3):
             world.run(minutes=1)
@@ -212,7 +214,7 @@ def test_failed_async_results_count_as_consecutive_failures(make_world):
 
 
 def test_a_suppressed_async_result_counts_once_as_quiet(make_world):
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
         world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
@@ -220,7 +222,7 @@ def test_a_suppressed_async_result_counts_once_as_quiet(make_world):
 
 
 def test_an_active_alert_is_not_resolved_by_the_start_of_an_async_run(make_world):
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
         world.request(ReportResult(server.requests[-1].json["run"], "ALERT: x", None))
@@ -230,7 +232,7 @@ def test_an_active_alert_is_not_resolved_by_the_start_of_an_async_run(make_world
 
 @pytest.mark.parametrize("words", ["a\0b"])
 def test_a_nul_byte_is_removed_from_an_async_result(make_world, words):
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
         world.request(ReportResult(server.requests[-1].json["run"], words, None))
@@ -251,8 +253,8 @@ agents:
 
 def test_an_async_result_does_not_use_up_the_probe(make_world):
     with (
-        Server([decides("run", "do"), refuses(401, "authentication_error", "no"), decides("skip")]) as good,
-        Server([gateway.later()]) as agent,
+        Server([decides("run", "do"), error_answer(401, "authentication_error", "no"), decides("skip")]) as good,
+        Server([gateway.async_answer()]) as agent,
     ):
         world = make_world(BEHIND_A_GATEWAY.format(good=good.url, agent=agent.url, prices=PRICES), environ={"KEY": KEY})
         world.run(minutes=75)  # 08:00 async; 08:40 401 -> probe 09:10
@@ -263,7 +265,7 @@ def test_an_async_result_does_not_use_up_the_probe(make_world):
 
 
 def test_a_restart_with_a_new_key_calls_the_provider_at_once(make_world):
-    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(401, "authentication_error", "no"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.environ["KEY"] = "sk-new-key"
@@ -306,7 +308,7 @@ def test_an_alert_is_sent_again_after_its_window_even_if_an_older_message_is_hel
 
 
 def test_a_result_that_arrives_before_its_202_is_recorded_is_not_refused_as_unknown(make_world):
-    with Server([gateway.later()]) as server:
+    with Server([gateway.async_answer()]) as server:
         world = make_world(HTTP.format(url=server.url, interval="30m"))
         world.engine.tick(world.clock.read())
         ((number, (task, result, _)),) = world.runs._tasks.items()
@@ -351,7 +353,7 @@ def lines(m, start):
 
 
 def test_the_token_counters_of_an_http_agent_exist_at_zero_from_the_start(make_world):
-    with Server([gateway.says("HEARTBEAT_OK", model="opus-9", tokens={"input": 3, "output": 4})]) as server:
+    with Server([gateway.text_answer("HEARTBEAT_OK", model="opus-9", tokens={"input": 3, "output": 4})]) as server:
         world = make_world(HTTP.format(url=server.url, interval="30m"))
         m = metrics_of(world)
         before = {line.rsplit(" ", 1)[0] for line in lines(m, "heartbeatd_")}
@@ -363,7 +365,7 @@ def test_the_token_counters_of_an_http_agent_exist_at_zero_from_the_start(make_w
 
 
 def test_the_counters_of_a_removed_provider_and_model_disappear(make_world):
-    with model(refuses(401, "authentication_error", "no")) as server:
+    with model(error_answer(401, "authentication_error", "no")) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         m = metrics_of(world)
         world.run(minutes=1)
@@ -376,7 +378,7 @@ def test_the_counters_of_a_removed_provider_and_model_disappear(make_world):
 
 
 def test_session_messages_are_kept_no_longer_than_the_history(make_world):
-    with model(says("ALERT: x")) as server:
+    with model(text_answer("ALERT: x")) as server:
         y = config(server.url, isolated_session="false")
         world = make_world(y, environ={"KEY": KEY})
         world.run(minutes=1)
@@ -386,7 +388,7 @@ def test_session_messages_are_kept_no_longer_than_the_history(make_world):
 
 
 def test_a_reload_does_not_end_a_retry_after(make_world):
-    with model(refuses(429, "rate_limit_error", "x", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(429, "rate_limit_error", "x", retry_after="31536000"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
         world.reload(config(server.url, interval="10m"))
@@ -405,7 +407,7 @@ def test_message_parts_behind_a_held_part_expire(make_world):
 
 
 def test_a_refusal_of_the_old_key_does_not_open_the_breaker_for_the_new_key(make_world):
-    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(401, "authentication_error", "no"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.engine.tick(world.clock.read())
         ((number, (task, result, _)),) = world.runs._tasks.items()
@@ -434,10 +436,10 @@ def test_a_hanging_channel_does_not_delay_other_channels(make_world):
 
 
 def test_a_cancelled_probe_does_not_count_and_is_made_by_the_next_run(make_world):
-    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+    with model(error_answer(401, "authentication_error", "no"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=29)
-        told = len(names(world, "ProviderFailed"))
+        told = len(events_of_type(world, "ProviderFailed"))
         world.durations["ops"] = timedelta(minutes=5)
         world.run(minutes=2)
         trial = world.records()[-1]
@@ -446,4 +448,4 @@ def test_a_cancelled_probe_does_not_count_and_is_made_by_the_next_run(make_world
         world.request(CancelRun(trial["id"]))
         world.run(minutes=18)
     assert [line[6:] for line in world.history()[-2:]] == ["08:30 interval abandoned cancelled", "08:40 interval ok heartbeat_ok"]
-    assert len(names(world, "ProviderFailed")) == told
+    assert len(events_of_type(world, "ProviderFailed")) == told

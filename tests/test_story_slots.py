@@ -238,7 +238,9 @@ def test_agents_over_the_concurrency_limit_start_late_within_their_grace(make_wo
     assert [(call.name, call.at.minute) for call in world.calls] == [("a", 0), ("b", 2), ("c", 4)]
 
 
-def crowd(make_world: MakeWorld, number: int, *, interval: str, limits: str = "concurrency: 1", more: str = "") -> World:
+def competing_agents(
+    make_world: MakeWorld, number: int, *, interval: str, limits: str = "concurrency: 1", more: str = ""
+) -> World:
     """Agents that compete for few concurrent runs."""
     beat = f'stagger: 10%, checklist: "- look\\n", deliver: log, timeout: 2h, retries: 0, interval: {interval}{more}'
     agents = "".join(f"  a{each}: {{runner: {{kind: command, argv: [a]}}, heartbeat: {{{beat}}}}}\n" for each in range(number))
@@ -246,7 +248,7 @@ def crowd(make_world: MakeWorld, number: int, *, interval: str, limits: str = "c
 
 
 def test_agents_at_the_concurrency_limit_take_turns(make_world: MakeWorld) -> None:
-    world = crowd(make_world, 8, interval="5m")
+    world = competing_agents(make_world, 8, interval="5m")
     for each in range(8):
         world.durations[f"a{each}"] = timedelta(minutes=4)
     world.run(minutes=130)
@@ -257,7 +259,7 @@ def test_agents_at_the_concurrency_limit_take_turns(make_world: MakeWorld) -> No
 
 
 def test_an_agent_with_a_slow_precheck_does_not_starve_the_others(make_world: MakeWorld) -> None:
-    world = crowd(make_world, 6, interval="5m", more=", precheck: {command: x, on_error: skip, timeout: 4m}")
+    world = competing_agents(make_world, 6, interval="5m", more=", precheck: {command: x, on_error: skip, timeout: 4m}")
     for each in range(6):
         code = 1 if each < 3 else 0
         world.prechecks[f"a{each}"] = lambda call, code=code: code or "news"
@@ -269,7 +271,7 @@ def test_an_agent_with_a_slow_precheck_does_not_starve_the_others(make_world: Ma
 
 
 def test_the_agent_that_ran_last_starts_last_when_all_are_due(make_world: MakeWorld) -> None:
-    world = crowd(make_world, 3, interval="1h")
+    world = competing_agents(make_world, 3, interval="1h")
     world.run(minutes=30)
     world.wake("a1", "look at this")
     world.run(minutes=10)
@@ -285,7 +287,7 @@ def test_the_agent_that_ran_last_starts_last_when_all_are_due(make_world: MakeWo
 
 
 def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(make_world: MakeWorld) -> None:
-    world = crowd(make_world, 2, interval="1h")
+    world = competing_agents(make_world, 2, interval="1h")
     world.durations["a0"] = world.durations["a1"] = timedelta(minutes=40)  # the grace is 10 minutes
     world.run(hours=6)
     assert [call.name for call in world.calls] == ["a0", "a1"] * 4
@@ -293,7 +295,7 @@ def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(make_world
 
 
 def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(make_world: MakeWorld) -> None:
-    world = crowd(make_world, 2, interval="1h")
+    world = competing_agents(make_world, 2, interval="1h")
     world.run(minutes=10)
     world.kill()
     world.clock.advance(timedelta(minutes=70))  # both slots are 20 minutes old and more
@@ -465,15 +467,15 @@ def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWo
     assert counted == 12 * 6 + 1
 
 
-def beats(world: World) -> list[str]:
+def call_times(world: World) -> list[str]:
     return [f"{call.at:%m-%d %H:%M}" for call in world.calls]
 
 
 def test_a_weekly_heartbeat_with_daily_active_hours_runs_once_a_week(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=25)
-    assert beats(world) == ["03-03 08:00", "03-10 08:00", "03-17 08:00", "03-24 08:00"]
-    assert world.history() == [f"{when} interval ok heartbeat_ok" for when in beats(world)]
+    assert call_times(world) == ["03-03 08:00", "03-10 08:00", "03-17 08:00", "03-24 08:00"]
+    assert world.history() == [f"{when} interval ok heartbeat_ok" for when in call_times(world)]
 
 
 def test_a_daily_heartbeat_added_at_night_has_one_record_a_day(make_world: MakeWorld) -> None:
@@ -487,14 +489,14 @@ def test_a_daily_heartbeat_runs_once_in_the_night_of_the_change_from_summer_time
     hours = '{start: "02:15", end: "02:45", timezone: Europe/Berlin}'
     world = make_world(agent(interval="1d", active_hours=hours), start="2026-10-23 12:00")
     world.run(days=4)
-    assert beats(world) == ["10-24 00:15", "10-25 00:15", "10-26 01:15", "10-27 01:15"]
+    assert call_times(world) == ["10-24 00:15", "10-25 00:15", "10-26 01:15", "10-27 01:15"]
 
 
 def test_an_hourly_heartbeat_with_three_short_windows_runs_once_per_slot(make_world: MakeWorld) -> None:
     hours = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
     world = make_world(agent(interval="1h", active_hours=hours), start="2026-03-02 06:30")
     world.run(days=2)
-    assert beats(world) == ["03-02 08:00", "03-03 08:00"]
+    assert call_times(world) == ["03-02 08:00", "03-03 08:00"]
     assert sum(row["slots"] for row in world.records()) == 26  # the slots from 06:30 to 07:30 of the next day
 
 

@@ -26,7 +26,7 @@ LAZY = agent(interval="1d")
 BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
 
 
-def results(world: World) -> list[str]:
+def wake_results(world: World) -> list[str]:
     return [str(event.result) for event in world.events if type(event).__name__ == "WakeMoved"]
 
 
@@ -126,7 +126,7 @@ def test_wakes_of_sixty_senders_overnight_are_all_in_the_first_morning_prompt(ma
     for number in range(60):
         assert f"By api sender{number}:\n" in call.stdin
         assert f"\nmessage {number}.\n" in call.stdin
-    assert results(world).count("deferred") == 120  # each wake twice: when it was refused and when it was delivered
+    assert wake_results(world).count("deferred") == 120  # each wake twice: when it was refused and when it was delivered
 
 
 def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_are_shortened(make_world: MakeWorld) -> None:
@@ -158,7 +158,7 @@ def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(make_world: MakeWorld) 
     assert "more wakes that do not fit here" in call.stdin
     assert len(str(call.env["HEARTBEATD_META"]).encode()) < 131_000
     assert json.loads(str(call.env["HEARTBEATD_META"]))["wakes_left_out"] > 800
-    assert results(world).count("deferred") == 2000
+    assert wake_results(world).count("deferred") == 2000
 
 
 def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: MakeWorld) -> None:
@@ -174,7 +174,7 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: Make
     with pytest.raises(Refused, match="wakes wait for agent 'ops'") as refused:
         world.wake("ops", "look", sender="one more")
     assert refused.value.code == "too_many_wakes"
-    assert results(world)[-1] == "rejected"
+    assert wake_results(world)[-1] == "rejected"
     world.wake("ops", "look again", sender="sender7")  # merged with the waiting wake of this sender
     world.wake("ops", "a person", source=Trigger.MANUAL, sender="cli")
     world.run(hours=2)
@@ -184,7 +184,7 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: Make
 
 
 def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(make_world: MakeWorld, tmp_path: Path) -> None:
-    first_release(tmp_path / "state" / "heartbeatd.db")
+    write_first_release_database(tmp_path / "state" / "heartbeatd.db")
     world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
     world.wake("ops", "new", sender="scripts", token="scripts")  # replaces the old text of the same token
     world.run(hours=2)
@@ -193,7 +193,7 @@ def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(make_w
     assert "the disk is full" in world.calls[0].stdin
 
 
-def first_release(path: Path) -> None:
+def write_first_release_database(path: Path) -> None:
     """Write a database with only the first release's tables and two waiting wakes."""
     path.parent.mkdir(mode=0o700)
     db = sqlite3.connect(path, isolation_level=None)
@@ -234,10 +234,10 @@ server: {tokens: {
 
 def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld) -> None:
     world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
-    said = [_group(world, "greedy", number) for number in range(1010)]
+    said = [_wake_of_group(world, "greedy", number) for number in range(1010)]
     assert said == ["kept"] * 1000 + ["too_many_wakes"] * 10
-    assert [_group(world, "modest", number) for number in range(11)] == ["kept"] * 10 + ["too_many_wakes"]
-    assert _group(world, "greedy", 2000) == "too_many_wakes"
+    assert [_wake_of_group(world, "modest", number) for number in range(11)] == ["kept"] * 10 + ["too_many_wakes"]
+    assert _wake_of_group(world, "greedy", 2000) == "too_many_wakes"
     world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="cli")
     world.run(hours=2)
     prompt = world.calls[0].stdin
@@ -248,14 +248,14 @@ def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld
 
 def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(make_world: MakeWorld) -> None:
     world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
-    _group(world, "greedy", 1)
-    _group(world, "modest", 1)
+    _wake_of_group(world, "greedy", 1)
+    _wake_of_group(world, "modest", 1)
     world.run(hours=2)
     assert "group 1 of greedy" in world.calls[0].stdin
     assert "group 1 of modest" in world.calls[0].stdin
 
 
-def _group(world: World, token: str, number: int) -> str:
+def _wake_of_group(world: World, token: str, number: int) -> str:
     text = f"group {number} of {token} {'x' * 1000}"
     future = world.inbox.submit(WakeAgent(Wake("ops", source="webhook", sender=f"am {number}", text=text, token=token)))
     world.engine.tick(world.clock.read())
@@ -434,7 +434,7 @@ def test_a_wake_that_arrives_with_a_slot_joins_its_run(make_world: MakeWorld) ->
     world.run(minutes=1)
     assert world.history()[1:] == ["03-02 09:00 interval ok heartbeat_ok"]
     assert "By api bot" in world.calls[-1].stdin
-    assert results(world) == ["joined"]
+    assert wake_results(world) == ["joined"]
 
 
 def test_a_slot_right_after_a_woken_run_is_superseded(make_world: MakeWorld) -> None:
@@ -493,7 +493,7 @@ def test_an_expired_wake_is_counted(make_world: MakeWorld) -> None:
     world.pause(("heartbeat", "ops"))
     world.wake("ops", "look")
     world.run(hours=25)
-    assert results(world)[-1] == "expired"
+    assert wake_results(world)[-1] == "expired"
 
 
 def test_an_agent_cannot_wake_itself_from_within_its_own_run(make_world: MakeWorld) -> None:
@@ -505,7 +505,7 @@ def test_an_agent_cannot_wake_itself_from_within_its_own_run(make_world: MakeWor
         world.wake("ops", "again", cause=f"boot1/{run_id}")
     world.run(minutes=10)
     assert len(world.calls) == 1
-    assert results(world) == ["rejected"]
+    assert wake_results(world) == ["rejected"]
 
 
 def test_a_wake_with_mode_next_starts_no_run_of_its_own(make_world: MakeWorld) -> None:
@@ -585,7 +585,7 @@ def test_retries_of_an_agent_without_an_interval_obey_wake_gap_and_wake_keep(mak
     world.wake("ops", "look")
     world.run(days=2)
     assert [f"{call.at:%H:%M}" for call in world.calls] == ["08:00", "08:10", "08:20", "08:50", "10:50"]
-    assert results(world)[-1] == "expired"
+    assert wake_results(world)[-1] == "expired"
 
 
 def test_an_agent_without_an_interval_runs_a_wake_once_its_precheck_works(make_world: MakeWorld) -> None:
@@ -663,7 +663,7 @@ cron:
 """
 
 
-def three(make_world: MakeWorld, more: str = "", jobs: str = THREE, **seconds: float) -> World:
+def three_jobs(make_world: MakeWorld, more: str = "", jobs: str = THREE, **seconds: float) -> World:
     """Three jobs that are due at 03:00, each with a duration in seconds."""
     world = make_world(more + agent(interval="none") + jobs, start="2026-03-03 02:59")
     took = {"short": 2, "middle": 5, "long": 20} | seconds
@@ -671,7 +671,7 @@ def three(make_world: MakeWorld, more: str = "", jobs: str = THREE, **seconds: f
     return world
 
 
-def woken(world: World) -> list[tuple[str, list[str]]]:
+def woken_runs(world: World) -> list[tuple[str, list[str]]]:
     """The start time of each run of the agent, and the jobs named in its prompt."""
     names = ("short", "middle", "long")
     return [
@@ -682,62 +682,62 @@ def woken(world: World) -> list[tuple[str, list[str]]]:
 
 
 def test_wakes_of_three_jobs_within_a_minute_start_one_run(make_world: MakeWorld) -> None:
-    world = three(make_world)
+    world = three_jobs(make_world)
     world.run_until("2026-03-03 03:10")
-    assert woken(world) == [("03:00:20", ["short", "middle", "long"])]
-    assert sorted(results(world)) == ["joined", "joined", "started"]
+    assert woken_runs(world) == [("03:00:20", ["short", "middle", "long"])]
+    assert sorted(wake_results(world)) == ["joined", "joined", "started"]
 
 
 def test_a_wake_waits_for_running_jobs_no_longer_than_the_gap(make_world: MakeWorld) -> None:
-    world = three(make_world, long=300)
+    world = three_jobs(make_world, long=300)
     world.run_until("2026-03-03 03:10")
-    assert woken(world) == [("03:00:32", ["short", "middle"]), ("03:05:00", ["long"])]
+    assert woken_runs(world) == [("03:00:32", ["short", "middle"]), ("03:05:00", ["long"])]
 
 
 def test_a_wake_also_waits_for_jobs_that_wait_for_capacity(make_world: MakeWorld) -> None:
-    world = three(make_world, "limits: {concurrency: 1}\n")
+    world = three_jobs(make_world, "limits: {concurrency: 1}\n")
     world.run_until("2026-03-03 03:10")
-    assert woken(world) == [("03:00:27", ["short", "middle", "long"])]
+    assert woken_runs(world) == [("03:00:27", ["short", "middle", "long"])]
 
 
 @pytest.mark.parametrize("keys", ["wake_on: failure", "wake_mode: next", "wake_heartbeat: []", "enabled: false"])
 def test_a_wake_does_not_wait_for_a_job_that_cannot_wake_the_agent(make_world: MakeWorld, keys: str) -> None:
-    world = three(make_world, jobs=THREE.replace("command: long", f"command: long, {keys}"))
+    world = three_jobs(make_world, jobs=THREE.replace("command: long", f"command: long, {keys}"))
     world.run_until("2026-03-03 03:10")
-    ((at, named),) = woken(world)
+    ((at, named),) = woken_runs(world)
     assert at == ("03:00:20" if keys == "wake_on: failure" else "03:00:05")
     assert named[:2] == ["short", "middle"]
 
 
 def test_a_wake_through_the_api_waits_for_no_job(make_world: MakeWorld) -> None:
-    world = three(make_world)
+    world = three_jobs(make_world)
     world.run_until("2026-03-03 03:00:03")
     world.wake("ops", "look")
     world.run_until("2026-03-03 03:10")
-    assert woken(world) == [("03:00:03", ["short"]), ("03:00:33", ["middle", "long"])]
+    assert woken_runs(world) == [("03:00:03", ["short"]), ("03:00:33", ["middle", "long"])]
 
 
 def test_without_a_gap_each_job_wakes_at_once(make_world: MakeWorld) -> None:
-    world = three(make_world, "limits: {wake_gap: 0s}\n")
+    world = three_jobs(make_world, "limits: {wake_gap: 0s}\n")
     world.run_until("2026-03-03 03:10")
-    assert [at for at, _ in woken(world)] == ["03:00:02", "03:00:05", "03:00:20"]
+    assert [at for at, _ in woken_runs(world)] == ["03:00:02", "03:00:05", "03:00:20"]
 
 
 def test_a_wake_that_waits_for_running_jobs_survives_a_crash(make_world: MakeWorld) -> None:
-    world = three(make_world)
+    world = three_jobs(make_world)
     world.run_until("2026-03-03 03:00:10")
     world.downtime(seconds=5)
     world.run_until("2026-03-03 03:10")
-    assert woken(world) == [("03:00:15", ["short", "middle", "long"])]
+    assert woken_runs(world) == [("03:00:15", ["short", "middle", "long"])]
     assert "By cron long, outcome abandoned" in world.calls[-1].stdin
 
 
 def test_setting_the_clock_back_does_not_prolong_the_wait_for_running_jobs(make_world: MakeWorld) -> None:
-    world = three(make_world, long=300)
+    world = three_jobs(make_world, long=300)
     world.run_until("2026-03-03 03:00:10")
     world.clock.now -= timedelta(hours=2)
     world.run(minutes=1)
-    ((at, named),) = woken(world)
+    ((at, named),) = woken_runs(world)
     assert (at, named) == ("01:00:10", ["short", "middle"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from run_async import delivered
+from run_async import send_message
 from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 
@@ -30,19 +30,19 @@ MESSAGE = Message(
 
 def answered(*acts: Act, total: float = 30) -> DeliveryResult:
     with Telegram(list(acts)) as telegram:
-        return delivered(send, URL, MESSAGE, total=total, base=telegram.url)
+        return send_message(send, URL, MESSAGE, total=total, base=telegram.url)
 
 
 def test_an_alert_arrives_once_and_as_it_was_said() -> None:
     with Telegram() as telegram:
-        assert delivered(send, URL, MESSAGE, base=telegram.url) == DeliveryResult("delivered")
+        assert send_message(send, URL, MESSAGE, base=telegram.url) == DeliveryResult("delivered")
     assert telegram.texts == ["The disk is full."]
 
 
 def test_nothing_in_the_text_is_markup_or_a_preview() -> None:
     text = "@everyone [x](tg://user?id=1) <b>bold</b> https://example.org *stars* <@&1>"
     with Telegram() as telegram:
-        delivered(send, URL, replace(MESSAGE, text=text), base=telegram.url)
+        send_message(send, URL, replace(MESSAGE, text=text), base=telegram.url)
     assert telegram.messages == [{"chat_id": CHAT, "text": text, "link_preview_options": {"is_disabled": True}}]
 
 
@@ -65,7 +65,7 @@ def test_the_url_names_the_chat_and_its_topic(url: str, chat: str, topic: int | 
 
 def test_a_topic_is_written_to() -> None:
     with Telegram() as telegram:
-        delivered(send, f"{URL}:12", MESSAGE, base=f"{telegram.url}/")
+        send_message(send, f"{URL}:12", MESSAGE, base=f"{telegram.url}/")
     assert telegram.messages[0]["message_thread_id"] == 12
 
 
@@ -74,7 +74,7 @@ def test_a_topic_is_written_to() -> None:
     ["tgram://1:a", "tgram://1:a/", "tgram://1:a/1/2", "tgram://1:a/1?x=y", "tgram:///1", "tgram://a b/1", "http://1:a/1", ""],
 )
 def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
-    sent = delivered(send, url, MESSAGE)
+    sent = send_message(send, url, MESSAGE)
     assert sent == DeliveryResult("dead", telegram_channel.BAD_URL)
 
 
@@ -119,13 +119,13 @@ def test_a_server_that_never_ends_its_answer_leaves_it_uncertain(act: Act) -> No
 def test_where_nobody_listens_it_is_tried_again() -> None:
     with Telegram() as telegram:
         gone = telegram.url
-    sent = delivered(send, URL, MESSAGE, base=gone)
+    sent = send_message(send, URL, MESSAGE, base=gone)
     assert sent == DeliveryResult("retry", "127.0.0.1: no connection: Connection refused")
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
     with Telegram() as telegram:
-        sent = delivered(send, URL, MESSAGE, allow_private=False, base=telegram.url)
+        sent = send_message(send, URL, MESSAGE, allow_private=False, base=telegram.url)
     assert (sent.state, telegram.requests) == ("dead", [])
 
 

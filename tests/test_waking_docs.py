@@ -75,7 +75,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     agent = '{runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: log}}'
     text = first.replace("server:\n", 'state: state/h.db\nserver:\n  listen: "127.0.0.1:0"\n')
     it = Daemon(tmp_path, text.replace("{heartbeat: {interval: 30m}}", agent))
-    it.until(lambda: (tmp_path / "state" / "daemon.json").exists())
+    it.wait_until(lambda: (tmp_path / "state" / "daemon.json").exists())
     yield it
     it.stop()
 
@@ -93,7 +93,7 @@ def run_by(daemon: Daemon, trigger: str) -> dict[str, Any]:
     def found() -> list[dict[str, Any]]:
         return [run for run in daemon.runs("ops") if run["trigger"] == trigger and run["finished_at"]]
 
-    return daemon.until(found)[-1]
+    return daemon.wait_until(found)[-1]
 
 
 @pytest.mark.process
@@ -160,7 +160,7 @@ def test_debians_alertmanager_wakes_the_agent_with_the_alert_in_its_prompt(daemo
     config["route"]["group_wait"] = "0s"  # otherwise it waits half a minute for more alerts of the group
     alertmanager = Alertmanager(daemon.folder, config)
     try:
-        daemon.until(lambda: alertmanager.fire(alertname="DiskFull", instance="db1"))
+        daemon.wait_until(lambda: alertmanager.fire(alertname="DiskFull", instance="db1"))
         run = run_by(daemon, "webhook")
     except AssertionError as late:
         raise AssertionError(alertmanager.log) from late

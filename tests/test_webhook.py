@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from run_async import delivered
+from run_async import send_message
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 
 from heartbeat.runners.errors import parse_retry_after
@@ -47,7 +47,7 @@ def at(server: Server, rest: str = "/hook", host: str = "127.0.0.1") -> str:
 
 
 def post(url: str, **more: Any) -> DeliveryResult:
-    return delivered(send, url, MESSAGE, **more)
+    return send_message(send, url, MESSAGE, **more)
 
 
 class Resolver:

@@ -27,9 +27,9 @@ def completion(content: object, finish: str = "stop", *, calls: list[Any] | None
     return {name: value for name, value in (usual | more).items() if value is not None}
 
 
-def says(words: str) -> Act:
+def text_answer(words: str) -> Act:
     return reply(completion(words))
 
 
-def refuses(status: int, words: str, code: str | None = None, **headers: str) -> Act:
+def error_answer(status: int, words: str, code: str | None = None, **headers: str) -> Act:
     return reply({"error": {"message": words, "type": "error", "code": code}}, status, **headers)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from servers.scripted import Act, reply
 
 
-def says(words: str, **more: object) -> Act:
+def text_answer(words: str, **more: object) -> Act:
     return reply({"text": words, **more})
 
 
-def says_plainly(words: str) -> Act:
+def plain_text_answer(words: str) -> Act:
     return reply(words.encode(), kind="text/plain; charset=utf-8")
 
 
-def later() -> Act:
+def async_answer() -> Act:
     return reply({"accepted": True}, 202)

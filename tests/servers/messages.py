@@ -32,11 +32,11 @@ def message(*content: object, **more: object) -> dict[str, Any]:
     return {name: value for name, value in (usual | more).items() if value is not None}
 
 
-def says(words: str) -> Act:
+def text_answer(words: str) -> Act:
     return reply(message(text(words)))
 
 
-def refuses(status: int, kind: str, words: str, **headers: str) -> Act:
+def error_answer(status: int, kind: str, words: str, **headers: str) -> Act:
     return reply({"type": "error", "error": {"type": kind, "message": words}}, status, **headers)
 
 

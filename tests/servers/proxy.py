@@ -16,7 +16,7 @@ class Proxy:
 
     login: str | None = None
     answers: int | None = None
-    asked: list[str] = field(default_factory=list)
+    request_lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -54,7 +54,7 @@ class Proxy:
             while b"\r\n\r\n" not in head:
                 head += connection.recv(65536)
             line = head.split(b"\r\n", 1)[0].decode("ascii")
-            self.asked.append(line)
+            self.request_lines.append(line)
             if self.login and base64.b64encode(self.login.encode()) not in head:
                 connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
                 return
