@@ -1,4 +1,4 @@
-"""What becomes of an entry whose time has come: a claim to carry out, or rows that say why not."""
+"""Starts due entries: claims a slot or a wake for a new run, or the next attempt of an open run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,30 @@ from scheduler.store.transaction import Transaction
 
 
 def start_due(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
-    """Claim what is due of one entry; None, with the next look planned, when nothing is to run now."""
+    """Start what is due of one entry. None, with its next due time saved, if nothing is to run now."""
     return start_or_continue(tick, entry, before, runs.find_open_run(tick.tx.db, before.kind, before.name))
 
 
 def start_or_continue(tick: Tick, entry: Entry, before: EntryRow, run: OpenRun | None) -> Claim | None:
-    """The same for one whose open run, or that it has none, is known already."""
+    """Like `start_due`, if the entry's open run (None: it has none) is known already."""
     return _start_new_run(tick, entry, before) if run is None else _start_next_attempt(tick, entry, before, run)
 
 
 def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
-    """Claim the slot that is to run now, else what a wake starts."""
+    """Start a new run of an entry without an open one.
+
+    1. A pause that is over ends. Its slots get one record.
+    2. All slots that have passed get their records, except the one to run now.
+    3. The slot is claimed, or a wake that may start a run now. All waiting wakes are taken along.
+    4. The budget is reserved, and the circuit breakers are checked.
+    5. The entry row is saved with its next due time; with a claim, it is not due before the run ends.
+    """
     entry_row, slot = _slot_to_run(tick, entry, planning.end_pause_if_over(tick, before))
-    claim = _claim_slot_or_wake(tick, entry, entry_row, slot)
+    if slot is not None:
+        claim = _claim_slot(tick, entry, entry_row, slot)
+    else:
+        waker = wakes.find_starting_wake(tick.tx, entry_row.kind, entry_row.name)
+        claim = _claim_wake(tick, entry, entry_row, waker) if waker else None
     if claim is None:
         entries.change_entry(tick.tx, before, planning.plan_next_look(tick.tx, entry_row))
         return None
@@ -44,25 +55,18 @@ def _slot_to_run(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRo
     if entry_row.paused or entry_row.state != "active":
         return entry_row, None
     settled, slot = planning.slot_to_start(tick, entry, entry_row)
-    # In a single round a new entry counts as due: its first slot was set by hand to when it was first seen.
+    # `run --once`: a new entry counts as due. Its first slot was set to the time at which it was first seen.
     return settled, entry_row.slot if slot is None and entry_row.runs_when_first_seen else slot
 
 
-def _claim_slot_or_wake(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime | None) -> Claim | None:
-    if slot is not None:
-        return _claim_slot(tick, entry, entry_row, slot)
-    waker = wakes.find_starting_wake(tick.tx, entry_row.kind, entry_row.name)
-    return _claim_wake(tick, entry, entry_row, waker) if waker else None
-
-
 def _claim_slot(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime) -> Claim | None:
-    """Open the row of a slot; wakes that arrive with it ride along. None when that slot has its row already."""
+    """Claim a slot by inserting its run record. None if the slot has a record already."""
     trigger = entry_row.schedule.trigger
     opened = runs.open_run(tick.tx, entry_row, slot, trigger, entry.model)
     while (
         opened is None and entry_schedule.grid_period(entry_row.schedule_text) and clock_changes.was_shown_before(tick.tx, slot)
     ):
-        slot += MILLISECOND  # the clock was set back: this is another slot, which has the same time
+        slot += MILLISECOND  # the clock was set back: this is a different slot with the same time
         opened = runs.open_run(tick.tx, entry_row, slot, trigger, entry.model)
     if opened is None:
         return None
@@ -71,7 +75,7 @@ def _claim_slot(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime) -
 
 
 def _claim_wake(tick: Tick, entry: Entry, entry_row: EntryRow, waker: Wake) -> Claim:
-    """A wake's slot is only the instant at which it starts: where two would share one, the later moves by a millisecond."""
+    """Claim a run for a wake. Its slot is the current time, moved by a millisecond if another run has this slot."""
     slot, trigger = tick.now, Trigger(waker.source)
     while (opened := runs.open_run(tick.tx, entry_row, slot, trigger, entry.model)) is None:
         slot += MILLISECOND
@@ -79,13 +83,17 @@ def _claim_wake(tick: Tick, entry: Entry, entry_row: EntryRow, waker: Wake) -> C
 
 
 def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim | None:
-    """Claim the next attempt of a run that waits for it, unless its time is over."""
-    if run.state == "waiting" and not _may_try_again(tick.tx, entry, entry_row, run):
-        closing.give_up_waiting(tick, entry, entry_row, run)
-        return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
-    if _budget_is_spent(tick, entry, run):
-        closing.give_up_waiting(tick, entry, entry_row, run, spent=True)
-        return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
+    """Start the next attempt of an open run.
+
+    1. A waiting run without time or budget for another attempt is closed, and the entry may start a new run.
+    2. The attempt is claimed. A run in progress needs no claim.
+    3. The budget is reserved, and the circuit breakers are checked.
+    """
+    if run.state == "waiting":
+        has_time, is_spent = _may_try_again(tick.tx, entry, entry_row, run), _is_budget_spent(tick, entry, run)
+        if not has_time or is_spent:
+            closing.give_up_waiting(tick, entry, entry_row, run, spent=has_time)
+            return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
     again = runs.claim_next_attempt(tick.tx, run, entry.model) if run.state == "waiting" else None
     entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, None))
     if again is None:
@@ -95,18 +103,14 @@ def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
 
 
 def _may_try_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:
-    """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
-    shut_off = run.has_failed and breakers.has_open_breaker(tx, entry)
-    return not shut_off and planning.still_in_time(tx, entry, entry_row, run.slot)
+    """Whether a waiting run is in time for another attempt. A run that failed is not tried again while its breaker is open."""
+    is_blocked = run.has_failed and breakers.has_open_breaker(tx, entry)
+    return not is_blocked and planning.still_in_time(tx, entry, entry_row, run.slot)
 
 
-def _budget_is_spent(tick: Tick, entry: Entry, run: OpenRun) -> bool:
-    """A run that has asked already ends as what it came to, and not as a skip, when its budget has no other attempt left."""
-    return (
-        run.state == "waiting"
-        and not run.has_not_begun
-        and budget_reservations.find_shortage(tick, entry, first=False) is not None
-    )
+def _is_budget_spent(tick: Tick, entry: Entry, run: OpenRun) -> bool:
+    """Whether the budget has no room for a retry. A run without any attempt is claimed and then skipped for its budget."""
+    return not run.has_not_begun and budget_reservations.find_shortage(tick, entry, first=False) is not None
 
 
 def _report_start(tx: Transaction, claim: Claim, late: float | None) -> Claim:

@@ -1,4 +1,4 @@
-"""Runs that answer later, whose result comes or is given up, and runs that somebody wants to end."""
+"""Handles asynchronous runs, whose results are reported later or given up, and requests to cancel a run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scheduler.store import clock_changes, entries, run_history, runs
 from scheduler.store.runs import AwaitedResult
 from scheduler.store.transaction import Transaction
 
-MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one turn
-GRACE_AFTER_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
+MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one tick
+GRACE_AFTER_START = timedelta(minutes=5)  # no result is given up earlier: while the daemon was down, none could be reported
 
 
 def next_result_deadline(tick: Tick) -> datetime | None:
-    """When the next result that is waited for is given up."""
+    """When the next awaited result is given up; None if none is awaited."""
     due_at = runs.next_overdue_at(tick.tx.db)
     if due_at is None:
         return None
@@ -33,7 +33,7 @@ def next_result_deadline(tick: Tick) -> datetime | None:
 
 
 def give_up_overdue(tick: Tick) -> None:
-    """Book as failed what was to answer later and did not in its time."""
+    """Record asynchronous runs as failed whose result was not reported by their `async_timeout`."""
     due_at = next_result_deadline(tick)
     if due_at is None or due_at > tick.now:
         return
@@ -57,9 +57,9 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets.
+    """Report the result of an asynchronous run: a text or an error. Answers the id of the run that records it.
 
-    `truncated`: the text was cut at a limit of tokens.
+    `truncated`: the text was cut at a token limit.
     """
 
     run_id: int
@@ -68,7 +68,7 @@ class ReportResult:
     truncated: bool = False
 
     def apply(self, tick: Tick) -> int:
-        """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
+        """Record the result as another run of the same slot. It is refused if it is too late, or reported twice."""
         found = runs.find_awaited_result(tick.tx.db, self.run_id)
         if found is None and runs.is_run_open(tick.tx.db, self.run_id):
             raise Refused("not_yet", f"run {self.run_id} does not wait for a result yet; try again in a moment")
@@ -94,18 +94,18 @@ class ReportResult:
 
 @dataclass(frozen=True, slots=True)
 class CancelRun:
-    """End a run: one in progress, one that waits for its next attempt, or one whose answer is still to come.
+    """Cancel a run that is in progress, waits for its next attempt, or awaits its result.
 
-    Answers whether it has ended by that; one in progress ends within seconds.
+    Answers whether it has ended. A run in progress ends within seconds.
     """
 
     run_id: int
 
     def apply(self, tick: Tick) -> bool:
-        """It ends `abandoned` with the reason `cancelled`, is not tried again, and the wakes that it held wait on."""
+        """The run ends `abandoned` with the reason `cancelled`, without a retry. Its wakes wait for another run."""
         found = runs.find_open_run_by_id(tick.tx.db, self.run_id)
         if found is None:
-            self._expect_no_answer(tick)
+            self._cancel_awaited_result(tick)
             return True
         kind, name, run = found
         if run.state == "running":
@@ -118,8 +118,8 @@ class CancelRun:
         )
         return True
 
-    def _expect_no_answer(self, tick: Tick) -> None:
-        """The row of its result says that none will be taken any more."""
+    def _cancel_awaited_result(self, tick: Tick) -> None:
+        """Record a cancelled result, so that no result is accepted any more."""
         found = runs.find_awaited_result(tick.tx.db, self.run_id)
         entry = tick.plan.entries.get((found.kind, found.name)) if found else None
         if found is None or entry is None or found.given_up:
@@ -141,7 +141,7 @@ def _explain_no_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
 
 
 def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:
-    """Judged as if it had been answered at once, by the same rules for what an answer may be."""
+    """Classify the answer like an immediate one, with the same limits."""
     kept = text.replace("\0", "")
     if len(kept.encode(errors="replace")) > MAX_ANSWER:
         return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")

@@ -1,4 +1,4 @@
-"""What a new life takes over: the state folder with its lock and its database, and what an earlier life left running."""
+"""Starts the daemon after a stop or crash: takes the lock, checks the database, ends orphans, recovers interrupted runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_fo
 
 LOCK_RETRY_SECONDS = 0.3  # seconds
 
+MAX_CRASHES = 3  # a run that was interrupted more often probably crashes the daemon, so it is not run again
+
+Survivors = Mapping[str, bool] | None
+"""By mark of a run: whether one of its processes could not be ended. None if processes cannot be inspected."""
+
 
 def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> StateLock:
-    """Take the lock that keeps a second daemon out.
+    """Take the lock of the state folder, so that no second daemon uses it.
 
-    AlreadyRunning, StateFolderError or StoreError says why that is not possible; then nothing is created.
+    Raises AlreadyRunning, StateFolderError or StoreError; then nothing is created.
     """
     folder = settings.state.parent
     check_file(settings.state)
@@ -47,14 +52,14 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     try:
         return StateLock.take(path, started_at=now(), instance=instance)
     except AlreadyRunning:
-        time.sleep(LOCK_RETRY_SECONDS)  # a command that writes for an absent daemon holds it for a moment too
+        time.sleep(LOCK_RETRY_SECONDS)  # a command that writes while no daemon runs holds the lock briefly
         return StateLock.take(path, started_at=now(), instance=instance)
 
 
 def open_store(path: Path) -> Store:
-    """Open the database; its every page is checked first unless the last life ended in order."""
+    """Open the database. Unless the last boot ended cleanly, its integrity is checked first."""
     reserve = DiskReserve(path)
-    reserve.release_if_short()  # reading needs room too, where the last life has put the log away
+    reserve.release_if_short()  # without a write-ahead log, reading needs free space too
     clean = True
     if path.exists() and path.stat().st_size:
         connection = open_read_only(path)
@@ -66,9 +71,9 @@ def open_store(path: Path) -> Store:
 
 
 def end_orphans(store: Store) -> Survivors:
-    """End the processes of what was in progress when an earlier life died; says of each run whether something of it lives on.
+    """End the processes of runs and messages that were interrupted. Returns, by mark, whether a process survived.
 
-    What a run that had ended left in the background was meant to stay, and goes on.
+    Background processes of runs that had ended are left alone, because they were meant to continue.
     """
     interrupted = _interrupted_work(store)
     if not interrupted:
@@ -86,7 +91,7 @@ def end_orphans(store: Store) -> Survivors:
 
 
 def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
-    """The marks of all runs and messages that were in progress, each with what the log says of it."""
+    """The marks of all interrupted runs and messages, each with its fields for the log."""
     last = boots.latest_boot(store.connection)
     if last is None:
         return {}
@@ -98,16 +103,10 @@ def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
     }
 
 
-MAX_CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
-
-Survivors = Mapping[str, bool] | None
-"""By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
-
-
 def recover_runs(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
-    """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting.
+    """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery.
 
-    `seen` is when that life was last seen: by then its runs were cut short.
+    `seen` is the last tick of that boot, which counts as the time of the interruption.
     """
     for kind, name, run in runs.all_open_runs(tick.tx.db):
         entry_row = entries.get_entry(tick.tx, kind, name)
@@ -118,9 +117,9 @@ def recover_runs(tick: Tick, survivors: Survivors, seen: datetime | None) -> Non
 
 
 def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: Survivors) -> None:
-    again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
-    tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, again))
-    if again:
+    runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
+    tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, runs_again))
+    if runs_again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
         entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, tick.now))
     else:
@@ -128,7 +127,7 @@ def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: Open
 
 
 def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: Survivors) -> bool:
-    """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
+    """Whether an interrupted run is tried again. Never while a process of it may still be running."""
     if not entry.retries_after_crash or run.crashes >= MAX_CRASHES or run.is_cancelled or _has_survivors(run, survivors):
         return False
     return planning.still_in_time(tx, entry, entry_row, run.slot)
@@ -139,7 +138,7 @@ def _has_survivors(run: OpenRun, survivors: Survivors) -> bool:
 
 
 def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
-    """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
+    """The result of an interrupted run that is not tried again. For a job it has a message, because only a person can check."""
     reason, error = _why_not_run_again(run, survivors)
     message = f"{name} was interrupted: {error}" if kind is Kind.CRON else None
     return AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
@@ -155,17 +154,8 @@ def _why_not_run_again(run: OpenRun, survivors: Survivors) -> tuple[Failure | Re
     return Failure.EXIT, "the daemon stopped during this run; its remaining processes were ended"
 
 
-def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:
-    """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
-    call_usage.record_calls(tick, claim, result)
-    entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
-    runs.record_interruption(tick.tx, claim, tick.now)
-    runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
-    planning.replan_entry(tick.tx, entry_row, entry_row)
-
-
 def wake_boot_jobs(tick: Tick) -> None:
-    """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
+    """Start the jobs with `schedule: "@reboot"`, except those with an open run, which was recovered."""
     for (kind, name), entry in tick.plan.entries.items():
         entry_row = entries.current_entry(tick.tx, kind, name) if entry.starts_at_boot and entry.enabled else None
         if entry_row is None or runs.find_open_run(tick.tx.db, kind, name) is not None:
@@ -176,3 +166,12 @@ def wake_boot_jobs(tick: Tick) -> None:
             slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
         else:
             wake_starts.request_run(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+
+
+def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+    """Put a run back that the stop of the daemon interrupted. It uses up no retry. Its usage so far is recorded."""
+    call_usage.record_calls(tick, claim, result)
+    entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
+    runs.record_interruption(tick.tx, claim, tick.now)
+    runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
+    planning.replan_entry(tick.tx, entry_row, entry_row)

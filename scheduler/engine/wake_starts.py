@@ -1,4 +1,4 @@
-"""Waking: what becomes of a wake when somebody asks for it, and of one that nobody could be told of in time."""
+"""Decides when a wake starts a run: on arrival, after a failed run, after a change of config, or never (it expires)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,34 @@ from scheduler.model.wake import FLOOD, GAP, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 
-MAX_WAITING_WAKES = 1000  # wakes kept apart per agent
-RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even where others have taken all of them
+MAX_WAITING_WAKES = 1000  # per agent, not counting wakes by people and jobs
+
+RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even if the others have used up all of them
+
+MAX_QUICK_RETRIES = 3  # after these, the wakes of an agent with a schedule wait for its next slot
+
+OPENING_PATIENCE = timedelta(minutes=10)  # a wake waits so long for a slot after its agent's active hours have begun
 
 TOO_MANY = "too_many_wakes"
+
 LONG_OBSTACLES = (Skip.BUDGET, Skip.BREAKER_OPEN)
+
+# The reasons of runs that a provider refused, before or after their first attempt.
+PROVIDER_REASONS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
+
+# The reasons that may no longer apply after a change of config.
+CONFIG_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
 
 Start = tuple[datetime | None, str | None]
 
 
 def request_run(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None = None) -> int:
-    """Keep a wake, and settle when it starts a run; gives the id of the row that holds it.
+    """Save a wake with the time at which it may start a run. Returns the id of its row.
 
-    1. A program finds no room any more: Refused, and nothing is kept.
-    2. The agent is paused, outside its hours or has a day off: the refusal has its row at once, and nothing is started.
-    3. It starts a run now, or waits for the gap, for the end of a flood, or together with others that were refused.
-    4. It is kept, or merged with the one that waits for the same sender.
+    1. Too many wakes of programs wait already: Refused, and nothing is saved.
+    2. The agent is paused, outside its active hours or on a day off: a skip is recorded at once, and the wake waits.
+    3. Otherwise it starts a run now, or after `wake_gap`, or after a flood, or when a provider or budget allows it.
+    4. The wake is saved, or merged with the waiting wake of the same sender.
     """
     if wake.kind is Kind.CRON:
         return wakes.keep_wake(tick.tx, entry_row, wake, tick.now)
@@ -52,9 +64,9 @@ def request_run(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
 
 
 def _has_room_for_wake(tx: Transaction, wake: Wake) -> bool:
-    """Whether another row may wait. People and jobs always find room, for they have one row each.
+    """Whether another wake may wait. People and jobs always may, because each of them has only one row.
 
-    Where all is taken, a token that has few rows still gets its own: nobody is crowded out by another token.
+    If all places are taken, a token with few waiting wakes still gets one, so that tokens do not crowd each other out.
     """
     if wake.source not in (Trigger.API, Trigger.WEBHOOK):
         return True
@@ -63,9 +75,9 @@ def _has_room_for_wake(tx: Transaction, wake: Wake) -> bool:
 
 
 def _known_obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip | None:
-    """What is known beforehand to stand in the way of a run now, in the order of the chain."""
+    """The first check that would skip a run now, of those that need no run to find out."""
     if entry_row.state != "active":
-        return None  # its run is refused, and ends all that waits
+        return None  # the run is skipped as disabled, which ends all waiting wakes
     if entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > tx.now):
         return Skip.PAUSED
     if entry.is_day_off(tx.now):
@@ -74,7 +86,7 @@ def _known_obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip 
 
 
 def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
-    """A refusal has one row for each wake, however often its sender repeats it; the slots that passed before it have theirs."""
+    """Save a wake that cannot start a run now. A skip is recorded once per wake, however often its sender repeats it."""
     row = None
     if known is None or known.waits_for != obstacle:
         if obstacle is not Skip.PAUSED:
@@ -85,17 +97,17 @@ def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, k
     if obstacle is Skip.PAUSED:
         due_at = None
     elif others is not None and (others[1] is None or others[1] > tick.now):
-        due_at = others[1]  # finding the next opening takes longer than all else, and a storm asks thousands of times
+        due_at = others[1]  # computing the next opening is slow, and thousands of wakes may arrive at once
     else:
         due_at = start_when_open(tick, entry, entry_row)
     return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=obstacle, refused_by=row)
 
 
 def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
-    """When a wake may start a run (None: a slot tells it soon), and why not now.
+    """When a wake may start a run (None: a slot comes soon and delivers it), and what it waits for.
 
-    What a person asks for waits for the gap alone. A program waits for others that a budget or a provider has refused, as it
-    would be too, and for the end of a flood.
+    The wake of a person only waits for `wake_gap`. The wake of a program also waits for the end of a flood, and together with
+    wakes that a budget or provider has refused, because it would be refused too.
     """
     key = (entry_row.kind, entry_row.name)
     gap = tick.limits.wake_gap
@@ -114,33 +126,18 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
     return start, GAP if start > tick.now else None
 
 
-def expire_wakes(tick: Tick) -> None:
-    """End the wakes that have waited too long, and have those told of it who are told of an agent's failures."""
-    expired = [wake for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
-    for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
-        entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
-        if entry is not None and entry.on_failure.after:
-            incident_notices.notify_expired_wakes(tick, entry, tuple(together))
-
-
-# How a run ends that a provider did not want, be it in the midst of its attempts.
-PROVIDER_REASONS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
-
-# What another config may do away with.
-CONFIG_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
-
-OPENING_PATIENCE = timedelta(minutes=10)  # which a wake waits for a slot once the agent's hours have begun
-
-MAX_QUICK_RETRIES = 3  # after which the wakes of an agent with slots wait for the next one; without slots they go on
-
-
 def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> datetime | None:
-    """When the wakes of a run that did not tell them start another one; None: they wait for the next slot, or another wake.
+    """When the wakes of an unsuccessful run start another one; None: they wait for the next slot, or for another wake.
 
-    That is when what stood in the way is over, so far as that is known, else after 1, 5 and 30 minutes. A failure is not left to
-    a slot that comes later than that; a refusal of which no end is known is, if the wakes do not expire before. `standing` is
-    how the entry stands after that run. What a person has ended is not begun again, and the end of a pause reminds of what came
-    during it.
+    `entry_row` is the row after that run.
+
+    1. The run was cancelled, or the entry is paused: None. The end of a pause starts the waiting wakes.
+    2. The agent is outside its active hours: when they begin.
+    3. A provider or budget refuses runs until a known time: then.
+    4. Otherwise after 1, 5 and 30 minutes.
+
+    After a failure, a slot replaces the retry only if it comes earlier. After a skip, it may come later, if the wakes do not
+    expire before.
     """
     entry = claim.entry
     if entry_row.paused or result.reason is Reason.CANCELLED:
@@ -160,19 +157,26 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
 
 
 def start_when_open(tick: Tick, entry: Entry, entry_row: EntryRow) -> datetime | None:
-    """When a wake starts a run that came outside the agent's hours, or on a day off; None: a slot tells it soon after."""
+    """When a wake outside the agent's active hours, or on a day off, starts a run; None: a slot comes soon after."""
     return start_unless_slot(tick, entry_row, entry.opens_at(tick.now), OPENING_PATIENCE)
 
 
 def start_unless_slot(tick: Tick, entry_row: EntryRow, then: datetime | None, patience: timedelta = NEAR_SLOT) -> datetime | None:
-    """A time at which wakes could start a run; None where a slot comes by then, or within the patience after it."""
+    """`then`, or None if a slot comes by then, or within `patience` after it."""
     return None if then is None or planning.slot_comes_by(tick, entry_row, then + patience) else then
 
 
-def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
-    """What waits for a provider waits no longer than its trial is away now, which may be sooner than when it was refused.
+def refused_until(tick: Tick, entry: Entry) -> datetime | None:
+    """Until when a provider or budget would refuse the next run; None if neither would."""
+    lacking = budget_reservations.find_shortage(tick, entry, first=True)
+    ends = (breakers.next_probe_at(tick.tx, entry), lacking.ends_at if lacking else None)
+    return max((end for end in ends if end is not None), default=None)
 
-    `other_config`: what waits for an opening or a budget may find others now.
+
+def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
+    """Let runs and wakes that wait for a provider start when its next probe is due, which may be sooner than they expect.
+
+    `other_config`: the config has changed, so wakes that wait for active hours or a budget are reconsidered too.
     """
     for kind, name, run in runs.all_open_runs(tick.tx.db):
         if run.reason == Skip.BREAKER_OPEN:
@@ -185,20 +189,13 @@ def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
             wakes.start_delayed_wakes_by(tick.tx, entry_row, refused_until(tick, entry) or tick.now, tick.limits.wake_gap)
 
 
-def refused_until(tick: Tick, entry: Entry) -> datetime | None:
-    """Until when a provider or a budget would refuse the next run too; None where neither would."""
-    lacking = budget_reservations.find_shortage(tick, entry, first=True)
-    ends = (breakers.next_probe_at(tick.tx, entry), lacking.ends_at if lacking else None)
-    return max((end for end in ends if end is not None), default=None)
-
-
 def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:
-    """Until when a job's wake of this agent waits for those of others; None when there are none to wait for."""
+    """Until when a job's wake waits for other running jobs that may wake the same agent; None if there are none."""
     return tick.now + tick.limits.wake_gap if _other_jobs_under_way(tick, agent) else None
 
 
 def release_held_wakes(tick: Tick, entry: Entry) -> None:
-    """A job has ended: the wakes of an agent for which it was the last to be waited for may start its beat."""
+    """A job has ended: start the held wakes of each agent for which no other job is running."""
     for agent in entry.agents_to_wake:
         entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
         if entry_row is not None and not _other_jobs_under_way(tick, agent):
@@ -206,5 +203,14 @@ def release_held_wakes(tick: Tick, entry: Entry) -> None:
 
 
 def _other_jobs_under_way(tick: Tick, agent: str) -> bool:
-    """Whether a job that may wake the agent runs, waits for its next attempt, or is due."""
+    """Whether a job that may wake the agent is running, waits for its next attempt, or is due."""
     return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.wakers.get(agent, ()))
+
+
+def expire_wakes(tick: Tick) -> None:
+    """Expire the wakes that have waited longer than `wake_keep`, and notify the recipients of the agent's failures."""
+    expired = [wake for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
+    for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
+        entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
+        if entry is not None and entry.on_failure.after:
+            incident_notices.notify_expired_wakes(tick, entry, tuple(together))
