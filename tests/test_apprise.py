@@ -55,7 +55,7 @@ def test_an_alert_arrives_once_as_plain_text() -> None:
     ],
 )
 def test_it_only_says_yes_or_no(act: Act, state: DeliveryOutcome) -> None:
-    error = "" if state == "delivered" else "JSON did not take the message"
+    error = "" if state == "delivered" else "JSON did not accept the message"
     assert answered(act) == DeliveryResult(state, error)
 
 
@@ -88,7 +88,7 @@ def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: py
         sent = send(wrong)
         with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
             apprise.KIND.check_url(wrong)
-    assert sent == DeliveryResult("dead", "Apprise knows no service of this URL")
+    assert sent == DeliveryResult("dead", "Apprise does not know the service of this URL")
     assert "canary" not in f"{refused.value} {caplog.text}"
 
 

@@ -289,7 +289,7 @@ def test_mode_and_link_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_file_that_was_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_bytes(b"theirs")
-    with pytest.raises(files.FileChanged, match="was changed meanwhile; nothing was written, try again"):
+    with pytest.raises(files.FileChanged, match="was changed in the meantime; nothing was written, try again"):
         files.replace_file(file, b"before", b"after")
     assert file.read_bytes() == b"theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]

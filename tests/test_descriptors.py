@@ -89,7 +89,7 @@ def test_as_many_runs_may_begin_as_there_are_files_left_for_and_a_shortage_is_on
     told = [line for line in lines if "descriptors_used_up" in line]
     assert [line for line in lines if line not in told] == ["5 True", *["0 0"] * 5, "1 2 2 2", "5"]
     assert len(told) == 2
-    assert "too many open files: 100 are allowed; nothing new begins until some are closed" in told[0]
+    assert "too many open files: 100 are allowed; no further run or message starts until some are closed" in told[0]
 
 
 @pytest.mark.process

@@ -110,7 +110,7 @@ def test_a_call_that_is_cancelled_while_it_waits_closes_its_connection_and_may_h
         answer = asyncio.run(cut_short(server.url)).answer
         assert closed.wait(10)
     assert (answer.failure, answer.not_sent, answer.transient) == (Failure.EXIT, False, False)
-    assert answer.error == "the call was cut short"
+    assert answer.error == "the call was interrupted"
 
 
 def test_a_connection_that_is_never_made_is_given_up_after_its_time(crowded: str) -> None:
@@ -157,7 +157,7 @@ def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
         threading.Thread(target=greet, args=(listener,)).start()
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
     assert (answer.failure, answer.transient, answer.not_sent) == (Failure.TLS, False, True)
-    assert answer.error.startswith("no TLS with it (")
+    assert answer.error.startswith("no TLS connection (")
 
 
 def test_tls_that_is_spoilt_after_the_request_is_no_proof_that_nobody_has_heard_it() -> None:

@@ -169,7 +169,7 @@ def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(nobody: No
         make_state_folder(Path("/usr"))
     assert str(refused.value) == (
         f"cannot write /usr as user id {os.geteuid()}: Permission denied; /usr belongs to user id 0, "
-        f"mode {mode(Path('/usr')):04o}: chown it to user id {os.geteuid()}, or set `state:` to a place that can be written"
+        f"mode {mode(Path('/usr')):04o}: chown it to user id {os.geteuid()}, or set `state:` to a path that can be written"
     )
 
 

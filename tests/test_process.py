@@ -177,7 +177,7 @@ def test_a_flood_below_the_cap_is_read_and_dropped() -> None:
 def test_an_endless_flood_is_ended() -> None:
     ended = start("yes")
     assert (ended.exit_code, ended.truncated, ended.ended_by) == (-signal.SIGTERM, True, None)
-    assert ended.problem == "wrote more than 64 MiB and was ended for it"
+    assert ended.problem == "wrote more than 64 MiB and was ended"
 
 
 def test_a_child_left_in_the_background_lives_on_and_keeps_nobody_waiting(tmp_path: Path, pipe: Pipe) -> None:
@@ -288,7 +288,7 @@ def test_what_cannot_be_started_is_a_problem_in_one_line(tmp_path: Path) -> None
         "nonesuch": "no such program: 'nonesuch'; PATH is /usr/bin:/bin",
         "./none": f"no such program: './none'; looked in {tmp_path}",
         "./plain": f"may not run './plain': it is not executable (chmod +x); looked in {tmp_path}",
-        "./bare": "cannot start './bare': it is neither a binary nor does it begin with '#!'",
+        "./bare": "cannot start './bare': it is not a binary and has no '#!' line",
         "./lost": "cannot start './lost': the interpreter named in its first line does not exist",
     }
 

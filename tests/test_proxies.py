@@ -123,7 +123,7 @@ def test_a_proxy_that_wants_a_login_says_where_to_write_it() -> None:
         answer = refused(Network(proxy=Secret(f"http://ada:wrong@127.0.0.1:{proxy.port}"))).answer
     assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, False, True)
     assert answer.error == (
-        f"the proxy 127.0.0.1:{proxy.port} wants a login (407); write it in its URL, in network.proxy or HTTPS_PROXY,"
+        f"the proxy 127.0.0.1:{proxy.port} requires a login (407); write it in its URL, in network.proxy or HTTPS_PROXY,"
         " as http://USER:PASSWORD@HOST:PORT"
     )
 
@@ -153,16 +153,16 @@ def test_a_literal_private_address_is_refused_behind_a_proxy_too() -> None:
 @pytest.mark.parametrize(
     ("environ", "network", "said"),
     [
-        ({}, Network(), "no proxy (the environment names none)"),
+        ({}, Network(), "no proxy (the environment sets none)"),
         (
             {"HTTPS_PROXY": "http://ada:canary@proxy.example:3128"},
             Network(),
-            "https through proxy.example:3128 (of the environment)",
+            "https through proxy.example:3128 (from the environment)",
         ),
         (
             {"https_proxy": "proxy.example:3128", "no_proxy": "localhost"},
             Network(),
-            "https through proxy.example:3128 (of the environment), but not for localhost",
+            "https through proxy.example:3128 (from the environment), but not for localhost",
         ),
         ({"HTTPS_PROXY": "http://proxy.example:3128"}, Network(proxy="none"), "no proxy (network.proxy: none)"),
         (

@@ -222,7 +222,7 @@ def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sen
 @pytest.mark.parametrize(
     ("channel", "error"),
     [
-        ("cli", "channel: cli is internal, and no user is told anything there"),
+        ("cli", "channel: cli is internal and has no users"),
         ("Heartbeat", "channel: Heartbeat is internal"),
         ("tgram://1:canary/7", "channel: this is a URL; declare it under channels:"),
         ("log", "channel: give the name of a channel whose URL in the config holds {target}; those are: chat"),
@@ -307,10 +307,10 @@ def test_a_channel_with_a_placeholder_can_be_the_only_channel(tmp_path: Path) ->
         ("chat", "https://x.org/{target}", "agents.ops.heartbeat.deliver: the URL of chat holds {target}, and names no recipient; write last, or a recipient in the URL"),
         ("last", "https://x.org/", 'agents.ops.heartbeat.deliver: last needs a channel whose URL contains {target} in place of the recipient; write channels: {chat: "tgram://${TOKEN}/{target}"}'),
         ("lst", "https://x.org/{target}", "agents.ops.heartbeat.deliver: 'lst' is not a declared channel; did you mean last?"),
-        ("last", "https://{target}/x", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
-        ("last", "https://u:{target}@x.org/", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
-        ("last", "https://x.org{target}", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
-        ("last", "https://x.org/{target}/{target}", "channels.chat.url: {target} stands in a URL once, and no more"),
+        ("last", "https://{target}/x", "channels.chat.url: {target} cannot be the host or a login; write it after them, as in tgram://TOKEN/{target}"),
+        ("last", "https://u:{target}@x.org/", "channels.chat.url: {target} cannot be the host or a login; write it after them, as in tgram://TOKEN/{target}"),
+        ("last", "https://x.org{target}", "channels.chat.url: {target} cannot be the host or a login; write it after them, as in tgram://TOKEN/{target}"),
+        ("last", "https://x.org/{target}/{target}", "channels.chat.url: {target} may occur only once in a URL"),
         ("last", "https://x.org/#{target}", "channels.chat.url: the part after # is never sent; write {target} before it"),
         ("last", "https://x.org/${SLOT}/{target}", "channels.chat.url: {target} must be in this file and not in a referenced value; write it here"),
         ("log", "https://x.org/${SLOT}", "channels.chat.url: {target} must be in this file and not in a referenced value; write it here"),

@@ -22,7 +22,7 @@ from scheduler.work.executor import Done
 CANCELLED_CALL = AttemptResult(
     Outcome.FAILED,
     Failure.EXIT,
-    error="the call was cut short",
+    error="the call was interrupted",
     calls=(Call("anthropic", "claude-haiku-5-5", None, None, failure=Failure.EXIT),),
 )
 

@@ -246,7 +246,7 @@ def test_the_pings_stop_where_the_engine_hangs_and_what_it_did_is_logged_when_it
     it.process.send_signal(signal.SIGABRT)
     trace = it.read_log()  # what makes room for the trace may have its beginning already
     assert it.process.wait(PATIENCE) == -signal.SIGABRT
-    assert re.search(r"app\.py.* in _turn", trace + it.read_log())
+    assert re.search(r"app\.py.* in _run_tick", trace + it.read_log())
 
 
 def test_the_unit_in_the_documentation_is_the_one_that_is_shipped() -> None:

@@ -79,7 +79,7 @@ def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
 
 
 SECOND = timedelta(seconds=1)
-LOST = "127.0.0.1 answered 200 without saying whether it took the message"
+LOST = "127.0.0.1 answered 200 without saying whether it accepted the message"
 
 
 @pytest.mark.parametrize(

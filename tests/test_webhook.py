@@ -198,7 +198,7 @@ def test_a_receiver_that_breaks_the_connection_leaves_it_uncertain(start: Start)
 
 def test_an_answer_that_is_not_http_is_uncertain_and_not_repeated_to_us(start: Start) -> None:
     server = start(b"SSH-2.0-canary\r\n\r\n")
-    assert post(at(server)) == DeliveryResult("uncertain", "127.0.0.1: it ended without a proper HTTP answer")
+    assert post(at(server)) == DeliveryResult("uncertain", "127.0.0.1: its answer was not valid HTTP")
 
 
 def test_of_an_endless_body_only_64_kib_are_read(start: Start) -> None:
@@ -326,7 +326,7 @@ def test_loopback_is_refused_in_every_spelling(start: Start, host: str) -> None:
 def test_a_number_in_disguise_is_refused_even_if_public(host: str) -> None:
     sent = post(f"http://{host}/canary", resolve=Resolver(["8.8.8.8"]), allow_private=False)
     assert (
-        sent.error == f"{host} is a number in disguise; write the address with four plain decimal parts, or allow_private: true"
+        sent.error == f"{host} is an unusual spelling of an IP address; write it as four decimal numbers, or allow_private: true"
     )
 
 

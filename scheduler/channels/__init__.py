@@ -1,1 +1,1 @@
-"""Sends messages: one module for each kind of channel."""
+"""Sends messages: one module for each kind of channel, listed in `registry`."""

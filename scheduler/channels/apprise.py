@@ -36,7 +36,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
 
     service = _find_service(channel_url(channel))
     if service is None:
-        return DeliveryResult("dead", "Apprise knows no service of this URL")
+        return DeliveryResult("dead", "Apprise does not know the service of this URL")
     name = str(service.service_name)
     if len(_under_way) >= MAX_HANGING:
         return DeliveryResult("retry", f"{MAX_HANGING} earlier messages to services of Apprise still hang")
@@ -49,7 +49,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
             accepted = await asyncio.shield(sending)
     except TimeoutError:
         return DeliveryResult("uncertain", f"{name} did not answer in time")
-    return DeliveryResult("delivered") if accepted else DeliveryResult("retry", f"{name} did not take the message")
+    return DeliveryResult("delivered") if accepted else DeliveryResult("retry", f"{name} did not accept the message")
 
 
 def _notify(service: NotifyBase, message: Message) -> bool:

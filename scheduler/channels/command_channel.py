@@ -24,7 +24,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     program, said = Path(channel.argv[0]).name, clean_reason(ended.errors.decode(errors="replace").strip(), ())
     because = f": {said}" if said else ""
     if ended.exit_code is None:
-        return DeliveryResult("retry", ended.problem or "it was not started, for the daemon stops")
+        return DeliveryResult("retry", ended.problem or "it was not started, because the daemon is stopping")
     if ended.ended_by is not None:
         late = f"did not end within {context.seconds:.0f} s"
         what = late if ended.ended_by == "timeout" else "was ended with the daemon"

@@ -1,4 +1,4 @@
-"""One ping to a dead man's switch, at the paths that healthchecks.io has for it."""
+"""Pings a dead man's switch, at the paths that healthchecks.io uses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PATHS: dict[Beat, str] = {"start": "/start", "success": "", "fail": "/fail"}
 
 
 async def send(url: str, beat: Beat, problem: str | None, options: HttpOptions) -> DeliveryResult:
-    """Ping once: `url` itself for a success, with /start or /fail at the end of its path for the others.
+    """Ping once: `url` itself for a success, with /start or /fail at the end of its path otherwise.
 
-    The body is JSON: the beat, and the problem if there is one. https://healthchecks.io/docs/http_api/
+    The body is JSON: the kind of ping, and the problem if there is one. https://healthchecks.io/docs/http_api/
     """
     content = {"beat": beat} | ({"problem": problem} if problem else {})
     answer = await post_json(_address(url, PATHS[beat]), content, options)

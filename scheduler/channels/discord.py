@@ -92,7 +92,7 @@ def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     """With `wait=true` Discord answers with the message that it created. The body of an error gives the reason."""
     told = answer.parse_json()
     if answer.status == 200 and "id" not in told:
-        return DeliveryResult("uncertain", f"{answer.host} answered 200 without the message that it made")
+        return DeliveryResult("uncertain", f"{answer.host} answered 200 without the message that it created")
     wait = wait_from_seconds(told.get("retry_after"))
     return result_of_status(answer, said=clean_reason(told.get("message"), secrets), wait=wait)
 
@@ -104,7 +104,7 @@ def _check_url(url: str) -> int:
 
 def _check_url_before_target(before: str) -> None:
     if "?" not in before:
-        problem = "a webhook of Discord leaves nothing open but its thread"
+        problem = "in the URL of a Discord webhook only the thread can be open"
         raise ValueError(f"{problem}; write discord://ID/TOKEN?thread={PLACEHOLDER}")
 
 

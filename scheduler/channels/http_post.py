@@ -20,12 +20,12 @@ from scheduler.net.address_guard import AddressRefused
 if TYPE_CHECKING:
     from scheduler.net.http_client import HttpClient, Method
 
-MAX_REASON = 200  # characters of what a receiver says that an error repeats
+MAX_REASON = 200  # characters of the receiver's reason that an error shows
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """How a message is posted: by `http`, within `seconds`. Addresses that are not public need `allow_private`."""
+    """How a message is posted: by `http`, within `seconds`. Private addresses need `allow_private`."""
 
     http: HttpClient
     allow_private: bool
@@ -45,7 +45,7 @@ def post_options(channel: Channel, context: SendContext) -> HttpOptions:
 
 @dataclass(frozen=True, slots=True)
 class PostAnswer:
-    """What came back: header names in lower case, the body as far as 64 KiB. `host` is all of the URL that an error may name."""
+    """An HTTP answer: header names in lower case, at most 64 KiB of the body. `host` is what errors may show of the URL."""
 
     host: str
     status: int
@@ -53,7 +53,7 @@ class PostAnswer:
     body: bytes
 
     def parse_json(self) -> Mapping[str, Any]:
-        """The body as a JSON object; empty if it is none."""
+        """The body as a JSON object; empty if it is not one."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -68,9 +68,11 @@ async def post_json(
     headers: Mapping[str, str] | None = None,
     method: Method = "POST",
 ) -> PostAnswer | DeliveryResult:
-    """Send `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
+    """Send `content` as JSON to `url` once, without following redirects.
 
-    Only http and https. Takes `options.seconds` at most and raises nothing of the network.
+    Returns the answer, or the result of the delivery if there is no answer.
+
+    Only http and https. Takes at most `options.seconds` and raises no network error.
     """
     from scheduler.net.http_client import parse_url  # takes a third of a second, which the reading of a config need not wait for
 
@@ -86,16 +88,16 @@ async def post_json(
         )
     except AddressRefused as refused:
         return DeliveryResult("dead", str(refused))
-    except CallError as error:  # before its head has left it is surely not there, after that nobody knows
+    except CallError as error:  # before the headers are sent it has certainly not arrived; afterwards that is unknown
         return DeliveryResult("retry" if error.answer.not_sent else "uncertain", f"{host}: {error}")
     return PostAnswer(host, reply.status, reply.headers, reply.body)
 
 
 def result_of_status(answer: PostAnswer, *, said: str = "", wait: timedelta | None = None) -> DeliveryResult:
-    """What an answer's status means for the message.
+    """The result of a delivery, by the status of the answer.
 
-    `said` is what the receiver's body gives as the reason, fit to be shown; `wait` what it asks for before the next attempt,
-    if not in its header.
+    `said` is the reason that the body gives, cleaned for display. `wait` is the time before the next attempt that the body asks
+    for; without it the header counts.
     """
     status = answer.status
     if 200 <= status < 300:
@@ -109,14 +111,14 @@ def result_of_status(answer: PostAnswer, *, said: str = "", wait: timedelta | No
 
 
 def clean_reason(text: object, secrets: Iterable[str]) -> str:
-    """A receiver's own words on one short line, without the secrets that it was asked with."""
+    """The reason that a receiver gives, as one short line without the secrets of the request."""
     if not isinstance(text, str):
         return ""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in Redactor(secrets).redact(text)).split())[:MAX_REASON]
 
 
 def wait_from_seconds(value: object) -> timedelta | None:
-    """A wait that a receiver gives as a number of seconds, uncapped but finite; None if it makes no sense."""
+    """The wait that a receiver gives as a number of seconds, not capped but finite; None if it is not a valid number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return None
     return timedelta(seconds=min(value, MAX_RETRY_AFTER))

@@ -11,7 +11,7 @@ DeliveryOutcome = Literal["delivered", "retry", "uncertain", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One part of what a run has to say. `key` is the same for every attempt; `part` counts from 1 to `parts`."""
+    """A message about a run, or one part of it. `key` is the same for every attempt; `part` counts from 1 to `parts`."""
 
     key: str
     kind: str
@@ -26,11 +26,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What became of one attempt.
+    """The result of one attempt to deliver a message.
 
-    `delivered`: accepted. `retry`: surely not accepted, may be later; not before `retry_after` if the receiver said so
-    (uncapped). `uncertain`: it may have arrived. `dead`: it will never be accepted. `error` is one line free of secrets,
-    empty when delivered.
+    `delivered`: the receiver has accepted it. `retry`: it was not accepted, but may be later, not before `retry_after` (not
+    capped) if the receiver has given a time. `uncertain`: it may have arrived. `dead`: it will never be accepted. `error` is one
+    line without secrets, empty if delivered.
     """
 
     state: DeliveryOutcome

@@ -38,7 +38,7 @@ def kinds_with_own_scheme() -> tuple[ChannelKind, ...]:
 
 
 def check_recipient(channel: Channel) -> None:
-    """ValueError unless a channel whose URL has been completed by a target leads to somebody."""
+    """ValueError if the target in a completed URL is not one that the kind of the channel accepts."""
     kind = kind_of(channel)
     if channel.url is None or kind.bad_target is None:
         return
@@ -55,6 +55,6 @@ async def send_message(channel: Channel, message: Message, context: SendContext)
         problem = f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file"
         return DeliveryResult("retry", problem)
     if channel.needs_target:
-        problem = f"the URL of channels.{channel.name} holds {url_template.PLACEHOLDER}, and nobody is named"
+        problem = f"the URL of channels.{channel.name} contains {url_template.PLACEHOLDER}, and no target is given"
         return DeliveryResult("dead", problem)
     return await kind.send(channel, message, context)

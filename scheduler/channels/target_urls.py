@@ -26,12 +26,12 @@ def resolve_targets(channels: Mapping[str, Channel], deliver: tuple[str, ...], l
 
 
 def check_target(channels: Mapping[str, Channel], target: Target) -> None:
-    """ValueError, in words for whoever reported it, unless messages can be sent to this target."""
+    """ValueError, with a message for the client that reported it, unless messages can be sent to this target."""
     name, channel = target.channel, channels.get(target.channel)
     if "://" in name:
         raise ValueError("channel: this is a URL; declare it under channels: with {target} in it, and give its name here")
     if name.lower() in INTERNAL:
-        raise ValueError(f"channel: {name} is internal, and no user is told anything there; report only what users write on")
+        raise ValueError(f"channel: {name} is internal and has no users; report only channels on which users write")
     if channel is None or not channel.needs_target:
         known = ", ".join(each.name for each in channels.values() if each.needs_target) or "none yet"
         raise ValueError(f"channel: give the name of a channel whose URL in the config holds {{target}}; those are: {known}")
@@ -48,7 +48,7 @@ def checked_channel(channel: Channel, recipient: str) -> Channel:
 
 
 def channel_for_recipient(channel: Channel, recipient: str) -> Channel:
-    """The channel with somebody in the place that its URL leaves open."""
+    """The channel with the recipient in place of {target}."""
     if not channel.needs_target or channel.url is None:
         return channel
     return replace(channel, url=Secret(fill_placeholder(channel.url.reveal(), recipient)), needs_target=False)

@@ -76,7 +76,7 @@ def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
             return DeliveryResult("delivered")
         if told.get("ok") is not False:
             return DeliveryResult(
-                "uncertain", f"{answer.host} answered {answer.status} without saying whether it took the message"
+                "uncertain", f"{answer.host} answered {answer.status} without saying whether it accepted the message"
             )
         code = told.get("error_code")
         answer = replace(answer, status=code if type(code) is int and 300 <= code < 600 else 500)

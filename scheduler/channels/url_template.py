@@ -37,9 +37,9 @@ def fill_placeholder(url: str, target: str) -> str:
 def check_placeholder(url: str) -> None:
     """ValueError, which shows nothing of the URL, unless it has {target} once, after its host and logins."""
     if url.count(PLACEHOLDER) != 1:
-        raise ValueError(f"{PLACEHOLDER} stands in a URL once, and no more")
+        raise ValueError(f"{PLACEHOLDER} may occur only once in a URL")
     if not _BEFORE_PLACEHOLDER.match(url.partition(PLACEHOLDER)[0]):
-        raise ValueError(f"{PLACEHOLDER} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{PLACEHOLDER}")
+        raise ValueError(f"{PLACEHOLDER} cannot be the host or a login; write it after them, as in tgram://TOKEN/{PLACEHOLDER}")
 
 
 def check_target_text(target: str) -> None:

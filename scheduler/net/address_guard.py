@@ -1,4 +1,4 @@
-"""Decides which addresses a message may be sent to, so that a URL in the config cannot reach a private network by mistake."""
+"""Decides which addresses messages may be sent to, so that a URL in the config cannot reach a private network by mistake."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ IETF_PROTOCOLS = IPv4Network("192.0.0.0/24")  # RFC 6890; newer versions of Pyth
 
 
 class AddressRefused(OSError):
-    """An address that must not be connected to. The text names it, and what would allow it."""
+    """An address that must not be connected to. The text names the address and the setting that allows it."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is out on the internet. One that wraps an IPv4 address (mapped, 6to4, NAT64) is judged by that."""
+    """Whether an address is on the public internet. If it embeds an IPv4 address (mapped, 6to4, NAT64), that one decides."""
     inner = _embedded_ipv4(address)
     if isinstance(inner, IPv6Address) and inner.is_site_local:
         return False
@@ -26,21 +26,21 @@ def is_public(address: Address) -> bool:
 
 
 def check_host(host: str) -> None:
-    """AddressRefused for a host that the C library takes for an IPv4 address, but nobody else does: 2130706433, 0177.0.0.1."""
+    """AddressRefused for a host that only the C library reads as an IPv4 address: 2130706433, 0177.0.0.1."""
     if _is_disguised(host):
         raise AddressRefused(
-            f"{host} is a number in disguise; write the address with four plain decimal parts, or allow_private: true"
+            f"{host} is an unusual spelling of an IP address; write it as four decimal numbers, or allow_private: true"
         )
 
 
 def check_address(host: str, address: str) -> None:
-    """AddressRefused if `address`, which `host` stands for, is not public."""
+    """AddressRefused if `address`, to which `host` has been resolved, is not public."""
     if not is_public(ip_address(address)):
         raise AddressRefused(f"{host} is the private address {address}; write allow_private: true if that is meant")
 
 
 def check_literal(host: str) -> None:
-    """The same for a host that is written as an address; a name passes. For requests whose names a proxy resolves."""
+    """AddressRefused for a host that is written as a private address; a name passes. Used if a proxy resolves the names."""
     check_host(host)
     try:
         ip_address(host)

@@ -30,18 +30,18 @@ from scheduler.model.settings import Network
 from scheduler.net import address_guard, proxies
 from scheduler.net.address_guard import AddressRefused
 
-MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
-MAX_BODY_START = 64 * 1024  # bytes of a body that only adds to its status
+MAX_BODY = 1024 * 1024  # bytes; an answer of 64 KiB may need so much in JSON, if every character is escaped
+MAX_BODY_START = 64 * 1024  # bytes of a body that only adds to the status
 CONNECT_TIMEOUT = 10.0  # seconds for name, connection and TLS together
-CLOSING_ROUNDS = 4  # of the loop, in which transports close their sockets: TLS within a proxy's tunnel takes the most
-MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are handed over as bytes
+CLOSING_ROUNDS = 4  # iterations of the event loop until all sockets are closed: TLS in a proxy's tunnel takes the most
+MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are passed as bytes
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
-NO_ANSWER = "it ended without a proper HTTP answer"
+NO_ANSWER = "its answer was not valid HTTP"
 MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 CLIENT_HEADERS = frozenset(
     {"content-length", "transfer-encoding", "host", "connection", "accept-encoding"}
-)  # said by the client alone
+)  # set by the client only
 
 Method = Literal["POST", "PUT"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
@@ -53,7 +53,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @dataclass(frozen=True, slots=True)
 class RequestUrl:
-    """A URL that can be posted to: as it is requested, without its login, and its parts that errors and checks need."""
+    """A URL that can be requested: without its login, and with the parts that errors and checks need."""
 
     url: URL
     scheme: str
@@ -100,10 +100,10 @@ class _Exchange:
         return CallError(failure, error, transient=transient, not_sent=not self.sent)
 
     def tls_error(self, reason: str) -> CallError:
-        return self.make_error(Failure.TLS, f"no TLS with it{self.via_proxy()} ({reason})", transient=False)
+        return self.make_error(Failure.TLS, f"no TLS connection{self.via_proxy()} ({reason})", transient=False)
 
     def timeout_error(self) -> CallError:
-        """Why there is nothing yet when the time is over."""
+        """The error of a request whose time is over, by what it was waiting for."""
         if self.resolving:
             return self.make_error(Failure.DNS, "its name was not resolved in time")
         if not self.sent and self.request.seconds > CONNECT_TIMEOUT:
@@ -116,10 +116,10 @@ class _Exchange:
 
 
 class HttpClient:
-    """One per event loop. Connections to providers and gateways are kept; messages get a new one each.
+    """The HTTP client of one event loop. Connections to providers and gateways are kept; each message gets a new one.
 
-    `network` is asked at each request, so that a reload takes effect at once. `resolve` is called like `socket.getaddrinfo`, in
-    a thread. There are no cookies, no redirects, no unpacking and no netrc. `async with` closes all connections at the end.
+    `network` is called for each request, so that a reload takes effect at once. `resolve` is called like `socket.getaddrinfo`,
+    in a thread. Cookies, redirects, decompression and netrc are not used. `async with` closes all connections at the end.
     """
 
     def __init__(self, network: Callable[[], Network], resolve: ResolveName = getaddrinfo) -> None:
@@ -129,7 +129,7 @@ class HttpClient:
 
     @property
     def network(self) -> Network:
-        """How requests leave at present."""
+        """The network settings that apply now."""
         return self._network()
 
     async def __aenter__(self) -> HttpClient:
@@ -147,9 +147,9 @@ class HttpClient:
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
         """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
 
-        The body of a success is read to its end, at most 1 MiB; of anything else the first 64 KiB. A server that has closed a
-        kept connection without a byte of an answer is asked once more, over a new one. Raises CallError, which says whether the
-        request can have arrived, in words that name neither the address nor a header's value.
+        The body of a success is read to its end, at most 1 MiB; otherwise the first 64 KiB. If the server has closed a kept
+        connection without sending a byte, the request is repeated once over a new connection. Raises CallError, which says
+        whether the request can have arrived, in words that contain neither the address nor the value of a header.
         """
         target = parse_url(url)
         return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds))
@@ -164,10 +164,10 @@ class HttpClient:
         allow_private: bool,
         method: Method = "POST",
     ) -> HttpReply:
-        """Send a message to its channel, over a connection of its own; of any answer the first 64 KiB are read.
+        """Send a message to its channel, over a new connection. The first 64 KiB of the answer are read.
 
-        Unless `allow_private`, only public addresses are connected to: AddressRefused for others. A name that a proxy resolves
-        cannot be checked. Raises CallError as `post` does.
+        Unless `allow_private`, AddressRefused for a private address. A name that a proxy resolves cannot be checked. aiohttp
+        repeats a PUT by itself if its connection breaks. Raises CallError as `post` does.
         """
         target = parse_url(url)
         sent = request_headers(target, headers)
@@ -179,7 +179,7 @@ class HttpClient:
         if request.public_only:
             host = request.target.host
             address_guard.check_literal(host) if exchange.proxy else address_guard.check_host(host)
-        pool.load_certificates(request.target)  # this takes a while, which does not count as the request's time
+        pool.load_certificates(request.target)  # this takes a while, and must not count as the request's time
         with pool.in_use():
             try:
                 async with asyncio.timeout(request.seconds):
@@ -189,15 +189,15 @@ class HttpClient:
                     raise exchange.timeout_error() from None
                 return HttpReply(*exchange.head, bytes(exchange.body_start[:MAX_BODY_START]))
             except asyncio.CancelledError:
-                # The task ends all the same, and says in its result whether the request had left: that decides what is charged.
-                raise exchange.make_error(Failure.EXIT, "the call was cut short", transient=False) from None
+                # The task ends anyway. Its result says whether the request was sent, which decides what is charged.
+                raise exchange.make_error(Failure.EXIT, "the call was interrupted", transient=False) from None
 
     async def _send_with_repeat(self, pool: _ConnectionPool, exchange: _Exchange) -> HttpReply:
         """Send a request; once more, over a new connection, if the server had closed the kept one."""
         try:
             return await self._send_request(pool, exchange, keep=not exchange.request.is_message)
         except aiohttp.ServerDisconnectedError as error:
-            if not exchange.reused or error.message != "Server disconnected":  # else a part of an answer has arrived
+            if not exchange.reused or error.message != "Server disconnected":  # otherwise a part of an answer has arrived
                 raise _translate_error(exchange, error) from None
         except aiohttp.ClientOSError as error:
             if not exchange.reused or not isinstance(error.__cause__ or error, ConnectionError):
@@ -225,7 +225,7 @@ class HttpClient:
                 trace_request_ctx=exchange,
             ) as response:
                 codings = [coding.lower() for coding in response.headers.getall("transfer-encoding", [])]
-                if response.status == 101 or codings not in ([], ["chunked"]):  # nothing else says where a body ends
+                if response.status == 101 or codings not in ([], ["chunked"]):  # otherwise the end of the body is unknown
                     raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
                 answered = {name.lower(): value for name, value in response.headers.items()}
                 if 200 <= response.status < 300 and not request.is_message:
@@ -248,7 +248,7 @@ _current_exchange: ContextVar[_Exchange | None] = ContextVar("exchange", default
 
 
 class _ConnectionPool:
-    """The sessions of one network setting. A retired one closes when its last request has ended."""
+    """The aiohttp sessions for one value of the network settings. An outdated pool is closed after its last request."""
 
     def __init__(self, network: Network, names: _Resolver) -> None:
         self.network = network
@@ -315,7 +315,7 @@ class _ConnectionPool:
 
 
 class _Use:
-    """Counts a request among the users of its pool."""
+    """Counts a request as a user of its pool, for the duration of the context."""
 
     def __init__(self, pool: _ConnectionPool) -> None:
         self._pool = pool
@@ -328,7 +328,7 @@ class _Use:
 
 
 class _Resolver(AbstractResolver):
-    """Resolves names in daemon threads, since the C library knows no timeout. Those who ask at the same time share a question."""
+    """Resolves names in daemon threads, since the C library has no timeout. Simultaneous requests share a query."""
 
     def __init__(self, resolve: ResolveName) -> None:
         self._resolve = resolve
@@ -343,7 +343,7 @@ class _Resolver(AbstractResolver):
         return await asyncio.shield(question)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Nothing is open."""
 
     def _resolve_now(self, host: str, port: int) -> list[ResolveResult]:
         try:
@@ -361,11 +361,11 @@ class _Resolver(AbstractResolver):
         if self._queries.get((host, port)) is ended:
             del self._queries[host, port]
         if not ended.cancelled():
-            ended.exception()  # whoever asked may have left by now; asyncio would report it as never retrieved
+            ended.exception()  # nobody may wait for it any more; asyncio would log it as never retrieved
 
 
 def _guarded_socket(info: Any) -> socket:
-    """A socket for one address, unless messages must not go there. Called with the address that is really connected to."""
+    """A socket for an address that aiohttp connects to; AddressRefused if messages must not go there."""
     exchange = _current_exchange.get()
     host = exchange.request.target.host if exchange else ""
     try:
@@ -404,7 +404,7 @@ def _trace_requests() -> aiohttp.TraceConfig:
 
 @lru_cache(maxsize=64)
 def parse_url(url: str) -> RequestUrl:
-    """The parts of an http(s) URL. CallError, which shows none of them, if nothing can be posted to it."""
+    """The parts of an http(s) URL. CallError, which shows none of them, if it cannot be requested."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -423,7 +423,7 @@ def parse_url(url: str) -> RequestUrl:
 
 
 def request_headers(target: RequestUrl, given: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request, names in lower case. CallError for one that no request can hold.
+    """The headers of a request, names in lower case. CallError for a header that HTTP does not allow.
 
     The body is JSON unless a header says otherwise. A login in the URL becomes a header.
     """
@@ -435,13 +435,15 @@ def request_headers(target: RequestUrl, given: Mapping[str, str]) -> dict[str, s
         headers["authorization"] = "Basic " + b64encode(target.login.encode()).decode()
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise CallError(Failure.BAD_REQUEST, f"the header {name!r} holds a character that no header may hold (a line break?)")
+            raise CallError(
+                Failure.BAD_REQUEST, f"the header {name!r} contains a character that headers cannot contain (a line break?)"
+            )
     return headers
 
 
 async def _read_whole_body(response: aiohttp.ClientResponse) -> bytes:
-    if response.headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
-        raise CallError(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
+    if response.headers.get("content-encoding", "identity") != "identity":  # decompression would need a limit of its own
+        raise CallError(Failure.BAD_ANSWER, "its answer is compressed, although the request did not allow that")
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -452,7 +454,7 @@ async def _read_whole_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _read_body_start(response: aiohttp.ClientResponse, body: bytearray) -> bytes:
-    """The first 64 KiB of a body whose status has said all; where it breaks off, or when, changes nothing."""
+    """The first 64 KiB of a body. The status is known already, so a broken connection changes nothing."""
     with suppress(aiohttp.ClientError, OSError):
         async for chunk in response.content.iter_any():
             body += chunk
@@ -463,7 +465,7 @@ async def _read_body_start(response: aiohttp.ClientResponse, body: bytearray) ->
 
 
 def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
-    """What an error of aiohttp means, in words that hold no address and no secret."""
+    """The error for an error of aiohttp, in words that contain no address and no secret."""
     if exchange.refused is not None:
         return exchange.refused
     through = exchange.via_proxy()
@@ -512,12 +514,14 @@ def _proxy_error(exchange: _Exchange, status: int) -> CallError:
     proxy = proxies.host_and_port(str(exchange.proxy))
     if status == 407:
         where = "in its URL, in network.proxy or HTTPS_PROXY, as http://USER:PASSWORD@HOST:PORT"
-        return exchange.make_error(Failure.CONNECT, f"the proxy {proxy} wants a login (407); write it {where}", transient=False)
+        return exchange.make_error(
+            Failure.CONNECT, f"the proxy {proxy} requires a login (407); write it {where}", transient=False
+        )
     return exchange.make_error(Failure.CONNECT, f"the proxy {proxy} answered {status}", transient=status >= 500 or status == 429)
 
 
 def _body_error(error: aiohttp.ClientPayloadError) -> CallError:
-    """A body that breaks off is a broken connection; one that cannot be read is a bad answer."""
+    """An incomplete body is a broken connection; a malformed body is a bad answer."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.http_exceptions.TransferEncodingError) and "Not enough data" not in str(cause):
         return CallError(Failure.BAD_ANSWER, NO_ANSWER)
@@ -527,7 +531,7 @@ def _body_error(error: aiohttp.ClientPayloadError) -> CallError:
 
 
 def _connect_reason(error: aiohttp.ClientConnectorError) -> str:
-    """The system's word for why there is no connection; empty where it has none, because the other side hung up."""
+    """The system's reason why there is no connection; empty if the other side closed it."""
     hung_up = isinstance(error.os_error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
     number = error.os_error.errno
     return os.strerror(number) if number and not hung_up else ""

@@ -1,4 +1,4 @@
-"""Finds the proxy that a request goes through, by the config or the environment."""
+"""Finds the proxy for a request, from the config or the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _variables_at_start = {name: os.environ[name] for name in PROXY_VARIABLES if nam
 
 
 def proxy_for(scheme: str, host: str, port: int, network: Network) -> str | None:
-    """The URL of the proxy for a request, perhaps with a login in it; None for a direct one.
+    """The URL of the proxy for a request, which may contain a login; None for a direct request.
 
     NO_PROXY is read as curl and Python read it: hosts, with or without a port, suffixes of names, and `*`.
     """
@@ -36,11 +36,11 @@ def describe_proxies(network: Network) -> str:
         return f"through the proxy {host_and_port(network.proxy.reveal())} (network.proxy){but}"
     found = getproxies_environment()
     used = [f"{scheme} through {host_and_port(_with_scheme(found[scheme]))}" for scheme in ("https", "http") if found.get(scheme)]
-    return f"{', '.join(used)} (of the environment){but}" if used else "no proxy (the environment names none)"
+    return f"{', '.join(used)} (from the environment){but}" if used else "no proxy (the environment sets none)"
 
 
 def host_and_port(url: str) -> str:
-    """What an error may show of a proxy's URL."""
+    """The part of a proxy's URL that errors may show."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -50,9 +50,9 @@ def host_and_port(url: str) -> str:
 
 
 def set_proxies_for_libraries(network: Network) -> None:
-    """Make libraries that open connections of their own (Apprise) use the same proxies, by this process's environment.
+    """Make libraries that open their own connections (Apprise) use the same proxies, by the environment of this process.
 
-    Children do not see it: they get no variables of ours but PATH, HOME and LANG.
+    Programs do not get these variables: of ours they get only PATH, HOME and LANG.
     """
     wanted = dict(_variables_at_start)
     if network.proxy != "environment":

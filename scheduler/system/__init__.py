@@ -1,1 +1,1 @@
-"""What the daemon needs of the operating system: processes, locks, limits, files."""
+"""Uses the operating system: processes, locks, limits and files."""

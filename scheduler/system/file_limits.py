@@ -1,4 +1,4 @@
-"""Open files: a run in progress keeps some, and a process may have 1,024 of them on most systems unless it asks for more."""
+"""Keeps the daemon within its limit of open files, which is 1,024 on most systems unless a process raises it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from scheduler.system.log import log_event
 
-MAX_RUNS = 1000  # that limits.concurrency allows, which a reload may change
-FILES_PER_RUN = 8  # its lane, and a socket, or the pipes of a child and what watches them
+MAX_RUNS = 1000  # the most that limits.concurrency allows; a reload may change it
+FILES_PER_RUN = 8  # its lane, and a socket or the pipes and the pidfd of a program
 FILES_OF_DAEMON = 200  # the database, the interface, deliveries
 
-FILES_KEPT_FREE = 16  # kept free of runs, so that the daemon can go on, answer and be looked at
-LOG_INTERVAL = 60.0  # seconds between two lines about a shortage
+FILES_KEPT_FREE = 16  # never used for runs, so that the daemon can continue and answer requests
+LOG_INTERVAL = 60.0  # seconds between two log lines about a shortage
 SCARCITY_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
 )  # of fork, open, socket and accept
@@ -26,7 +26,7 @@ _UNLIMITED = 1 << 30
 
 
 def raise_file_limit(concurrency: int) -> None:
-    """Ask for what the most runs need that a config may allow, and warn where that is too little for this one's `concurrency`."""
+    """Raise the limit to what the largest possible config needs. Warn if it is too low for the `concurrency` of this config."""
     wanted, allowed = files_needed(concurrency), set_file_limit(files_needed(MAX_RUNS))
     if allowed < wanted:
         problem = f"concurrency: {concurrency} runs at a time may need {wanted} open files, and {allowed} are allowed"
@@ -35,12 +35,12 @@ def raise_file_limit(concurrency: int) -> None:
 
 
 def files_needed(runs: int) -> int:
-    """How many files so many runs at a time may have open, with all that the daemon itself has."""
+    """How many open files this many simultaneous runs may need, those of the daemon itself included."""
     return FILES_OF_DAEMON + FILES_PER_RUN * runs
 
 
 def set_file_limit(wanted: int) -> int:
-    """Ask the system for so many open files; gives how many this process may have now. Its children inherit that."""
+    """Ask the system for this limit of open files; returns the limit that now applies. Children inherit it."""
     soft, hard = (
         _UNLIMITED if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
@@ -52,14 +52,14 @@ def set_file_limit(wanted: int) -> int:
 
 
 def is_scarcity(error: BaseException | None) -> bool:
-    """Whether something could not be begun because the system had no descriptor, memory or process for it: later it may have."""
+    """Whether something could not start because the system has no descriptor, memory or process left. It may work later."""
     return isinstance(error, OSError) and error.errno in SCARCITY_ERRORS
 
 
 class FileDescriptors:
-    """Says how many runs may begin by the descriptors that are left, and logs a shortage once a minute at most.
+    """Tells how many runs may start with the descriptors that are left, and logs a shortage at most once a minute.
 
-    `clock` is a steady one, in seconds. Safe to call from any thread.
+    `clock` is a monotonic clock, in seconds. Safe to call from any thread.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -69,15 +69,15 @@ class FileDescriptors:
         self._null_device = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def runs_that_fit(self, wanted: int) -> int:
-        """How many of `wanted` runs, or messages, may begin now."""
+        """How many of `wanted` runs, or messages, may start now."""
         enough = FILES_KEPT_FREE + FILES_PER_RUN * wanted
         places = wanted if self._has_free_at_top(enough) else max(_count_free() - FILES_KEPT_FREE, 0) // FILES_PER_RUN
         if places < min(wanted, 1):
-            self.log_shortage("nothing new begins")
+            self.log_shortage("no further run or message starts")
         return min(places, wanted)
 
     def log_shortage(self, consequence: str) -> None:
-        """Log that descriptors are used up, unless that was logged within the last minute."""
+        """Log that all descriptors are in use, unless that was logged within the last minute."""
         with self._lock:
             now = self._clock()
             if self._logged_at is not None and now - self._logged_at < LOG_INTERVAL:
@@ -87,7 +87,7 @@ class FileDescriptors:
         log_event(logging.ERROR, "descriptors_used_up", problem=f"{problem}; allow more (ulimit -n, LimitNOFILE= of systemd)")
 
     def _has_free_at_top(self, number: int) -> bool:
-        """Whether the highest so many are surely free, for the system gives out the lowest first. Counting takes much longer."""
+        """Whether the highest `number` descriptors are free. The system assigns the lowest first; counting takes much longer."""
         lowest = _current_limit() - number
         if lowest < 0:
             return False
@@ -100,13 +100,13 @@ class FileDescriptors:
 
 
 def _current_limit() -> int:
-    """How many there may be now: somebody may have changed that from outside."""
+    """The limit at this moment: another process may have changed it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def _count_free() -> int:
     try:
-        return _current_limit() - len(os.listdir("/proc/self/fd")) + 1  # noqa: PTH208 (names suffice); looking took one itself
+        return _current_limit() - len(os.listdir("/proc/self/fd")) + 1  # noqa: PTH208 (names suffice); listing uses one itself
     except OSError as error:
-        return 0 if is_scarcity(error) else _UNLIMITED  # nowhere to look: whoever opens something finds out
+        return 0 if is_scarcity(error) else _UNLIMITED  # there is no /proc: the next open() shows whether it works

@@ -1,4 +1,4 @@
-"""Notices that config.yaml has changed, by a look at it every two seconds."""
+"""Watches config.yaml for changes, by checking it every two seconds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-POLL_INTERVAL = 2.0  # seconds between looks
-SETTLE_TIME = 0.3  # seconds between two reads that must agree
+POLL_INTERVAL = 2.0  # seconds between checks
+SETTLE_TIME = 0.3  # seconds between two readings that must be equal
 
 
 class ChangeDetector:
-    """Decides from successive readings of a file when a change of it is complete.
+    """Decides from successive readings of a file when a change is complete.
 
-    `content` is a hash, None for a file that is missing or cannot be read: that is a change like any other.
+    `content` is a hash, None for a file that is missing or cannot be read; that counts as a change, too.
     """
 
     def __init__(self, content: str | None) -> None:
@@ -25,16 +25,16 @@ class ChangeDetector:
 
     @property
     def is_settling(self) -> bool:
-        """True while a change has been seen that is not complete yet: read again after `APART`."""
+        """Whether a change has been seen that is not complete yet: read again after SETTLE_TIME."""
         return self._latest != self._accepted
 
     @property
     def needs_reading(self) -> bool:
-        """True also while the file cannot be read: it may become readable without any change of its own."""
+        """Also true while the file cannot be read: it may become readable without being changed."""
         return self.is_settling or self._accepted is None
 
     def add_reading(self, at: float, content: str | None) -> bool:
-        """Take one reading, `at` in seconds of any steady clock; True exactly once for each complete change."""
+        """Add one reading, `at` in seconds of a monotonic clock. Returns True exactly once for each complete change."""
         if content != self._latest:
             self._latest, self._latest_since = content, at
         if not self.is_settling or at - self._latest_since < SETTLE_TIME:
@@ -44,10 +44,10 @@ class ChangeDetector:
 
 
 class FileWatch:
-    """Calls `changed` from a thread of its own after each complete change of the file at `path`, its removal included.
+    """Calls `changed` in its own thread after each complete change of the file at `path`, its removal included.
 
-    Make it before the file is read by others: changes count from then on. Links are followed, so that a swapped link is a change
-    (as Kubernetes does it). A look, each `every` seconds, is one `stat`; the file is read only if that differs.
+    Create it before the file is read for the first time: changes count from then on. Links are followed, so a replaced link is a
+    change (Kubernetes mounts work like that). Every `every` seconds one `stat` is made; the file is read only if that differs.
     """
 
     def __init__(self, path: Path, changed: Callable[[], None], every: float = POLL_INTERVAL) -> None:
@@ -63,7 +63,7 @@ class FileWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; `changed` is not called any more once this has returned. Not to be called from `changed`."""
+        """Stop watching. After this has returned, `changed` is not called any more. Must not be called from `changed`."""
         self._stopping.set()
         self._thread.join()
 
@@ -72,7 +72,7 @@ class FileWatch:
             self._check_file()
 
     def _check_file(self) -> None:
-        found = _stat_of_file(self._path)  # before the file is read: what changes after this is seen by the next look
+        found = _stat_of_file(self._path)  # before the file is read, so that the next check sees later changes
         if found == self._stat and not self._detector.needs_reading:
             return
         self._stat = found
@@ -81,7 +81,7 @@ class FileWatch:
 
 
 def hash_of_file(path: Path) -> str | None:
-    """The SHA-256 of the file, None if there is no regular file to be read."""
+    """The SHA-256 of the file, None if it is not a readable regular file."""
     try:
         if not path.is_file():
             return None

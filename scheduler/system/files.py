@@ -44,7 +44,7 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
         if read_file(real) != before:
-            raise FileChanged(f"{path} was changed meanwhile; nothing was written, try again")
+            raise FileChanged(f"{path} was changed in the meantime; nothing was written, try again")
     sync_folder(real.parent)
 
 

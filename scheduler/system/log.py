@@ -1,4 +1,4 @@
-"""The log: one line per event, `key=value` with the ids first, or JSON."""
+"""Writes the log: one line per event, as `key=value` with the IDs first, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LogFormat = Literal["text", "json"]
 LOGGER_NAME = "heartbeatd"
 MAX_VALUE_LENGTH = 2000  # code points of one value
 
-_NEEDS_QUOTES = re.compile('[ "=]')  # what would make several words of one
+_NEEDS_QUOTES = re.compile('[ "=]')  # with these a value would look like several
 
 _log = logging.getLogger(LOGGER_NAME)
 
 
 def set_up_log(stream: TextIO, *, form: LogFormat = "text", level: int = logging.INFO) -> None:
-    """Send every event from `level` on to `stream`; of other libraries only warnings, since they print URLs and bodies below."""
+    """Log every event from `level` on to `stream`. Libraries may log warnings only, since they log URLs and bodies below that."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     handler.addFilter(_is_worth_a_line)
@@ -41,7 +41,7 @@ def log_event(level: int, word: str, /, *, error: BaseException | None = None, *
 
 
 def quote_value(value: object) -> str:
-    """One value as one harmless word: control, ANSI and bidi characters escaped, quoted if it holds blanks, cut at 2,000."""
+    """A value as one safe word: escaped (control, ANSI and bidi characters), quoted if it has blanks, cut at 2,000 characters."""
     text = _escape_text(_as_text(value))
     if text and not _NEEDS_QUOTES.search(text):
         return text
@@ -80,7 +80,7 @@ def _event_fields(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 class _TextCutInFront(str):
-    """A text whose end says more than its beginning."""
+    """A text of which the end is kept if it is too long."""
 
     __slots__ = ()
 

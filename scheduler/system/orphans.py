@@ -1,4 +1,4 @@
-"""Commands that outlived the daemon that started them: found by their mark in /proc, ended with their groups."""
+"""Finds orphans (programs that outlived the daemon that started them) in /proc, and ends their process groups."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROC = Path("/proc")
 
 
 def find_orphans(marks: Container[str]) -> dict[str, list[int]] | None:
-    """Living processes by their mark, of those that have one of `marks`; None where there is no /proc to look in.
+    """Running processes with one of these `marks` in their environment, by mark; None if there is no /proc.
 
-    A mark is `<instance>/<run id>`. Not seen are processes of other users, unless we are root, and those that have written over
-    their environment.
+    A mark is `<instance>/<run id>`. Processes of other users are found only by root. Processes that have overwritten their
+    environment are not found.
     """
     if not (PROC / "self" / "environ").exists():
         return None
@@ -30,9 +30,9 @@ def find_orphans(marks: Container[str]) -> dict[str, list[int]] | None:
 
 
 def end_orphans(pids: Iterable[int]) -> set[int]:
-    """End the process groups of `pids`, never our own: TERM, then KILL after 2 s; returns the pids that live even so.
+    """End the process groups of `pids`, never our own: TERM, then KILL after 2 s. Returns the pids that still run.
 
-    Blocks until they are gone, at most about 3 s.
+    Blocks until all have ended, at most about 3 s.
     """
     groups = {pid: _living_group_of(pid) for pid in pids}
     spared = {pid for pid, group in groups.items() if group == os.getpgrp()}
@@ -44,7 +44,10 @@ def end_orphans(pids: Iterable[int]) -> set[int]:
 
 
 def program_name(pid: int) -> str:
-    """The name of a process's program, at most 15 characters; its arguments may hold secrets. Empty once it has ended."""
+    """The name of a process's program, at most 15 characters, without its arguments, which may contain secrets.
+
+    Empty if it has ended.
+    """
     try:
         return (PROC / str(pid) / "comm").read_text("utf-8", "replace").rstrip("\n")
     except OSError:
@@ -58,19 +61,19 @@ def _other_pids() -> list[int]:
 def _run_id_of(pid: int) -> str | None:
     try:
         variables = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has just ended, or it is not ours to look at
+    except OSError:  # it has just ended, or belongs to another user
         return None
     label = RUN_ID_VARIABLE.encode() + b"="
     return next((os.fsdecode(text[len(label) :]) for text in variables if text.startswith(label)), None)
 
 
 def _living_group_of(pid: int) -> int:
-    """The process group of a living process; 0 once it has ended, even if nobody has collected it."""
+    """The process group of a running process; 0 if it has ended, even if it is still a zombie."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
         return 0
-    state, _, group, *_ = text.rpartition(")")[2].split()  # the name before it may hold anything
+    state, _, group, *_ = text.rpartition(")")[2].split()  # the name before it may contain anything
     return 0 if state in "ZX" else int(group)
 
 
@@ -83,7 +86,7 @@ def _signal_groups(groups: Iterable[int], number: int) -> None:
 
 
 def _wait_for_groups(groups: set[int], seconds: float) -> set[int]:
-    """The members of `groups` that still live when the time is up."""
+    """Wait until all members of `groups` have ended; returns those that still run after `seconds`."""
     deadline = time.monotonic() + seconds
     while (living := {pid for pid in _other_pids() if _living_group_of(pid) in groups}) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL)

@@ -1,4 +1,4 @@
-"""Starts child processes and ends them together with their process groups; the only module that does."""
+"""Starts programs, feeds them, keeps their output, and ends them together with their process groups."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ Why = Literal["timeout", "cancelled", "shutdown"]
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
 KILL_AFTER = 2.0  # seconds from TERM to KILL
-MAX_OUTPUT = 64 * 1024 * 1024  # bytes of output beyond which a child is ended for it
+MAX_OUTPUT = 64 * 1024 * 1024  # bytes; a program with more output is ended
 STDERR_KEPT = 16 * 1024
 PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
 READ_SIZE = 64 * 1024
-POLL_INTERVAL = 0.02  # seconds between looks at what the kernel does not announce
-MAX_SPAWN_THREADS = (
-    4  # threads; starting a program blocks until it has been loaded, which a dead network folder can delay for good
-)
+POLL_INTERVAL = 0.02  # seconds between checks for what the kernel does not announce
+MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
 
 
 class Children:
-    """The children of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which an orphan is known.
+    """The programs of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which orphans are found.
 
-    To be used in the thread of one event loop.
+    It must be used in the thread of one event loop.
     """
 
     def __init__(self, mark: str) -> None:
@@ -61,10 +59,12 @@ class Children:
     ) -> ProcessResult:
         """Start `argv` (no shell), feed it `stdin` and wait until it has ended, even if the waiting task is cancelled.
 
-        What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
-        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end_all`, it alone. A
-        program that cannot be started is a `problem`, and an exception only where the system has no room for any. After `end_all`
-        nothing is started any more. The descriptors in `inherited` stay open in it.
+        The first `keep` bytes of its output are kept, or the last ones with `keep_tail`. The descriptors in `inherited` stay
+        open in it. After `timeout` its process group is ended, as `end_all` does it. Programs that it leaves in the background
+        continue, as under cron, but their output is no longer read.
+
+        A program that cannot be started gives a result with a `problem`. OSError only if the system has no descriptor, memory
+        or process left. After `end_all` nothing is started.
         """
         if self._end_reason:
             return _not_started(problem=None, why=self._end_reason)
@@ -93,20 +93,20 @@ class Children:
         return self._end_reason is not None
 
     def end_all(self, why: Why) -> None:
-        """End the group of every child: TERM now, KILL after 2 s. The first reason given stays."""
+        """End the process group of every program: TERM now, KILL after 2 s. The first reason is kept."""
         self._end_reason = self._end_reason or why
         for child in list(self._running):
             child.stop(why)
 
 
 def child_environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
-    """All that a child sees: PATH, HOME and LANG of ours, then `env` with its secrets in plain text, then the mark."""
+    """All variables of a program: our PATH, HOME and LANG, then `env` with its secrets in plain text, then the mark."""
     ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return ours | {name: reveal_secret(value) for name, value in env.items()} | {RUN_ID_VARIABLE: mark}
 
 
 class BoundedOutput:
-    """The first or the last `limit` bytes of a stream, in bounded memory, and the count of all of it."""
+    """Keeps the first or the last `limit` bytes of a stream, and counts all of them."""
 
     def __init__(self, limit: int, *, tail: bool) -> None:
         self._limit = limit
@@ -132,10 +132,10 @@ class BoundedOutput:
 
 
 class _ChildProcess:
-    """One started process: its pipes, which the event loop serves, and the end of its group. `ended` is set when it is over.
+    """One started program, with its pipes and its process group. `ended` receives its result.
 
-    The group is signalled only while its number is surely ours: until the leader is reaped, and from then on while a member
-    of it is found alive, since the kernel gives the number to nobody else as long as there is one.
+    The group is signalled only while its number certainly belongs to it: until its leader is reaped, and afterwards as long as
+    a member of the group is running, since the kernel does not assign the number again as long as there is one.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, output: BoundedOutput) -> None:
@@ -164,7 +164,7 @@ class _ChildProcess:
             self._loop.add_reader(self._pidfd, self._on_leader_exit)
 
     def stop(self, why: Why | None) -> None:
-        """TERM now and KILL after the grace; once begun, nothing changes it."""
+        """Send TERM now and KILL later. Further calls change nothing."""
         if self.ended.done() or self._kill_timer is not None:
             return
         self._end_reason = why
@@ -177,14 +177,14 @@ class _ChildProcess:
             _signal_group(self._process.pid, signal.SIGKILL)
 
     def _poll_leader(self) -> None:
-        """Without a pidfd: see every 20 ms whether the leader has ended."""
+        """Check every 20 ms whether the leader has ended, if there is no pidfd."""
         if self._process.poll() is None:
             self._loop.call_later(POLL_INTERVAL, self._poll_leader)
         else:
             self._on_leader_exit()
 
     def _on_leader_exit(self) -> None:
-        """The process itself has ended, whoever still holds its pipes; one that is being ended takes its whole group along."""
+        """The program itself has ended. If it is being stopped, wait for its whole group; otherwise collect its result now."""
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -198,7 +198,7 @@ class _ChildProcess:
         self._collect_result()
 
     def _collect_result(self) -> None:
-        """Take what is left in the pipes, without waiting for whoever else holds them, and close our ends."""
+        """Read what is left in the pipes, without waiting for other processes that hold them, and close our ends."""
         self._process.wait()
         for fd in list(self._sources):
             self._read_pipe(fd, PIPE_MAX)
@@ -216,7 +216,7 @@ class _ChildProcess:
             sent = os.write(self._stdin.fileno(), self._unsent[:READ_SIZE])
         except BlockingIOError:
             return
-        except OSError:  # it does not want more
+        except OSError:  # it has closed its end
             sent = len(self._unsent)
         self._unsent = self._unsent[sent:]
         if not self._unsent:
@@ -252,14 +252,14 @@ class _ChildProcess:
             errors=bytes(self._errors),
             truncated=self._output.truncated or self._flooded,
             timed_out=self._end_reason == "timeout",
-            problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended for it" if self._flooded else None,
+            problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended" if self._flooded else None,
             ended_by=self._end_reason,
             size=self._output.total,
         )
 
 
 class _SpawnThreads:
-    """A few daemon threads that start programs; more programs than threads wait for their turn."""
+    """A few daemon threads that start programs. If there are more programs than threads, they wait in a queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -268,7 +268,7 @@ class _SpawnThreads:
         self._unstarted = 0
 
     def __call__(self, start: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
-        """What `start` gives, once a thread has come to it. RuntimeError if there is no thread, and none can be had."""
+        """The future result of `start`. RuntimeError if there is no thread and none can be started."""
         started: Future[subprocess.Popen[bytes]] = Future()
         with self._lock:
             if self._unstarted >= self._threads and self._threads < MAX_SPAWN_THREADS:
@@ -280,7 +280,7 @@ class _SpawnThreads:
     def _add_thread(self) -> None:
         try:
             threading.Thread(target=self._spawn_forever, name="heartbeatd-spawn", daemon=True).start()
-        except RuntimeError:  # the machine has no thread left: those that are there come to it
+        except RuntimeError:  # the machine has no thread left: the existing ones start it later
             if not self._threads:
                 raise
             return
@@ -316,12 +316,12 @@ def _open_process(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inheri
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Signal a process group (0 only asks); False when nobody is left in it."""
+    """Send a signal to a process group (0: only check); False if it has no member."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
-    except PermissionError:  # there is somebody, but he changed his user
+    except PermissionError:  # it has a member, which has changed its user
         return True
     return True
 
@@ -331,7 +331,7 @@ def _not_started(problem: str | None, why: Why | None) -> ProcessResult:
 
 
 def _start_error(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
-    """One line on why nothing was started, from what exec and chdir say."""
+    """One line that says why the program could not be started, by the error of exec or chdir."""
     if not isinstance(error, OSError):
         return f"cannot start {program!r}: {error}"
     if error.filename is not None and Path(error.filename) == cwd:
@@ -343,12 +343,12 @@ def _start_error(error: OSError | ValueError | RuntimeError, program: str, cwd: 
     if isinstance(error, PermissionError):
         return f"may not run {program!r}: it is not executable (chmod +x); {_search_place(program, cwd, env)}"
     if error.errno == errno.ENOEXEC:
-        return f"cannot start {program!r}: it is neither a binary nor does it begin with '#!'"
+        return f"cannot start {program!r}: it is not a binary and has no '#!' line"
     return f"cannot start {program!r}: {error.strerror}"
 
 
 def _search_place(program: str, cwd: Path, env: Mapping[str, object]) -> str:
-    """Where a program was looked for; a PATH that is a secret shows as one."""
+    """Where the program was searched; a PATH that is a secret is not shown."""
     return f"looked in {cwd}" if "/" in program else f"PATH is {env.get('PATH', os.environ.get('PATH', os.defpath))}"
 
 
@@ -357,5 +357,5 @@ def _open_pidfd(pid: int) -> int | None:
         return None
     try:
         return os.pidfd_open(pid)
-    except OSError:  # an old kernel, or a sandbox that does not know the call
+    except OSError:  # an old kernel, or a sandbox without the call
         return None

@@ -1,4 +1,4 @@
-"""The daemon's lock beside its database, and whether the folder they lie in can be trusted with them."""
+"""Locks the database for one daemon, and checks the state folder: its permissions and its file system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NoReturn, Self
 from scheduler.system.file_locks import create_lock_file, try_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
 
-# A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
+# On these file systems SQLite's locks or its shared memory do not work. The names are those in /proc/mounts.
 NETWORK_FILESYSTEMS = frozenset(
     {"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 )
@@ -27,7 +27,7 @@ DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds the lock: process id, when it started (UTC), and the name of this life of it."""
+    """The process that holds the lock: its ID, when it started (UTC), and the name of this boot."""
 
     pid: int
     started_at: datetime
@@ -35,7 +35,7 @@ class LockHolder:
 
 
 class AlreadyRunning(Exception):
-    """Another daemon holds the lock. `pid` and `started_at` are None in the instant before it has written its name."""
+    """Another daemon holds the lock. `pid` and `started_at` are None in the moment before it has written them."""
 
     def __init__(self, path: Path, holder: LockHolder | None) -> None:
         self.path = path
@@ -45,14 +45,14 @@ class AlreadyRunning(Exception):
 
 
 class StateFolderError(Exception):
-    """The state folder cannot be used; the text names path, user id, mode and the way out."""
+    """The state folder cannot be used. The text names the path, the user ID, the mode and what to do."""
 
 
 class StateLock:
-    """The lock of one life of the daemon: held until released or until the process is gone, however it goes.
+    """The lock of one running daemon. It is held until `release`, or until the process has ended in any way.
 
-    A lock is an flock on an open file, so that neither a reused pid nor a stopped owner can deceive; the descriptor is not
-    inherited by children, who may outlive us. The file is never deleted: a deleted lock is held by two.
+    It is an flock, so neither a reused pid nor a stopped process is mistaken for its holder. Children do not inherit it, since
+    they may outlive the daemon.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -80,7 +80,7 @@ class StateLock:
         return cls(path, fd)
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
+        """Release the lock. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -93,7 +93,7 @@ class StateLock:
 
 
 def read_lock_holder(path: Path) -> LockHolder | None:
-    """Who wrote the lock file last, whether or not the lock is still held; None if nobody legible did."""
+    """The process that wrote the lock file last, whether or not it still holds the lock; None if the file is not readable."""
     try:
         said = json.loads(path.read_text("utf-8"))
         return LockHolder(int(said["pid"]), datetime.fromisoformat(said["started_at"]), str(said["instance"]))
@@ -102,23 +102,23 @@ def read_lock_holder(path: Path) -> LockHolder | None:
 
 
 def make_state_folder(path: Path) -> bool:
-    """Make the state folder, 0700 whatever the umask; True if nobody but its owner can enter it.
+    """Create the state folder, with mode 0700 whatever the umask; True if only its owner can enter it.
 
-    An existing folder is closed too while it is empty; one that holds something keeps its mode, as it may be shared with
-    what is not ours. Raises StateFolderError.
+    An empty existing folder gets this mode as well. A folder with files keeps its mode, since other programs may use it. Raises
+    StateFolderError.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not any(path.iterdir()):
             path.chmod(0o700)
-        with TemporaryFile(dir=path):  # the one sure way to know that files can be made there
+        with TemporaryFile(dir=path):  # the only reliable test that files can be created there
             return not others_may(path.stat(), MAY_ANYTHING)
     except OSError as error:
         raise_state_folder_error(path, error)
 
 
 def network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The name of the network file system that `path` lies on (nfs4, cifs, 9p, fuse.sshfs...), None if it is on none we know."""
+    """The network file system that `path` is on (nfs4, cifs, 9p, fuse.sshfs...), None if it is not on a known one."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -146,15 +146,15 @@ def _describe_holder(who: LockHolder) -> str:
 
 
 def raise_state_folder_error(path: Path, error: OSError) -> NoReturn:
-    """Raise StateFolderError with what the kernel does not say: who we are, whose the folder is and what would help."""
+    """Raise StateFolderError with more than the kernel says: our user, the owner of the folder, and what to do."""
     if error.errno in DISK_FULL_ERRORS:
         raise StateFolderError(
-            f"cannot write {path}: {error.strerror}; make room on its disk, or set `state:` to a place on another"
+            f"cannot write {path}: {error.strerror}; free some space on its disk, or set `state:` to a path on another disk"
         ) from None
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     found = near.lstat()
     owner = f"chown it to user id {os.geteuid()}, or " if isinstance(error, PermissionError) else ""
     raise StateFolderError(
         f"cannot write {path} as user id {os.geteuid()}: {error.strerror}; {near} belongs to user id {found.st_uid}, mode "
-        f"{stat.S_IMODE(found.st_mode):04o}: {owner}set `state:` to a place that can be written"
+        f"{stat.S_IMODE(found.st_mode):04o}: {owner}set `state:` to a path that can be written"
     ) from None

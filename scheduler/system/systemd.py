@@ -1,4 +1,4 @@
-"""Reports readiness, watchdog pings, reloads and the stop to systemd, where the service wants that (`Type=notify`)."""
+"""Reports readiness, watchdog pings, reloads and the stop to systemd, if the service has `Type=notify`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, socket
 
 from scheduler.system.log import log_event
 
-SEND_TIMEOUT = 1.0  # seconds that a message waits for room; systemd reads at once, unless it hangs itself
+SEND_TIMEOUT = 1.0  # seconds that a message waits for room; systemd reads at once unless it hangs
 MAX_STATUS = 1000  # characters
 
 
 class ServiceManager:
     """The service manager that started this process, by the protocol of sd_notify(3).
 
-    `environ` has NOTIFY_SOCKET where messages are wanted, WATCHDOG_USEC where pings are, and WATCHDOG_PID if these are to come
-    from one process. Without NOTIFY_SOCKET every call does nothing. A message that cannot be sent is logged once and is no error.
+    `environ` has NOTIFY_SOCKET if messages are expected, WATCHDOG_USEC if pings are, and WATCHDOG_PID if they must come from one
+    process. Without NOTIFY_SOCKET every call does nothing. A message that cannot be sent is logged once and is not an error.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = _socket_address(environ.get("NOTIFY_SOCKET", ""))
-        # Opened once and kept: when open files run out, the pings must not stop.
+        # It is opened once and kept: if open files run out, the pings must not stop.
         self._socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC) if self._address else None
         if self._socket:
             self._socket.settimeout(SEND_TIMEOUT)
@@ -37,13 +37,13 @@ class ServiceManager:
         self._send_message("READY=1")
 
     def report_stopping(self, takes: float) -> None:
-        """The daemon stops, which may take so many seconds, even if the unit's TimeoutStopSec= is shorter."""
+        """The daemon is stopping. This may take `takes` seconds, even if the unit's TimeoutStopSec= is shorter."""
         self._send_message(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={takes * 1e6:.0f}")
 
     @contextmanager
-    def report_reload(self, steady: float) -> Iterator[None]:
-        """A reload is in progress within the context. `steady` is the monotonic clock, in seconds."""
-        self._send_message(f"RELOADING=1\nMONOTONIC_USEC={steady * 1e6:.0f}")
+    def report_reload(self, monotonic: float) -> Iterator[None]:
+        """A reload is in progress within the context. `monotonic` is the monotonic clock, in seconds."""
+        self._send_message(f"RELOADING=1\nMONOTONIC_USEC={monotonic * 1e6:.0f}")
         try:
             yield
         finally:
@@ -56,20 +56,20 @@ class ServiceManager:
             self._status = line
             self._send_message(f"STATUS={line}")
 
-    def ping_watchdog(self, steady: float) -> float | None:
-        """Say that the caller's thread is alive, if that is due; gives the seconds until it is again, None if never.
+    def ping_watchdog(self, monotonic: float) -> float | None:
+        """Report that the caller's thread is alive, if that is due. Returns the seconds until the next ping, None if never.
 
-        It is due after half of the time after which systemd takes us for dead.
+        A ping is due after half of the time after which systemd would restart the daemon.
         """
         if not self._ping_every:
             return None
-        if steady >= self._next_ping:
-            self._next_ping = steady + self._ping_every
+        if monotonic >= self._next_ping:
+            self._next_ping = monotonic + self._ping_every
             self._send_message("WATCHDOG=1")
-        return self._next_ping - steady
+        return self._next_ping - monotonic
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Close the socket. Later calls send nothing."""
         if self._socket:
             self._socket.close()
             self._socket = None
@@ -86,12 +86,12 @@ class ServiceManager:
 
 
 def _socket_address(text: str) -> str:
-    """A path, or with '@' a name in the abstract namespace; other kinds of sockets are none of ours."""
+    """A path, or with '@' a name in the abstract namespace; empty for other kinds of sockets, which are not supported."""
     return text.replace("@", "\0", 1) if text.startswith("@") else text if text.startswith("/") else ""
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float:
-    """After how long a silence systemd restarts us; 0 if it does not watch this process."""
+    """After how many seconds without a ping systemd restarts the daemon; 0 if it does not watch this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     limit = environ.get("WATCHDOG_USEC", "")

@@ -1,1 +1,1 @@
-"""One claimed thing carried through: by whom, in which process, under which lock; never with the database."""
+"""Carries out claimed runs; never uses the database."""

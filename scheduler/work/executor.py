@@ -1,4 +1,4 @@
-"""Carries out what the engine decides: tasks go in, results come out, and nothing here touches the database."""
+"""Carries out tasks for the engine on an asyncio event loop in a worker thread, without the database."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scheduler.system.process import Children, Why
 T = TypeVar("T")
 R = TypeVar("R")
 
-CLOSE_TIMEOUT = 2.0  # seconds that the tasks of a loop which is closed may take to end
+CLOSE_TIMEOUT = 2.0  # seconds that tasks may take to end when the loop is closed
 
 
 class NeverBegun(Exception):
-    """A task was ended before it had begun."""
+    """The task was cancelled before it had begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
-    """A task that has ended: its result, or the exception that nobody expected; NeverBegun if it was ended before it began."""
+    """A task that has ended: with its result, or with an unexpected exception; NeverBegun if it was cancelled before it began."""
 
     task: T
     result: R | None
@@ -63,7 +63,7 @@ class Executor(Protocol[T, R]):
 
 
 class WorkerLoop:
-    """One asyncio event loop in a daemon thread, which starts with the first call. All executors of a daemon share it."""
+    """An asyncio event loop in a daemon thread, which starts with the first call. All executors of a daemon share it."""
 
     def __init__(self, name: str = "work") -> None:
         self._name = name
@@ -72,14 +72,14 @@ class WorkerLoop:
         self._thread: threading.Thread | None = None
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Have the loop call `function`; returns at once. RuntimeError if the machine has no thread for the loop."""
+        """Call `function` in the loop's thread; returns at once. RuntimeError if the machine has no thread left for the loop."""
         with self._lock:
             if self._loop is None:
                 self._loop = self._start_thread()
         self._loop.call_soon_threadsafe(function, *args)
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Cancel what is left, await `last` and end the thread; what does not end within two seconds is left behind."""
+        """Cancel the remaining tasks, await `last` and end the thread. Tasks that do not end within 2 s are left behind."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
@@ -120,7 +120,7 @@ class WorkerLoop:
 
 @dataclass(eq=False, slots=True)
 class _SubmittedTask(Generic[T, R]):
-    """A task under its number; `work` once the loop has it."""
+    """A task that was submitted under its number; `running` is set when the loop has begun it."""
 
     number: int
     task: T
@@ -129,10 +129,10 @@ class _SubmittedTask(Generic[T, R]):
 
 
 class LocalExecutor(Generic[T, R]):
-    """Carries tasks through on a worker loop of this process.
+    """Carries out tasks on a worker loop of this process.
 
-    `carry` gets the task and the scope in which it may start children. `notify` is called, in the loop's thread, whenever a
-    result is there.
+    `carry` is called with the task and with the `Children` by which it may start programs. `mark` gives the mark of these
+    programs. `notify` is called, in the loop's thread, whenever there is a result.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class LocalExecutor(Generic[T, R]):
             self._submitted[number] = job
         try:
             self._loop.call_soon(self._begin_task, job)
-        except RuntimeError as error:  # the machine has no thread left: this task fails, and the next is tried again
+        except RuntimeError as error:  # the machine has no thread left: this task fails; the next one tries again
             self._keep_result(job, Done(task, None, error))
 
     def results(self) -> list[tuple[int, Done[T, R]]]:
@@ -187,7 +187,7 @@ class LocalExecutor(Generic[T, R]):
         self._loop.call_soon(self._cancel_task, job)
 
     def _begin_task(self, job: _SubmittedTask[T, R]) -> None:
-        """Begin what is still wanted: it may have been given up meanwhile, for another attempt."""
+        """Begin a task, unless it has been given up in the meantime."""
         if self._is_wanted(job):
             job.running = asyncio.get_running_loop().create_task(self._run_guarded(job))
             job.running.add_done_callback(partial(self._on_task_done, job))
@@ -195,14 +195,14 @@ class LocalExecutor(Generic[T, R]):
     async def _run_guarded(self, job: _SubmittedTask[T, R]) -> R:
         if job.children.was_ended:
             raise NeverBegun
-        # The one broad handler: whatever a runner raises, SystemExit too, becomes a failed run and does not end the loop.
+        # Whatever a runner raises, even SystemExit, becomes a failed run and does not end the loop.
         try:
             return await self._carry(job.task, job.children)
         except (KeyboardInterrupt, SystemExit) as error:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def _end_task(self, job: _SubmittedTask[T, R], why: Why) -> None:
-        """End its children, and its call; but a call keeps its own time, and says better what it waited for when that is over."""
+        """End its programs and cancel its call; but not after a timeout, because a call has its own, with a better error."""
         job.children.end_all(why)
         if job.running is not None and why != "timeout":
             job.running.cancel()
@@ -221,7 +221,7 @@ class LocalExecutor(Generic[T, R]):
             self._keep_result(job, Done(job.task, work.result()))
 
     def _keep_result(self, job: _SubmittedTask[T, R], done: Done[T, R]) -> None:
-        """Keep a result, unless its task was given up; the number may be another attempt's by now, the job is not."""
+        """Keep a result, unless its task was given up. By then, the same number may belong to another attempt."""
         with self._lock:
             if self._is_wanted(job):
                 del self._submitted[job.number]

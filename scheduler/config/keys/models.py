@@ -505,6 +505,9 @@ class Price(ConfigPart):
     )
 
 
+_DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.detects_repeats)
+
+
 class Channel(ConfigPart):
     """A channel for messages. A text in place of the map is its URL."""
 
@@ -542,9 +545,9 @@ class Channel(ConfigPart):
     )
     uncertain: Annotated[OnUncertain | None, choice_type(OnUncertain)] = optional_key(
         None,
-        "What happens to a message if it is unknown whether it arrived. A repeated request to a webhook has the same idempotency"
+        f"What happens to a message if it is unknown whether it arrived. {_DETECTING_REPEATS} recognises a repeated message by its"
         " key; other channels may get the message twice.",
-        default_in_words="`resend`; for output of jobs on channels other than webhooks `hold`",
+        default_in_words=f"`resend`; for output of jobs on other channels than {_DETECTING_REPEATS} `hold`",
     )
 
 
