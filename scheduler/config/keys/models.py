@@ -545,9 +545,9 @@ class Channel(ConfigPart):
     )
     uncertain: Annotated[OnUncertain | None, choice_type(OnUncertain)] = optional_key(
         None,
-        f"What happens to a message if it is unknown whether it arrived. {_DETECTING_REPEATS} recognises a repeated message by its"
-        " key; other channels may get the message twice.",
-        default_in_words=f"`resend`; for output of jobs on other channels than {_DETECTING_REPEATS} `hold`",
+        "What happens to a message if it is unknown whether it arrived. A channel of kind"
+        f" {_DETECTING_REPEATS} recognises a repeated message by its key; other channels may get the message twice.",
+        default_in_words=f"`resend`; for output of jobs on channels of other kinds than {_DETECTING_REPEATS} `hold`",
     )
 
 
