@@ -1,4 +1,4 @@
-"""Jumps of the clock: what they undo of what was written, what waits for a time, and where grids of elapsed time stand."""
+"""Adjusts slots, waiting times and fixed intervals after the system clock was changed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from scheduler.store.transaction import Transaction
 
 SECOND = timedelta(seconds=1)
 LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
-RESTART_TIME = timedelta(minutes=1)  # a stop that is no longer says nothing of the clock
+RESTART_TIME = timedelta(minutes=1)  # a stop of the daemon that is no longer is no hint of a clock change
 
 SinceStart = Callable[[Kind, str], timedelta | None]
-"""How long ago an entry's last slot was started, in elapsed time; None where nobody knows."""
+"""The elapsed time since an entry's last slot was started; None if unknown."""
 
 
 def follow_clock_change(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
-    """Follow a clock that has just jumped by so much."""
+    """Adjust everything to a clock that was changed by `by`."""
     entries.save_changed_entries(tick.tx)
     clock_changes.record_clock_change(tick.tx, by)
     if by < timedelta():
@@ -47,9 +47,9 @@ def follow_clock_change(tick: Tick, by: timedelta, since_start: SinceStart) -> N
 
 
 def follow_clock_while_down(tick: Tick, last_seen: datetime | None, believable: timedelta) -> None:
-    """Follow what the clock has done while no daemon ran; `last_seen` is when one was last seen, None if none has ever run.
+    """Adjust everything to a clock change while the daemon was down. `last_seen` is its last tick; None on the first start.
 
-    A command may have seen new entries since.
+    A command may have added entries since then.
     """
     seen = max(
         (instant for instant in (last_seen, entries.newest_first_seen_at(tick.tx.db)) if instant is not None), default=None
@@ -65,12 +65,12 @@ def follow_clock_while_down(tick: Tick, last_seen: datetime | None, believable: 
 
 
 def _no_start_known(kind: Kind, name: str) -> timedelta | None:  # noqa: ARG001
-    """No entry was started in this life yet."""
+    """No entry was started since the daemon started."""
     return None
 
 
 def _skip_to_former_time(tx: Transaction) -> None:
-    """A clock that was behind goes on where it had been: up to there all slots have had their end."""
+    """A clock that was behind is right again. All slots before its former time have records already, so they are settled."""
     behind = clock_changes.latest_return(tx.db)
     if behind is None:
         return
@@ -81,7 +81,7 @@ def _skip_to_former_time(tx: Transaction) -> None:
 
 
 def _anchor_before_jump(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
-    """Where the grid of an entry stood before it was moved because of a clock that went behind."""
+    """The anchor of an entry before it was moved because the clock was set back."""
     before = entries.latest_past_state(tx.db, entry_row.kind, entry_row.name)
     moved = before is not None and (before.state, before.schedule_text, before.until) == (
         entry_row.state,
@@ -109,7 +109,7 @@ def _follow_set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None
 
 
 def _limit_future_times(tick: Tick) -> None:
-    """Nothing has begun, ended or come in the future, and nobody waits for a time that was near when it was set."""
+    """Move times in the future to now, and shorten waits to their usual length."""
     runs.clamp_future_times(tick.tx, longest_retry=LONGEST_RETRY_DELAY, longest_async=LONGEST_ASYNC)
     wakes.clamp_future_times(tick.tx)
     outbox.clamp_future_times(tick.tx)
@@ -125,7 +125,7 @@ def _limit_future_times(tick: Tick) -> None:
 
 
 def _restore_skipped_slots(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:
-    """Slots that were skipped under a clock that was ahead, and have not really come yet, are still to come."""
+    """Delete skips of slots that have not come yet by the corrected clock, so that these slots can run."""
     if entry_row.schedule is entry_schedule.NO_SCHEDULE:
         return entry_row
     since = meaning.never_been - entry_row.schedule.offset
@@ -134,21 +134,21 @@ def _restore_skipped_slots(tx: Transaction, entry_row: EntryRow, meaning: ClockS
 
 
 def _keep_local_schedule(tx: Transaction, entry_row: EntryRow) -> EntryRow:
-    """A schedule means the clock on the wall: times that it shows again have had their end, if the entry was there then."""
+    """A cron schedule follows local time. Slots of a repeated time do not run again if the entry existed before."""
     if tx.now >= entry_row.first_seen_at:
         return entry_row
     return entry_row._replace(settled_until=min(entry_row.settled_until, tx.now - entry_row.schedule.offset))
 
 
 def _move_fixed_schedule(tx: Transaction, entry_row: EntryRow, by: timedelta, since_start: SinceStart) -> EntryRow:
-    """A grid of elapsed time stays where it is if the next beat is in time all the same; else it moves with the clock."""
+    """A fixed interval keeps its anchor if its next slot is still in time; otherwise the anchor moves with the clock."""
     back = timedelta() if _next_slot_is_in_time(tx, entry_row, since_start) else _whole_seconds(by)
     settled = min(entry_row.settled_until - back, tx.now - entry_row.schedule.offset)
     return entry_row._replace(anchor=entry_row.anchor - back, settled_until=settled)
 
 
 def _next_slot_is_in_time(tx: Transaction, entry_row: EntryRow, since_start: SinceStart) -> bool:
-    """Whether an entry starts again within one interval of elapsed time if its grid stays, or only later because of its hours."""
+    """Whether an entry with its present anchor runs within one interval of elapsed time, or only later because of its hours."""
     period, now = entry_schedule.grid_period(entry_row.schedule_text), tx.now - entry_row.schedule.offset
     if period is None or entry_row.anchor > now:
         return False

@@ -1,4 +1,4 @@
-"""The engine: book what has ended, do what was asked, start what is due, and say when to look again."""
+"""The engine: each tick records results, answers requests, starts due runs and messages, and returns the time of the next."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor, NeverBegun
 from scheduler.work.plan import Plan
 
-LONGEST_TICK_WAIT = timedelta(days=1)  # how far ahead the next turn is ever planned
-DATABASE_RETRY = timedelta(seconds=1)
-CAPACITY_RETRY = timedelta(seconds=1)  # where the system has no room for what is due
-CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
+LONGEST_TICK_WAIT = timedelta(days=1)  # the next tick is never planned further ahead
+DATABASE_RETRY = timedelta(seconds=1)  # after a tick that could not be committed
+CAPACITY_RETRY = timedelta(seconds=1)  # if the system lacks the resources for due runs
+CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # system and monotonic clock may drift apart by less without a clock change
 STALL_THRESHOLD = timedelta(
     seconds=20
-)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
+)  # a tick that starts later is logged: the process was stopped, or the machine is overloaded
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
-MAX_ENTRIES_PER_TICK = 200  # entries; bounds a transaction, and for how long nobody else can think
+MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
 
 RESULT_BY_CAUSE: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
@@ -73,16 +73,17 @@ Results = list[tuple[int, Done[T, R]]]
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What the clocks say at one instant: the wall's time (aware, UTC), and seconds that only ever grow."""
+    """Both clocks at one instant: the system time (aware, UTC), and the seconds of the monotonic clock."""
 
     now: datetime
     monotonic: float
 
 
 class Engine:
-    """One thread drives it by `tick`; it owns the only writing connection and never waits for anything but that.
+    """The engine of the daemon. One thread calls `tick`; it owns the only writing connection, and waits for nothing else.
 
-    `listeners` hear every event after its commit. `places` says how many of so many runs or messages the system has room for now.
+    `listeners` are called with every event after its commit. `places` returns how many of the wanted runs the system has the
+    resources for. `chance` spreads retries.
     """
 
     def __init__(
@@ -108,20 +109,26 @@ class Engine:
         self._instance = instance
         self._chance = chance
         self._places = places
-        self._lacks_capacity = False  # the system had no room for what was due
+        self._lacks_capacity = False  # the system lacked the resources for due runs
         self._last_reading: ClockReading | None = None
         self._awake_since: datetime | None = None
-        self._full_since: datetime | None = None  # since when all places have been taken
+        self._full_since: datetime | None = None  # since when the concurrency limit has been reached
         self._deadlines = Deadlines(runs)
-        self._clock_change = timedelta()  # how far the wall clock jumped that no turn has followed yet
-        self._last_starts: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was, in seconds of the steady clock
-        self._next_tick_at: float | None = None  # when it is to begin, in seconds of the steady clock
-        self._stall = timedelta()  # how late turns began that are not written down yet
+        self._clock_change = timedelta()  # of the system clock, not committed yet
+        self._last_starts: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was started, by the monotonic clock
+        self._next_tick_at: float | None = None  # by the monotonic clock
+        self._stall = timedelta()  # how late ticks started, not committed yet
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
 
     def start_boot(self, reading: ClockReading, boot: boots.Boot, survivors: startup.Survivors, *, at_once: bool = False) -> None:
-        """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
+        """Recover from the last boot, and make the entry rows agree with the plan. Raises DatabaseUnavailable.
+
+        1. The boot is recorded. A clock change while the daemon was down is followed.
+        2. Interrupted runs and deliveries are retried or closed.
+        3. Entry rows are added, changed and removed by the plan.
+        4. Waiting wakes are reconsidered, and `@reboot` jobs are started.
+        """
         self._last_reading, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
             tick = self._new_tick(db, reading.now)
@@ -133,7 +140,7 @@ class Engine:
             startup.recover_runs(tick, survivors, seen)
             delivery.recover_deliveries(tick)
             incident_notices.note_dead_messages(tick)
-            breakers.allow_probes_now(tick.tx)  # whoever started us may have brought a new key
+            breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
             wake_starts.reconsider_waiting(tick, other_config=True)
             startup.wake_boot_jobs(tick)
@@ -143,15 +150,21 @@ class Engine:
         self._publish_events(tick)
 
     def tick(self, reading: ClockReading) -> datetime:
-        """One turn; gives when to take the next one, unless something is reported or asked before."""
+        """Run one tick. Returns when the next one is due, unless a result or request arrives before."""
         self._detect_clock_change(reading)
         self._detect_stall(reading)
         again_at = self._run_tick(reading)
-        # What waits for a place is due in the past, and no turn could have begun then.
+        # Runs that wait for the concurrency limit are due in the past, but no tick could have started then.
         self._next_tick_at = reading.monotonic + max((again_at - reading.now).total_seconds(), 0.0)
         return again_at
 
     def _run_tick(self, reading: ClockReading) -> datetime:
+        """One iteration of the main loop. Results and requests of a tick that fails are seen again by the next one.
+
+        1. In one transaction: record results and requests, claim due runs and messages, compute the time of the next tick.
+        2. After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages.
+        3. Cancel runs that exceed their timeout.
+        """
         self.health.tried_at = reading.now
         results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
         try:
@@ -194,7 +207,7 @@ class Engine:
         deliveries: Results[Delivery, DeliveryResult],
         requests: list[PendingRequest],
     ) -> MaintenanceState:
-        """Write down all that has come in since the last turn."""
+        """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
         if self._clock_change:
             clock_adjustment.follow_clock_change(tick, self._clock_change, self._time_since_start)
         if self._stall:
@@ -215,7 +228,7 @@ class Engine:
         deliveries: Results[Delivery, DeliveryResult],
         requests: list[PendingRequest],
     ) -> None:
-        """Let go of what is written down, and tell of it."""
+        """Forget the recorded results, publish the events and answer the requests."""
         self._report_available()
         self._deadlines.forget_runs(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
@@ -224,16 +237,16 @@ class Engine:
         self.inbox.reply_to(requests)
 
     def is_busy(self) -> bool:
-        """Whether runs or deliveries are in progress, or have ended and are not booked yet."""
+        """Whether runs or deliveries are in progress, or their results are not recorded yet."""
         return any(executor.inflight() or executor.results() for executor in (self._runs, self._deliveries))
 
     def end_all_runs(self, reading: ClockReading) -> None:
-        """End everything that is in progress: the daemon stops."""
+        """Cancel all runs in progress, because the daemon stops."""
         for run_id in self._runs.inflight():
             self._deadlines.end_run(run_id, "shutdown", reading.monotonic)
 
     def is_idle(self, now: datetime) -> bool:
-        """Whether all that is due is done: no attempt is left, no wake wants to start one, no message waits to be tried."""
+        """Whether no run is due, open or about to be started by a wake, and no message waits for its first attempt."""
         if self.is_busy():
             return False
         db = self.store.connection
@@ -243,7 +256,7 @@ class Engine:
         return not (due or runs.all_open_runs(db) or woken or outbox.has_untried_message(db))
 
     def finish_boot(self, reading: ClockReading) -> None:
-        """End this life cleanly. Raises Unavailable."""
+        """Record that this boot ended cleanly. Raises DatabaseUnavailable."""
         with self.store.transaction() as db:
             boots.record_clean_end(self._new_tick(db, reading.now).tx)
 
@@ -253,7 +266,7 @@ class Engine:
         return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since)
 
     def _detect_clock_change(self, reading: ClockReading) -> None:
-        """Find how far the wall clock has moved beside the steady one since the last turn; what is believable is no jump."""
+        """Detect a change of the system clock: it differs from the monotonic clock since the last tick."""
         last, self._last_reading = self._last_reading or reading, reading
         jump = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
         if abs(jump) < CLOCK_CHANGE_THRESHOLD:
@@ -274,16 +287,16 @@ class Engine:
         )
 
     def _detect_stall(self, reading: ClockReading) -> None:
-        """Find whether this turn begins much later than it was to, by the clock that stands still while the machine sleeps."""
+        """Detect a tick that starts much too late, by the monotonic clock, which stands still while the machine is suspended."""
         late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
         if late >= STALL_THRESHOLD:
             log_event(logging.WARNING, "stalled", late=late)
             self._stall += late
 
     def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
-        """Writes down how a run ended; one that we ended ourselves ends as we meant it.
+        """The step that records the result of an attempt. If the daemon cancelled it, the result says why.
 
-        What was done all the same before its time was over counts; what somebody cancelled does not.
+        An attempt that was successful before it ended counts, unless a person cancelled it.
         """
         claim = done.task
         result = storable_result(done.result or _result_of_exception(done.surprise))
@@ -295,7 +308,7 @@ class Engine:
         return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
 
     def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
-        """The claims of what is due, and whether no place is left by then."""
+        """Claim due runs. Returns the claims, and whether the concurrency limit is reached."""
         if self.stopping:
             return [], False
         places = tick.limits.concurrency - len(self._runs.inflight())
@@ -316,17 +329,17 @@ class Engine:
         return claims, places <= len(claims)
 
     def _next_tick_time(self, tick: Tick, claimed: int, taken: list[Delivery]) -> datetime:
-        """When something is due that there is a place for, with those that this turn takes."""
+        """When the next run, message or result deadline is due. Runs do not count while the concurrency limit is reached."""
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
         next_delivery = delivery.next_delivery_time(tick.tx, [*self._deliveries.inflight().values(), *taken])
         runs = None if full or self.stopping else entries.next_due_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
-        wishes = (runs, next_delivery, next_result_deadline(tick))
-        return min((wish for wish in wishes if wish is not None), default=tick.now + LONGEST_TICK_WAIT)
+        times = (runs, next_delivery, next_result_deadline(tick))
+        return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _enforce_deadlines(self, reading: ClockReading) -> datetime:
-        """End what has run too long; gives when to look again."""
+        """Cancel runs that exceed their timeout. Returns the next deadline."""
         again_at = self._deadlines.enforce_deadlines(reading.monotonic)
         if again_at is None:
             return reading.now + LONGEST_TICK_WAIT
@@ -341,14 +354,14 @@ class Engine:
                 listener(happened)
 
     def _retry_wait(self, now: datetime, error: DatabaseUnavailable) -> timedelta:
-        """How long a turn that could not be written down has to wait: not at all where the reserve gives it room."""
+        """The wait after a tick that could not be committed: none if the disk reserve makes room."""
         if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
         self._report_unavailable(now, str(error))
         return DATABASE_RETRY
 
     def _report_unavailable(self, now: datetime, problem: str) -> None:
-        """One line when the database becomes unusable, not one a second."""
+        """Log once when the database becomes unavailable, not at each tick."""
         self.health.failed_commits += 1
         if self.health.problem is None:
             log_event(logging.ERROR, "database_unavailable", problem=problem, since=now)
@@ -361,7 +374,7 @@ class Engine:
 
 
 def _start_step(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> EntryStep[Claim | None]:
-    """Starts one due entry, or goes on with its open run."""
+    """The step that starts a due entry, or continues its open run."""
     return EntryStep(entry_row.kind, entry_row.name, partial(_start_entry, tick, entry_row, run))
 
 
@@ -374,7 +387,7 @@ def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim 
 
 
 def _is_due_after_restart(tick: Tick, claim: Claim) -> bool:
-    """Whether a run that our stop cut short is due again: its kind allows it, and it is still declared."""
+    """Whether a run that the stop interrupts runs again after the restart: its kind allows it, and it is still declared."""
     entry = tick.plan.entries.get((claim.entry.kind, claim.entry.name))
     return claim.entry.retries_after_crash and entry is not None and entry.enabled
 

@@ -1,4 +1,4 @@
-"""The standing rows follow the plan: what is new is added, what is gone is closed, what moved is planned anew."""
+"""Makes the entry rows agree with a new plan: adds, changes, disables and removes entries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from scheduler.system.log import log_event
 
 
 def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
-    """Make the standing rows agree with the plan; entries whose pace is unchanged are not touched, nor read.
+    """Make the entry rows agree with the plan. Entries with an unchanged schedule are neither read nor written.
 
-    `before` holds the entries of the plan that was in force, so that one that goes can still tell its own people of its end.
-    `at_once` makes new entries due now instead of at their first slot.
+    `before` are the entries of the previous plan, so that a removed entry can still send its last message. `at_once` makes new
+    entries due now instead of at their first slot.
     """
     incidents.close_undeclared_channels(tick.tx, tick.plan.settings.channels)
     breakers.close_unused_breakers(tick.tx, tick.plan.entries.values())
@@ -43,34 +43,25 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     outages.delete_unused_outages(tick.tx, tick.plan.entries.values())
 
 
-def foreseen_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
-    """Where an entry's grid would stand, and up to when it would be accounted for, if the rows followed the plan now."""
-    if entry_row is None:
-        return _anchor_of_new_entry(now, entry.schedule_text), _settled_at(now, entry.schedule_text) - MILLISECOND
-    if (entry_row.state, entry_row.schedule_text) == (_planned_state(entry), entry.schedule_text):
-        return entry_row.anchor, entry_row.settled_until
-    return _anchor_of_new_schedule(entry, entry_row, now), _settled_under_new_schedule(entry, entry_row, now)
-
-
 def _planned_state(entry: Entry) -> str:
     return "active" if entry.enabled else "disabled"
 
 
 def _add_entry(tick: Tick, entry: Entry, *, at_once: bool) -> None:
-    """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
-    by_hand = at_once and entry.enabled and entry_schedule.single_slot(entry.schedule_text) is None
-    beats_now = by_hand and entry.kind is Kind.HEARTBEAT
+    """Add a new entry. A fixed interval starts when the entry is first seen, plus its stagger, on a whole second."""
+    starts_now = at_once and entry.enabled and entry_schedule.single_slot(entry.schedule_text) is None
+    runs_now = starts_now and entry.kind is Kind.HEARTBEAT
     anchor = _anchor_of_new_entry(tick.now, entry.schedule_text)
-    if beats_now and entry.is_open_at(tick.now):
-        # The beat is made in place of the grid's first point, for each is paid. In closed time the point stays, and moves.
+    if runs_now and entry.is_open_at(tick.now):
+        # This run replaces the first slot, because each run costs money. Outside the active hours the slot stays.
         anchor += timedelta(seconds=entry_schedule.schedule_parts(entry.schedule_text).get("interval", 0))
     settled = _settled_at(tick.now, entry.schedule_text) - MILLISECOND
     entry_row = entries.add_entry(tick.tx, entry.kind, entry.name, _planned_state(entry), entry.schedule_text, anchor, settled)
-    if beats_now:
+    if runs_now:
         entries.change_entry(tick.tx, entry_row, entry_row._replace(slot=tick.now, due_at=tick.now))
         return
     entries.change_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, entry_row))
-    if by_hand:
+    if starts_now:
         wake_starts.request_run(
             tick,
             entries.get_entry(tick.tx, entry.kind, entry.name),
@@ -79,27 +70,13 @@ def _add_entry(tick: Tick, entry: Entry, *, at_once: bool) -> None:
 
 
 def _note_one_time_job(tx: Transaction, entry: Entry) -> None:
-    """A job that runs once is known from now on; one whose moment had passed by then has missed it."""
+    """Remember a one-time job. If its time has passed already, it is recorded as missed."""
     moment = entry_schedule.single_slot(entry.schedule_text) if entry.enabled else None
     if moment is None or not entries.record_one_time_job(tx, entry.name, entry.schedule_text):
         return
     entry_row = entries.get_entry(tx, entry.kind, entry.name)
     if moment <= entry_row.settled_until:
         slot_records.record_skip(tx, entry_row, Trigger.AT, Skip.MISSED, moment)
-
-
-def _anchor_of_new_entry(first_seen: datetime, schedule_text: str) -> datetime:
-    return first_anchor(first_seen, timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("stagger", 0)))
-
-
-def _settled_at(now: datetime, schedule_text: str) -> datetime:
-    """The time after which slots come due from `now` on: by its stagger, a slot that has a name already may still be to come."""
-    return now - timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("offset", 0))
-
-
-def _settled_under_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
-    """Up to when an entry is accounted for under a new pace: what an old one had accounted for ahead, it had only for itself."""
-    return max(_settled_at(now, entry.schedule_text), min(entry_row.settled_until, now))
 
 
 def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
@@ -112,7 +89,7 @@ def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
 
 
 def _enable_entry(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
-    """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
+    """Enable an entry that was disabled or removed. It keeps its anchor and history; slots in between are not recorded."""
     settled, anchor = _settled_under_new_schedule(entry, entry_row, tx.now), _anchor_of_new_schedule(entry, entry_row, tx.now)
     planning.replan_entry(
         tx, entry_row, entry_row._replace(state="active", settled_until=settled, schedule_text=entry.schedule_text, anchor=anchor)
@@ -120,7 +97,7 @@ def _enable_entry(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
 
 
 def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
-    """The pace changed: what passed under the old one is booked, what comes is found by the new one."""
+    """Change the schedule of an entry. Slots that passed under the old one are recorded first."""
     after = entry_row
     if not _have_same_slots(entry_row.schedule_text, entry.schedule_text):
         after = _record_old_slots(tick, entry_row)
@@ -132,13 +109,8 @@ def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     )
 
 
-def _have_same_slots(old: str, new: str) -> bool:
-    """Whether only the time between a slot and its start differs."""
-    return entry_schedule.schedule_parts(old) | {"offset": 0} == entry_schedule.schedule_parts(new) | {"offset": 0}
-
-
 def _record_old_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
-    """Book what passed under the old pace, unless its text means nothing to this version any more."""
+    """Record the slots that passed under the old schedule, unless this version cannot read it any more."""
     try:
         return planning.record_passed_slots(tick, entry_row, Skip.MISSED)
     except ValueError as error:
@@ -146,20 +118,13 @@ def _record_old_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
         return entry_row
 
 
-def _anchor_of_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
-    """Where the grid stands under the new pace: a changed interval counts from the last slot that ran.
-
-    One that lies ahead ran under a clock that has been set back since.
-    """
-    old, new = entry_schedule.schedule_parts(entry_row.schedule_text), entry_schedule.schedule_parts(entry.schedule_text)
-    if any(old.get(key) != new.get(key) for key in ("interval", "every")):
-        last = entry_row.last_slot
-        return last if last is not None and last <= now else _anchor_of_new_entry(entry_row.first_seen_at, entry.schedule_text)
-    return entry_row.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
+def _have_same_slots(old: str, new: str) -> bool:
+    """Whether two schedules differ only in the offset between a slot and its start."""
+    return entry_schedule.schedule_parts(old) | {"offset": 0} == entry_schedule.schedule_parts(new) | {"offset": 0}
 
 
 def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: str, reason: Skip) -> None:
-    """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
+    """Disable or remove an entry. Due slots are recorded, a waiting run is closed, a run in progress may end."""
     if entry_row.state == state:
         return
     retired = planning.record_passed_slots(tick, entry_row, reason)._replace(state=state, paused_until=None)
@@ -172,3 +137,38 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     flapping.delete_changes(tick.tx, entry_row.kind, entry_row.name)
     gone = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
     planning.replan_entry(tick.tx, gone, gone._replace(troubles=0, flapping=0))
+
+
+def foreseen_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
+    """The anchor of an entry, and the time up to which its slots are settled, if the plan were adopted now."""
+    if entry_row is None:
+        return _anchor_of_new_entry(now, entry.schedule_text), _settled_at(now, entry.schedule_text) - MILLISECOND
+    if (entry_row.state, entry_row.schedule_text) == (_planned_state(entry), entry.schedule_text):
+        return entry_row.anchor, entry_row.settled_until
+    return _anchor_of_new_schedule(entry, entry_row, now), _settled_under_new_schedule(entry, entry_row, now)
+
+
+def _anchor_of_new_entry(first_seen: datetime, schedule_text: str) -> datetime:
+    return first_anchor(first_seen, timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("stagger", 0)))
+
+
+def _anchor_of_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
+    """The anchor under a new schedule. A changed interval counts from the last slot that ran.
+
+    A last slot in the future ran before the clock was set back, and does not count.
+    """
+    old, new = entry_schedule.schedule_parts(entry_row.schedule_text), entry_schedule.schedule_parts(entry.schedule_text)
+    if any(old.get(key) != new.get(key) for key in ("interval", "every")):
+        last = entry_row.last_slot
+        return last if last is not None and last <= now else _anchor_of_new_entry(entry_row.first_seen_at, entry.schedule_text)
+    return entry_row.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
+
+
+def _settled_at(now: datetime, schedule_text: str) -> datetime:
+    """The latest slot time that counts as past at `now`. A slot comes due later than its time, by its offset (stagger)."""
+    return now - timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("offset", 0))
+
+
+def _settled_under_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
+    """The time up to which slots are settled under a new schedule. What an old one settled in the future does not count."""
+    return max(_settled_at(now, entry.schedule_text), min(entry_row.settled_until, now))

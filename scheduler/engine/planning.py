@@ -1,4 +1,4 @@
-"""Slots: which have passed, what becomes of each, and when an entry is looked at next."""
+"""Decides which slot of an entry to run, records the skipped ones, and plans when the entry is due next."""
 
 from __future__ import annotations
 
@@ -17,42 +17,21 @@ from scheduler.store import clock_changes, entries, runs, slot_records, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
-MAX_SLOTS_MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
+MAX_SLOTS_MEASURED = 100  # slots of one skip record whose lateness is measured
+
 WAITING_RUN_RECHECK = timedelta(seconds=30)
+
 ONE_DAY = timedelta(days=1)
-NEAR_SLOT = timedelta(
-    hours=1
-)  # a slot that comes within it tells what has been refused; for one that is further off nobody waits
+
+NEAR_SLOT = timedelta(hours=1)  # a slot that comes within it replaces the retry of a refused wake
+
 REPEATED_SLOT_GRACE = timedelta(minutes=1)
 
 
-def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: Skip) -> EntryRow:
-    """Give every slot that came due up to `until` its row: by its calendars or hours where they close it, else `reason`."""
-    schedule = entry_row.schedule
-    horizon = until - schedule.offset
-    for after, before in _spans_without_records(tick.tx, entry_row, horizon):
-        _record_closed_slots(tick, entry_row, after, before)
-        _record_skipped(tick, entry_row, reason, schedule.slots(after, before))
-    return _settled_until(entry_row, horizon)
-
-
-def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
-    """Give all slots of a pause one row, whatever else would have kept them from running."""
-    schedule = entry_row.schedule
-    horizon = until - schedule.offset
-    for after, before in _spans_without_records(tx, entry_row, horizon):
-        closed = [slots for _, slots in schedule.closed_slots(after, before)]
-        parts = [part for part in (*closed, schedule.slots(after, before)) if part]
-        if parts:
-            first = min(part.first for part in parts)
-            slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
-    return _settled_until(entry_row, horizon)
-
-
 def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
-    """The slot that is to run now, if one is; every other slot that has passed gets its row.
+    """The slot to run now, or None. All other slots that have passed are recorded as skipped.
 
-    Only the latest can run: with its next slot still to come, its window open, and no older than the grace.
+    Only the latest slot can run, if it is within its grace and the active hours are open.
     """
     entry_row = _skip_backed_off_slots(tick, entry_row)
     schedule = entry_row.schedule
@@ -67,40 +46,16 @@ def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryR
     return _settled_until(entry_row, horizon), slot
 
 
-def _spans_without_records(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:
-    """The stretches of (settled, horizon] whose slots have no rows yet: all of it, unless the clock shows it once more."""
-    after = entry_row.settled_until
-    if not clock_changes.was_shown_before(tx, after):
-        return [(after, horizon)]
-    stretches = []
-    for first, last in slot_records.recorded_stretches(tx, entry_row, entry_row.schedule, after, horizon):
-        if after < first - MILLISECOND:
-            stretches.append((after, first - MILLISECOND))
-        after = max(after, last)
-    return [*stretches, (after, max(after, horizon))]
-
-
-def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
-    """The slot of a grid of elapsed time that comes due now for the second time, because the clock was set back over it.
-
-    One that was only jumped over is not run again.
-    """
-    if not entry_schedule.grid_period(entry_row.schedule_text) or not clock_changes.was_shown_before(tx, entry_row.settled_until):
-        return None
-    passed = entry_row.schedule.slots(max(entry_row.settled_until, horizon - REPEATED_SLOT_GRACE), horizon)
-    return passed.latest if passed else None
-
-
 def _skip_backed_off_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
-    """After a failure the longer interval counts: the slots of the grid that it passes over are superseded by it."""
-    held = entry_row.backs_off_until
-    if held is None or held <= entry_row.settled_until:
+    """Record the slots that the longer interval after failures leaves out."""
+    backed_off_until = entry_row.backs_off_until
+    if backed_off_until is None or backed_off_until <= entry_row.settled_until:
         return entry_row
-    return skip_passed_slots(tick, entry_row, min(tick.now, held - MILLISECOND), Skip.SUPERSEDED)
+    return skip_passed_slots(tick, entry_row, min(tick.now, backed_off_until - MILLISECOND), Skip.SUPERSEDED)
 
 
 def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> datetime | None:
-    """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
+    """The latest of these slots if it may run. The others, or all if it may not, are recorded as skipped."""
     schedule = entry_row.schedule
     if not _may_start_late(tick, entry, passed.latest + schedule.offset):
         _record_skipped(tick, entry_row, Skip.MISSED, passed)
@@ -115,7 +70,7 @@ def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: 
 
 
 def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
-    """Within its grace; the time for which all places were taken does not count."""
+    """Whether a late slot may start: within its grace, not counting the time in which the concurrency limit was reached."""
     waits_since = tick.now if tick.full_since is None else tick.full_since
     if waits_since - due_at > entry.grace or not entry.is_open_at(tick.now):
         return False
@@ -123,10 +78,73 @@ def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
 
 
 def _was_just_woken(tick: Tick, entry_row: EntryRow, slot: datetime) -> bool:
-    """A run that a wake started has just said what this slot would say."""
+    """Whether a woken run started so shortly before this slot that it replaces it."""
     if entry_row.kind is not Kind.HEARTBEAT or entry_row.last_woken_at is None:
         return False
     return slot < entry_row.last_woken_at + tick.limits.wake_gap
+
+
+def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
+    """The slot of a fixed interval that comes due for the second time, because the clock was set back over it.
+
+    A slot that the clock only jumped over is not run again.
+    """
+    if not entry_schedule.grid_period(entry_row.schedule_text) or not clock_changes.was_shown_before(tx, entry_row.settled_until):
+        return None
+    passed = entry_row.schedule.slots(max(entry_row.settled_until, horizon - REPEATED_SLOT_GRACE), horizon)
+    return passed.latest if passed else None
+
+
+def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: Skip) -> EntryRow:
+    """Record every slot that came due up to `until` as skipped: by calendar or active hours if they exclude it, else `reason`."""
+    schedule = entry_row.schedule
+    horizon = until - schedule.offset
+    for after, before in _spans_without_records(tick.tx, entry_row, horizon):
+        _record_closed_slots(tick, entry_row, after, before)
+        _record_skipped(tick, entry_row, reason, schedule.slots(after, before))
+    return _settled_until(entry_row, horizon)
+
+
+def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
+    """Record the passed slots before an entry changes: as paused, by its open run, or else by `reason`."""
+    if entry_row.state != "active":
+        return entry_row
+    if entry_row.paused:
+        return skip_paused_slots(tick.tx, entry_row, tick.now)
+    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
+    if run is not None:
+        return skip_passed_slots(tick, entry_row, tick.now, reason_of_open_run(run))
+    return skip_passed_slots(tick, _skip_backed_off_slots(tick, entry_row), tick.now, reason)
+
+
+def reason_of_open_run(run: OpenRun) -> Skip:
+    """Why an open run keeps a slot from running: if it has not started, what it waits for itself."""
+    return run.waits_for if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
+
+
+def record_unplanned_slots(tick: Tick, entry_row: EntryRow) -> None:
+    """Record passed slots once a day if the entry is never due, because calendars exclude all of its slots."""
+    is_looked_at = entry_row.due_at is not None or entry_row.slot is not None or entry_row.paused or entry_row.state != "active"
+    if (
+        is_looked_at
+        or tick.now - entry_row.settled_until < ONE_DAY
+        or entry_schedule.allowed_days(entry_row.schedule_text) is None
+    ):
+        return
+    replan_entry(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
+
+
+def _spans_without_records(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:
+    """The time spans of (settled, horizon] whose slots have no records: all of it, unless the clock was set back over it."""
+    after = entry_row.settled_until
+    if not clock_changes.was_shown_before(tx, after):
+        return [(after, horizon)]
+    spans = []
+    for first, last in slot_records.recorded_stretches(tx, entry_row, entry_row.schedule, after, horizon):
+        if after < first - MILLISECOND:
+            spans.append((after, first - MILLISECOND))
+        after = max(after, last)
+    return [*spans, (after, max(after, horizon))]
 
 
 def _record_closed_slots(tick: Tick, entry_row: EntryRow, after: datetime, until: datetime) -> None:
@@ -143,7 +161,7 @@ def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlo
 
 
 def _report_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int) -> None:
-    """Tell how late slots are that came due while the daemon was there, and could not start."""
+    """Report for the metrics how late slots are that came due while the daemon was running and could not start."""
     offset = entry_row.schedule.offset
     if first + offset < tick.awake_since:
         return
@@ -159,41 +177,28 @@ def _settled_until(entry_row: EntryRow, horizon: datetime) -> EntryRow:
     return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
 
 
-def next_due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
-    """When the first slot after both `slot` and everything accounted for comes due."""
+def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
+    """Record all slots of a pause as one skip with a count, even slots outside the active hours."""
     schedule = entry_row.schedule
-    following = schedule.next(max(slot, entry_row.settled_until))
-    return following and following + schedule.offset
+    horizon = until - schedule.offset
+    for after, before in _spans_without_records(tx, entry_row, horizon):
+        closed = [slots for _, slots in schedule.closed_slots(after, before)]
+        parts = [part for part in (*closed, schedule.slots(after, before)) if part]
+        if parts:
+            first = min(part.first for part in parts)
+            slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
+    return _settled_until(entry_row, horizon)
 
 
-def wait_until(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
-    """An entry whose run is open: it is looked at when the next attempt may start, or (None) not before the run ends."""
-    return entry_row._replace(slot=_next_slot(entry_row), due_at=due_at)
-
-
-def plan_next_look(tx: Transaction, entry_row: EntryRow) -> EntryRow:
-    """An entry without an open run is looked at next at its slot, a waiting wake's time or the end of its pause."""
-    slot = _next_slot(entry_row)
-    slot_due_at = slot and slot + entry_row.schedule.offset
-    wishes = (slot_due_at, entry_row.pause_ends, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
-    return entry_row._replace(slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
-
-
-def replan_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
-    """Write what has become of an entry, with its next look, whether or not a run of it is open."""
-    run = runs.find_open_run(tx.db, after.kind, after.name)
-    entries.change_entry(tx, before, wait_until(after, run.not_before) if run else plan_next_look(tx, after))
-
-
-def _next_slot(entry_row: EntryRow) -> datetime | None:
-    if entry_row.paused or entry_row.state != "active":
-        return None
-    after, held = entry_row.settled_until, entry_row.backs_off_until
-    return entry_row.schedule.next(max(after, held - MILLISECOND) if held else after)
+def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
+    """End the pause of an entry if its time is over."""
+    if entry_row.pause_ends is None or entry_row.pause_ends > tick.now:
+        return entry_row
+    return end_pause(tick, entry_row, entry_row.pause_ends)
 
 
 def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
-    """End a pause: its slots get their one row, and the entry goes on."""
+    """End a pause at `at`. Its slots get one record, and its wakes start a run unless a slot comes soon."""
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
     resumed = entry_row._replace(paused_until=None)
@@ -205,62 +210,59 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
 
 
 def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
-    """Whether a slot will start a run by then. One so close to a woken run that it is superseded does not."""
+    """Whether a slot will start a run by then. A slot that a woken run replaces does not count."""
     after = max(entry_row.settled_until, tick.now + tick.limits.wake_gap - MILLISECOND)
-    held = entry_row.backs_off_until
-    slot = entry_row.schedule.next(max(after, held - MILLISECOND) if held else after)
+    backed_off_until = entry_row.backs_off_until
+    slot = entry_row.schedule.next(max(after, backed_off_until - MILLISECOND) if backed_off_until else after)
     return slot is not None and slot + entry_row.schedule.offset <= by
 
 
-def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
-    """End a pause whose time is over."""
-    if entry_row.pause_ends is None or entry_row.pause_ends > tick.now:
-        return entry_row
-    return end_pause(tick, entry_row, entry_row.pause_ends)
+def plan_next_look(tx: Transaction, entry_row: EntryRow) -> EntryRow:
+    """The row of an entry without an open run. It is due at its next slot, a wake's start, or the end of its pause."""
+    slot = _next_slot(entry_row)
+    slot_due_at = slot and slot + entry_row.schedule.offset
+    times = (slot_due_at, entry_row.pause_ends, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
+    return entry_row._replace(slot=slot, due_at=min((time for time in times if time is not None), default=None))
 
 
-def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
-    """Give what has come due its rows before something changes for the entry: by its pause, its open run, or else `reason`."""
-    if entry_row.state != "active":
-        return entry_row
-    if entry_row.paused:
-        return skip_paused_slots(tick.tx, entry_row, tick.now)
-    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
-    if run is not None:
-        return skip_passed_slots(tick, entry_row, tick.now, reason_of_open_run(run))
-    return skip_passed_slots(tick, _skip_backed_off_slots(tick, entry_row), tick.now, reason)
+def wait_until(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
+    """The row of an entry with an open run. It is due when the next attempt may start, or (None) not before the run ends."""
+    return entry_row._replace(slot=_next_slot(entry_row), due_at=due_at)
 
 
-def record_unplanned_slots(tick: Tick, entry_row: EntryRow) -> None:
-    """Once a day, give slots their rows for which no look is planned, because calendars close all that are to come."""
-    is_looked_at = entry_row.due_at is not None or entry_row.slot is not None or entry_row.paused or entry_row.state != "active"
-    if (
-        is_looked_at
-        or tick.now - entry_row.settled_until < ONE_DAY
-        or entry_schedule.allowed_days(entry_row.schedule_text) is None
-    ):
-        return
-    replan_entry(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
+def _next_slot(entry_row: EntryRow) -> datetime | None:
+    if entry_row.paused or entry_row.state != "active":
+        return None
+    after, backed_off_until = entry_row.settled_until, entry_row.backs_off_until
+    return entry_row.schedule.next(max(after, backed_off_until - MILLISECOND) if backed_off_until else after)
 
 
-def reason_of_open_run(run: OpenRun) -> Skip:
-    """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
-    return run.waits_for if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
+def replan_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
+    """Save an entry row with its next due time, whether or not it has an open run."""
+    run = runs.find_open_run(tx.db, after.kind, after.name)
+    entries.change_entry(tx, before, wait_until(after, run.not_before) if run else plan_next_look(tx, after))
+
+
+def next_due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
+    """When the first slot after `slot` without a record comes due."""
+    schedule = entry_row.schedule
+    following = schedule.next(max(slot, entry_row.settled_until))
+    return following and following + schedule.offset
 
 
 def retry_waiting_run(tx: Transaction, entry_row: EntryRow, reason: Skip) -> None:
-    """Have a run that waits to begin tried at once, if it is this that was in its way."""
+    """Let a waiting run try to start now, if it waits for `reason`."""
     if runs.retry_waiting_run_now(tx, entry_row, reason):
         replan_entry(tx, entry_row, entry_row)
 
 
 def next_look_at_waiting_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
-    """When to see again whether a run may begin: soon, and no later than the slot's time is over."""
+    """When to check again whether a waiting run may start: in 30 s, or earlier if its time is over."""
     ends = (tx.now + WAITING_RUN_RECHECK, next_due_after(entry_row, slot), entry.closes_at(tx.now))
     return min(end for end in ends if end is not None)
 
 
 def still_in_time(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> bool:
-    """Whether a run may be tried again now: it is not paused, its next slot has not come, and its window is open."""
+    """Whether a run may still start: not paused, before the next slot, and within the active hours."""
     following = next_due_after(entry_row, slot)
     return not entry_row.paused and entry.is_open_at(tx.now) and (following is None or following > tx.now)

@@ -1,4 +1,4 @@
-"""What people and programs may ask of the daemon: wake, run, pause, resume, hold a lane, a new config."""
+"""The requests of people and programs to a running daemon: wake, run, pause, resume, lanes, messages, a new config."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from scheduler.work.plan import Diff, Plan, diff
 
 @dataclass(frozen=True, slots=True)
 class WakeAgent:
-    """Wake an agent. `cause` is the mark of the run in which this was asked, if it was asked in one. Answers the wake's id."""
+    """Wake an agent. `cause` is the mark of the run that sends the wake, if any. Answers the wake's id."""
 
     wake: Wake
     cause: str | None = None
 
     def apply(self, tick: Tick) -> int:
-        """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
+        """A wake by a run of the agent itself is refused, because it could go on without end."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.wake.name)
         if entry_row.state != "active":
             slot_records.record_skip(tick.tx, entry_row, Trigger(self.wake.source), Skip.DISABLED, tick.now)
@@ -44,28 +44,28 @@ class WakeAgent:
         return wake_starts.request_run(tick, entry_row, self.wake)
 
 
+JOB_OBSTACLE_TEXTS = {
+    Skip.DISABLED: "disabled in the config",
+    Skip.PAUSED: "paused; resume it first",
+    Skip.ALREADY_RUNNING: "already running",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """Run a cron job now, beside its schedule. Answers the id under which its run can be followed."""
+    """Run a cron job now, in addition to its schedule. Answers the id of the wake that starts its run."""
 
     name: str
     source: Trigger
 
     def apply(self, tick: Tick) -> int:
-        """A job that is disabled, paused or running is not run, which is a skip with its row."""
+        """A job that is disabled, paused or running is refused, and the skip is recorded."""
         entry_row = _declared_entry(tick, Kind.CRON, self.name)
         obstacle = _obstacle_to_job(tick.tx, entry_row)
         if obstacle is not None:
             slot_records.record_skip(tick.tx, entry_row, self.source, obstacle, tick.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
         return wake_starts.request_run(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
-
-
-JOB_OBSTACLE_TEXTS = {
-    Skip.DISABLED: "disabled in the config",
-    Skip.PAUSED: "paused; resume it first",
-    Skip.ALREADY_RUNNING: "already running",
-}
 
 
 def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
@@ -85,11 +85,11 @@ class PauseEntries:
     until: datetime | None
 
     def apply(self, tick: Tick) -> list[str]:
-        """What came due before the pause keeps its own reason."""
+        """Slots that came due before the pause are recorded with their own reason."""
         chosen = list(_chosen_entries(tick, self.key))
         for entry_row in chosen:
-            booked = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
-            planning.replan_entry(tick.tx, entry_row, booked._replace(paused_until=self.until or UNTIL_RESUMED))
+            settled = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
+            planning.replan_entry(tick.tx, entry_row, settled._replace(paused_until=self.until or UNTIL_RESUMED))
         return [_kind_and_name(entry_row) for entry_row in chosen]
 
 
@@ -100,7 +100,7 @@ class ResumeEntries:
     key: Key | None
 
     def apply(self, tick: Tick) -> list[str]:
-        """The slots of the pause get one row with their number."""
+        """The slots of the pause are recorded as one skip with a count."""
         paused = [entry_row for entry_row in _chosen_entries(tick, self.key) if entry_row.paused]
         for entry_row in paused:
             planning.replan_entry(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
@@ -109,7 +109,7 @@ class ResumeEntries:
 
 @dataclass(frozen=True, slots=True)
 class NoteActivity:
-    """Note whom an agent has just been spoken with, and what waits there; None: as it was. Answers what is known then."""
+    """Record the target of an agent's latest conversation, and its counts; None: unchanged. Answers the recorded values."""
 
     name: str
     target: Target | None = None
@@ -118,7 +118,7 @@ class NoteActivity:
     approvals: int | None = None
 
     def apply(self, tick: Tick) -> dict[str, Any]:
-        """Only a target that messages can go to is taken, and nothing else with one that is not."""
+        """If messages cannot be sent to the target, the whole request is refused."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if self.target is not None:
             try:
@@ -141,14 +141,14 @@ class NoteActivity:
 
 @dataclass(frozen=True, slots=True)
 class HoldLane:
-    """Hold an agent's lane until a time, under an id; asked again, that moves the time. Answers the run in progress, or None."""
+    """Hold an agent's lane until a time. A holder may extend its hold. Answers the id of the run in progress, or None."""
 
     name: str
     holder: str
     until: datetime
 
     def apply(self, tick: Tick) -> int | None:
-        """A beat in progress goes on: whoever holds the lane has it once that has ended."""
+        """A run in progress continues. The holder has the lane once it has ended."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if not lane_holds.save_hold(tick.tx, self.name, self.holder, self.until):
             raise Refused("too_many", f"the lane of agent {self.name!r} is already held by {lane_holds.MOST} others")
@@ -158,13 +158,13 @@ class HoldLane:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLane:
-    """Let go of an agent's lane; for one who does not hold it there is nothing to do."""
+    """Release an agent's lane. A holder that does not hold it may do so too."""
 
     name: str
     holder: str
 
     def apply(self, tick: Tick) -> None:
-        """What waits for the lane need not wait for its next look."""
+        """Runs that wait for the lane start at once."""
         _declared_entry(tick, Kind.HEARTBEAT, self.name)
         lane_holds.delete_hold(tick.tx, self.name, self.holder)
         if lane_holds.is_lane_held(tick.tx, self.name):
@@ -175,14 +175,58 @@ class ReleaseLane:
                 planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
 
 
+UNSENDABLE_STATES = {
+    DeliveryState.DELIVERED: "has been delivered",
+    DeliveryState.DROPPED: "has been dropped",
+    DeliveryState.SENDING: "is being sent; wait for the result before you resend or drop it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResendMessage:
+    """Send a waiting, held or dead message as soon as possible, with the same key. Answers its channel."""
+
+    message_id: int
+
+    def apply(self, tick: Tick) -> str:
+        """A message that is older than a day gets a single attempt."""
+        message = _undelivered_message(tick.tx, self.message_id)
+        outbox.resend_message(tick.tx, message)
+        return message.channel
+
+
+@dataclass(frozen=True, slots=True)
+class DropMessage:
+    """Give a message up for good, with the state `dropped`. Answers its channel."""
+
+    message_id: int
+
+    def apply(self, tick: Tick) -> str:
+        """Its text remains readable in its run. The same text may be sent again."""
+        message = _undelivered_message(tick.tx, self.message_id)
+        outbox.drop_message(tick.tx, message)
+        return message.channel
+
+
+def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
+    found = outbox.find_message(tx.db, message_id)
+    if found is None:
+        raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")
+    message, state = found
+    if state in UNSENDABLE_STATES:
+        why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
+        raise Refused(state, f"message {message_id} {UNSENDABLE_STATES[state]}{why}")
+    return message
+
+
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """Put a new plan in force; it was made before and cannot fail any more. Answers what it changes."""
+    """Put a new, valid plan in force. Answers what it changes."""
 
     plan: Plan
 
     def apply(self, tick: Tick) -> Diff:
-        """The standing rows follow the plan in the same transaction."""
+        """The entry rows are made to agree with the plan in the same transaction."""
         before = tick.plan
         tick.adopt_plan(self.plan)
         plan_sync.sync_entries(tick, before.entries)
@@ -196,29 +240,24 @@ class AdoptPlan:
 
 @dataclass(frozen=True, slots=True)
 class NoteRejectedConfig:
-    """Note that a changed config was refused, for those who ask how the daemon does."""
+    """Record that a changed config was rejected, for status."""
 
     problem: str
 
     def apply(self, tick: Tick) -> None:
-        """Nothing else changes."""
+        """Record it. Nothing else changes."""
         boots.record_config_problem(tick.tx, self.problem)
 
 
 @dataclass(frozen=True, slots=True)
 class NoteDeadmanProblem:
-    """Note why pings to the dead man's switch do not arrive, or (None) that they do again, for those who ask."""
+    """Record why pings to the dead man's switch do not arrive, or (None) that they arrive again, for status."""
 
     problem: str | None
 
     def apply(self, tick: Tick) -> None:
-        """Nothing else changes."""
+        """Record it. Nothing else changes."""
         boots.record_deadman_problem(tick.tx, self.problem)
-
-
-def _kind_and_name(entry_row: EntryRow) -> str:
-    """The name as people write it where an agent and a job bear the same one."""
-    return f"{'agent' if entry_row.kind is Kind.HEARTBEAT else 'cron'}/{entry_row.name}"
 
 
 def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
@@ -237,45 +276,6 @@ def _chosen_entries(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
     return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]
 
 
-UNSENDABLE_STATES = {
-    DeliveryState.DELIVERED: "has been delivered",
-    DeliveryState.DROPPED: "has been dropped",
-    DeliveryState.SENDING: "is being sent; wait for the result before you resend or drop it",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ResendMessage:
-    """Send a message that waits, is held or was given up as soon as possible, under the key that it has. Answers its channel."""
-
-    message_id: int
-
-    def apply(self, tick: Tick) -> str:
-        """One that is older than a day gets this one attempt."""
-        message = _undelivered_message(tick.tx, self.message_id)
-        outbox.resend_message(tick.tx, message)
-        return message.channel
-
-
-@dataclass(frozen=True, slots=True)
-class DropMessage:
-    """Give a message up for good: it ends as `dropped`. Answers its channel."""
-
-    message_id: int
-
-    def apply(self, tick: Tick) -> str:
-        """Its text stays readable in its run, and the same text may be said again."""
-        message = _undelivered_message(tick.tx, self.message_id)
-        outbox.drop_message(tick.tx, message)
-        return message.channel
-
-
-def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
-    found = outbox.find_message(tx.db, message_id)
-    if found is None:
-        raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")
-    message, state = found
-    if state in UNSENDABLE_STATES:
-        why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
-        raise Refused(state, f"message {message_id} {UNSENDABLE_STATES[state]}{why}")
-    return message
+def _kind_and_name(entry_row: EntryRow) -> str:
+    """The name with its kind, because an agent and a job may have the same name."""
+    return f"{'agent' if entry_row.kind is Kind.HEARTBEAT else 'cron'}/{entry_row.name}"
