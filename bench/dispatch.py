@@ -13,7 +13,7 @@ from pathlib import Path
 from heartbeat.runners import Tokens
 from scheduler.config.build.load import load_config
 from scheduler.engine.inbox import Inbox
-from scheduler.engine.loop import ClockReading, Engine
+from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.model.outcome import AttemptResult, Call, Outcome, Suppression
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
@@ -84,8 +84,8 @@ def engine(folder: Path, agents: int, beat: Beat) -> Engine:
     settings = load_config(folder / "config.yaml", {}).settings
     settings.state.parent.mkdir()
     store = Store.open(settings.state)
-    runs, deliveries = NoWork(beat.result), NoWork(beat.result)
-    made = Engine(store, plan.make(settings), runs, deliveries, Inbox(lambda: None), [], "bench", random.Random(1))
+    executors = Executors(NoWork(beat.result), NoWork(beat.result))
+    made = Engine(store, plan.make(settings), executors, Inbox(lambda: None), [], "bench", random.Random(1))
     made.start_boot(ClockReading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
     return made
 

@@ -1,4 +1,4 @@
-"""The daemon as a whole: built from a config, started, reloaded, stopped; the place that hands on the real clocks."""
+"""Builds the daemon from a config file, and starts, runs, reloads and stops it. Only this module reads the real clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused
-from scheduler.engine.loop import ClockReading, Engine
+from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.engine.requests import NoteDeadmanProblem
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
@@ -145,13 +145,11 @@ class Daemon:
         self.engine = Engine(
             self.store,
             plan.make(self.settings),
-            self.runs,
-            deliveries,
+            Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
             inbox,
             [EventLog().log_event, self.metrics.count_event, self._count_failed_run],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
-            self._descriptors.runs_that_fit,
         )
         pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, _no_mark_of_ping, _no_wakeup, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
@@ -159,7 +157,7 @@ class Daemon:
         self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
-        """Run until told to stop, or for `duration`; gives the exit code."""
+        """Run until a stop signal, or for `duration`. Returns the exit code."""
         assert self._server is not None
         self._server.start()  # first of all: if it cannot listen, nothing has been started
         try:

@@ -104,7 +104,7 @@ def test_setting_the_clock_back_does_not_delay_the_reminder_of_a_failure(make_wo
     world.run(hours=1)
     world.clock.now -= timedelta(days=365)
     world.run(hours=7)
-    assert [text.split(";")[0] for _, _, text in world.delivered][1:] == ["Agent ops still has the same fault"]
+    assert [text.split(":")[0] for _, _, text in world.delivered][1:] == ["Agent ops still has the same problem"]
 
 
 def test_setting_the_clock_back_does_not_keep_a_held_message_forever(make_world) -> None:
@@ -505,7 +505,7 @@ def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_e
         db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
     world.run(minutes=5)
     assert (world.history("ops")[-1][6:11], world.records("ops")[-1]["outcome"]) == ("08:30", "ok")
-    assert (world.records("measure")[0]["outcome"], "could not be booked" in world.records("measure")[0]["error"]) == (
+    assert (world.records("measure")[0]["outcome"], "could not be recorded" in world.records("measure")[0]["error"]) == (
         "abandoned",
         True,
     )

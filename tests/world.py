@@ -19,7 +19,7 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request
-from scheduler.engine.loop import ClockReading, Engine
+from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.engine.requests import AdoptPlan, PauseEntries, ResumeEntries, RunJob, WakeAgent
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
@@ -169,8 +169,8 @@ class World:
         self.runs = VirtualExecutor(self.clock, self._execute)
         self.deliveries = VirtualExecutor(self.clock, self._send)
         self.engine = Engine(
-            self.store, self.plan(strict=False), self.runs, self.deliveries, self.inbox,
-            [self.events.append], f"boot{self.boot_count}", random.Random(7), self.capacity,
+            self.store, self.plan(strict=False), Executors(self.runs, self.deliveries, self.capacity), self.inbox,
+            [self.events.append], f"boot{self.boot_count}", random.Random(7),
         )  # fmt: skip
         boot = Boot(f"boot{self.boot_count}", 4000 + self.boot_count, "0", tzdata)
         self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)

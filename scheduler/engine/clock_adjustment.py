@@ -76,11 +76,11 @@ def _skip_to_former_time(tx: Transaction) -> None:
         return
     for entry_row in entries.all_entries(tx.db):
         if entry_row.settled_until < behind.undone_to:
-            back = entry_row._replace(anchor=_anchor_before_jump(tx, entry_row, behind), settled_until=behind.undone_to)
+            back = entry_row._replace(anchor=_anchor_before_change(tx, entry_row, behind), settled_until=behind.undone_to)
             planning.replan_entry(tx, entry_row, back)
 
 
-def _anchor_before_jump(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
+def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
     """The anchor of an entry before it was moved because the clock was set back."""
     before = entries.latest_past_state(tx.db, entry_row.kind, entry_row.name)
     moved = before is not None and (before.state, before.schedule_text, before.until) == (

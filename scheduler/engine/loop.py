@@ -79,41 +79,47 @@ class ClockReading:
     monotonic: float
 
 
+@dataclass(frozen=True, slots=True)
+class Executors:
+    """What carries out runs and sends messages. `capacity` returns how many of the wanted runs the system has resources for."""
+
+    runs: Executor[Claim, AttemptResult]
+    deliveries: Executor[Delivery, DeliveryResult]
+    capacity: Callable[[int], int] = lambda wanted: wanted
+
+
 class Engine:
     """The engine of the daemon. One thread calls `tick`; it owns the only writing connection, and waits for nothing else.
 
-    `listeners` are called with every event after its commit. `places` returns how many of the wanted runs the system has the
-    resources for. `chance` spreads retries.
+    `listeners` are called with every event after its commit. `chance` spreads retries.
     """
 
     def __init__(
         self,
         store: Store,
         plan: Plan,
-        runs: Executor[Claim, AttemptResult],
-        deliveries: Executor[Delivery, DeliveryResult],
+        executors: Executors,
         inbox: Inbox,
         listeners: list[Callable[[Event], None]],
         instance: str,
         chance: random.Random,
-        places: Callable[[int], int] = lambda wanted: wanted,
     ) -> None:
         self.store = store
         self.plan = plan
         self.inbox = inbox
         self.health = EngineHealth()
         self.stopping = False
-        self._runs = runs
-        self._deliveries = deliveries
+        self._runs = executors.runs
+        self._deliveries = executors.deliveries
         self._listeners = listeners
         self._instance = instance
         self._chance = chance
-        self._places = places
+        self._capacity = executors.capacity
         self._lacks_capacity = False  # the system lacked the resources for due runs
         self._last_reading: ClockReading | None = None
         self._awake_since: datetime | None = None
         self._full_since: datetime | None = None  # since when the concurrency limit has been reached
-        self._deadlines = Deadlines(runs)
+        self._deadlines = Deadlines(executors.runs)
         self._clock_change = timedelta()  # of the system clock, not committed yet
         self._last_starts: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was started, by the monotonic clock
         self._next_tick_at: float | None = None  # by the monotonic clock
@@ -171,7 +177,7 @@ class Engine:
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
-                house = self._record_results(tick, *results)
+                maintenance_state = self._record_results(tick, *results)
                 claims, full = self._start_due(tick)
                 deliveries = delivery.claim_deliveries(tick, self._deliveries.inflight().values())
                 incident_notices.note_dead_messages(tick)
@@ -181,7 +187,7 @@ class Engine:
                     boots.record_last_tick(tick.tx)
         except DatabaseUnavailable as error:
             return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
-        self._maintenance, self._clock_change, self._stall, self.plan = house, timedelta(), timedelta(), tick.plan
+        self._maintenance, self._clock_change, self._stall, self.plan = maintenance_state, timedelta(), timedelta(), tick.plan
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
@@ -196,7 +202,7 @@ class Engine:
         for each in deliveries:
             self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
-        if house.done_at == reading.now:
+        if maintenance_state.done_at == reading.now:
             self.store.keep_reserve()
         return min(again_at, self._enforce_deadlines(reading))
 
@@ -268,16 +274,16 @@ class Engine:
     def _detect_clock_change(self, reading: ClockReading) -> None:
         """Detect a change of the system clock: it differs from the monotonic clock since the last tick."""
         last, self._last_reading = self._last_reading or reading, reading
-        jump = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
-        if abs(jump) < CLOCK_CHANGE_THRESHOLD:
+        change = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
+        if abs(change) < CLOCK_CHANGE_THRESHOLD:
             return
-        direction = "forward" if jump > timedelta() else "backward"
+        direction = "forward" if change > timedelta() else "backward"
         self.health.clock_changes[direction] += 1
-        log_event(logging.WARNING, "clock_jumped", direction=direction, by=jump)
-        self._clock_change += jump
+        log_event(logging.WARNING, "clock_jumped", direction=direction, by=change)
+        self._clock_change += change
         if self._full_since is not None:
             self._full_since = reading.now
-        if jump > timedelta():
+        if change > timedelta():
             self._awake_since = reading.now
 
     def _time_since_start(self, kind: Kind, name: str) -> timedelta | None:
@@ -313,7 +319,7 @@ class Engine:
             return [], False
         places = tick.limits.concurrency - len(self._runs.inflight())
         wanted = max(min(places, MAX_ENTRIES_PER_TICK), 0)
-        room = self._places(wanted)
+        room = self._capacity(wanted)
         claims: list[Claim] = []
         entries.save_changed_entries(tick.tx)
         looked = 0
