@@ -37,8 +37,8 @@ class Beat:
 QUIET = AttemptResult(Outcome.OK, suppression=Suppression.HEARTBEAT_OK, text="HEARTBEAT_OK")
 CALL = Call("anthropic", "small", "small", Tokens(input=900, output=5))
 BEATS = {
-    "that ask nobody": Beat("", "runner: {kind: command, argv: [x]}", "", QUIET),
-    "that ask a model within a budget": Beat(
+    "without a model call": Beat("", "runner: {kind: command, argv: [x]}", "", QUIET),
+    "with a model call within a budget": Beat(
         ", budget: {usd_per_day: 1000000}",
         "runner: {kind: anthropic}, model: small",
         ", budget: {usd_per_day: 5}",
@@ -106,7 +106,7 @@ def ours(folder: Path, agents: int, beat: Beat) -> float:
 
 def bare(folder: Path, agents: int) -> float:
     """Seconds for the same rows by the barest statements: insert, update, move the entry on; in batches, as durable."""
-    it = engine(folder, agents, BEATS["that ask nobody"])
+    it = engine(folder, agents, BEATS["without a model call"])
     db = it.store.connection
     begun = time.perf_counter()
     for first in range(1, agents + 1, BATCH):
@@ -142,7 +142,7 @@ def main(agents: int) -> None:
     for words, beat in BEATS.items():
         with tempfile.TemporaryDirectory() as folder:
             mine = ours(Path(folder), agents, beat)
-        print(f"beats {words}: {agents / mine:,.0f}/s, {plain / mine:.2f} of that")
+        print(f"runs {words}: {agents / mine:,.0f}/s, {plain / mine:.2f} of that")
 
 
 if __name__ == "__main__":

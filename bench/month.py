@@ -19,7 +19,7 @@ def main() -> None:
         month.play()
         took = time.perf_counter() - begun
         told = sum(len(month.told_at(number)) == 1 for number in range(EVENTS))
-        print(f"{told} of {EVENTS} events told once; {month.share:.2%} of the beats asked the agent; played in {took:.1f} s")
+        print(f"{told} of {EVENTS} events reported once; {month.share:.2%} of the runs called the agent; played in {took:.1f} s")
         month.world.store.close()
 
 

@@ -1,4 +1,4 @@
-"""Calendars: the days on which an entry does not run, or the only days on which it runs."""
+"""Decides by calendars on which days an entry runs."""
 
 from __future__ import annotations
 

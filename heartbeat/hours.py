@@ -1,4 +1,4 @@
-"""Active hours: the times of each local day at which an agent may run."""
+"""Decides by active hours at which times of a local day an agent may run."""
 
 from __future__ import annotations
 

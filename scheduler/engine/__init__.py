@@ -1,1 +1,1 @@
-"""The engine: what becomes of everything that is due, in one transaction at a time."""
+"""Decides what happens to everything that is due: claims runs, records results, applies requests, one transaction at a time."""
