@@ -52,8 +52,8 @@ def plan(
 ) -> None:
     """List the runs that are scheduled for the next hours or days.
 
-    With NAME, each run of that agent or job is on a line of its own. Intervals continue from the last run in the database. If
-    there is no database, they start now. Days and local times are in the time zone of each agent or job.
+    With NAME, each run of that agent or job is on a line of its own. For intervals, the schedule stored in the database is used.
+    If there is no database, a first start now is assumed. Days and local times are in the time zone of each agent or job.
     """
     if not timedelta() < span <= forecast.MAX_SPAN:
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")

@@ -464,7 +464,9 @@ class Limits(ConfigPart):
     )
     wake_flood: Annotated[tuple[int, timedelta], text_type(value_parsers.parse_rate, "rate", pattern=r"^\d+ per \S+$")] = (
         optional_key(
-            (5, timedelta(minutes=10)), "How many runs of an agent programs may start with wakes.", written_default="5 per 10m"
+            (5, timedelta(minutes=10)),
+            "The maximum rate of runs of one agent that programs start with wakes.",
+            written_default="5 per 10m",
         )
     )
     wake_keep: PositiveDuration = optional_key(
@@ -475,7 +477,7 @@ class Limits(ConfigPart):
     )
     budget: Annotated[DayBudget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=None,
-        description="Limits of what all runs that call an agent may use together, in a day of the top-level zone.",
+        description="Daily limits for all runs that call an agent, taken together. A day is in the top-level time zone.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
 
