@@ -1,6 +1,6 @@
 """Applies a remedy of a diagnostic to the text of a config, so that tests can check the suggestion.
 
-Syntax is mended in the text, at the line and column of the complaint. All else is changed in the data, where the complaint
+Syntax errors are fixed in the text, at the line and column of the error. All others are fixed in the data, where the error
 points, and written again, one key a line.
 """
 
@@ -24,7 +24,7 @@ TOKEN = re.compile(r"(?:\$\{[^}]*\}|[^,{}\[\]#\n]|(?<=\S)#)+")
 
 
 def refused(folder: Path, text: str, environ: dict[str, str]) -> tuple[Diagnostic, ...]:
-    """The complaints of the loader about a config; none where it is taken."""
+    """The errors of a config. Empty if it is accepted."""
     try:
         load_config(write(folder, text), environ)
     except ConfigError as error:
@@ -43,7 +43,7 @@ def is_yaml(text: str) -> bool:
 
 
 def untrue(folder: Path, text: str, environ: dict[str, str]) -> Iterator[str]:
-    """Follows every suggestion in the complaints about a config, each by itself, and says which of them was not right.
+    """Apply each remedy of each error of a config separately, and return the remedies that were wrong.
 
     A suggestion is right if the complaint is gone and no other has come for the same value; and, where there is only one thing that
     can be meant, if no other has come at all. Syntax is mended first, then names, then values, as what stands in a map is of no use
@@ -92,7 +92,7 @@ def _untrue_of(
 def _with_its_home(
     folder: Path, text: str, environ: dict[str, str], before: tuple[Diagnostic, ...], complaint: Diagnostic
 ) -> tuple[str, tuple[Diagnostic, ...], Diagnostic]:
-    """The config in which the map that a key belongs in has its own name and place."""
+    """The config in which the map that a key belongs to has its correct name and place."""
     home = complaint.remedies[0].under or ()
     for _ in range(20):
         names = [other for other in before if _is_of_a_name(other) and other.remedies and other.remedies[0].is_certain]
@@ -123,7 +123,7 @@ def _with_right_names(folder: Path, text: str, environ: dict[str, str]) -> str:
 
 
 def follow(text: str, complaint: Diagnostic, remedy: Remedy) -> str:
-    """The config after one remedy of a complaint. LookupError where the complaint does not point at what the remedy changes."""
+    """The config after one remedy of an error. Raises LookupError if the error does not point at what the remedy changes."""
     if remedy.quote:
         return _quoted(text, complaint)
     root = marked_yaml.parse_yaml(text, Diagnostics(""))
@@ -144,7 +144,7 @@ def _quoted(text: str, complaint: Diagnostic) -> str:
 
 
 def _found(root: Any, complaint: Diagnostic) -> tuple[Any, str | int]:
-    """What holds the value that a complaint is of, and under which key or number."""
+    """The container of the value with the error, and its key or index."""
     node, marks = root, []
     steps = [int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", complaint.path)]
     for index, step in enumerate(steps):

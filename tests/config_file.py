@@ -40,7 +40,7 @@ SMALL = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interv
 
 
 def write(folder: Path, text: str | bytes) -> Path:
-    """A `config.yaml` with this text, which nobody else may write."""
+    """Write a `config.yaml` with this text that only its owner can write."""
     file = folder / "config.yaml"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     file.chmod(0o644)
@@ -48,12 +48,12 @@ def write(folder: Path, text: str | bytes) -> Path:
 
 
 def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> LoadedConfig:
-    """What the loader makes of a file with this text, read as `config.yaml` from its own folder."""
+    """Load a file with this text as `config.yaml` from its own folder."""
     return load_config(write(folder, text), environ)
 
 
 def complaints(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> list[str]:
-    """The lines in which the loader refuses such a file, without the folder; none when it takes it."""
+    """The error lines of a file with this text, without the folder. Empty if it is accepted."""
     try:
         read(folder, text, environ)
     except ConfigError as error:

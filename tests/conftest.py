@@ -14,17 +14,17 @@ import required_programs
 from hypothesis import settings
 from world import MakeWorld, World
 
-settings.register_profile("steady", deadline=None)  # how long an example takes says how busy the machine is
+settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
 settings.load_profile("steady")
 
-# A shell starts `make test &` with SIGINT ignored, and so would every daemon be started that a test interrupts.
+# A shell starts `make test &` with SIGINT ignored. Daemons that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def no_open_files() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """`with no_open_files():` no more files can be opened in this process."""
+    """`with no_open_files():` prevents this process from opening more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     @contextmanager
@@ -54,7 +54,7 @@ def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the reporter's own, so that it comes last
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Say what was not tested for want of a program, and where to get it."""
+    """Print which tests were skipped because a program is missing, and where to get it."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter and not required_programs.is_worker():

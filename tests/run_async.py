@@ -33,7 +33,7 @@ def run_synchronously(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, 
 
 
 def new_http_client(network: Network = DIRECT, **more: Any) -> HttpClient:
-    """An HTTP client with `network` as its settings; `resolve` replaces the system's resolver."""
+    """An HTTP client with these network settings. `resolve` replaces the system's resolver."""
     return HttpClient(lambda: network, **more)
 
 
@@ -70,7 +70,7 @@ def send_message(
     resolve: ResolveName | None = None,
     network: Network = DIRECT,
 ) -> DeliveryResult:
-    """What a channel's `send` makes of a message to this URL."""
+    """Send a message to this URL through a channel and return the result."""
     channel = Channel("test", "", Secret(url), allow_private, None, base_url=Secret(base) if base else None)
     given = {} if resolve is None else {"resolve": resolve}
     start = Children("test").start

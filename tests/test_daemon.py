@@ -452,7 +452,7 @@ def test_a_cancelled_model_call_ends_at_once_and_releases_its_lane(daemon: Begin
 
 
 def test_a_job_can_deliver_the_report(daemon: Begin) -> None:
-    """As docs/operations.md shows it; only the program's name and where its code lies are this test's."""
+    """The example of docs/operations.md with another program name and code path."""
     root = Path(__file__).parents[1]
     report = f"{shlex.quote(sys.executable)} -m scheduler report --for 7d"
     job = f'cron:\n  weekly: {{schedule: "0 8 * * 1", command: "{report}", deliver: log, env: {{PYTHONPATH: "{root}"}}}}\n'

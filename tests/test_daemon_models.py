@@ -23,7 +23,7 @@ LISTENS = "127.0.0.1:0"
 FIRST = ("# providers: {anthropic:", "providers: {anthropic:")
 SECOND = ("enabled: false", "enabled: true")
 
-# Python calls this before anything else: whom the daemon reaches for is written down, whichever library does it.
+# Python imports this first. It records every address the daemon connects to, whichever library does it.
 LISTENER = """\
 import os, sys
 

@@ -197,5 +197,5 @@ def _received(connection: socket.socket) -> bytes:
 def _into(future: Future[Any], job: Callable[[], Any]) -> None:
     try:
         future.set_result(job())
-    except BaseException as error:  # noqa: BLE001 (whatever it is belongs to whoever asked)
+    except BaseException as error:  # noqa: BLE001 (every error belongs to the caller)
         future.set_exception(error)
