@@ -479,7 +479,7 @@ def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> N
     later = world.records()[1]
     assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.records()[0]["slot"], "alert")
     assert [said for _, _, said in world.delivered] == ["ALERT: found it"]
-    with pytest.raises(Refused, match="its result already"):
+    with pytest.raises(Refused, match="already has its result"):
         world.request(ReportResult(run_id, "again", None))
 
 
