@@ -33,7 +33,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_requested_without_tools_and_with_a_token_limit",)),
         Row("agent function in the same process"),
         Row("status and manual trigger", ("test_status_data.py::test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
-        Row("one lock for output, so that heartbeat runs do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
+        Row("one lock for output, so that heartbeat runs do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_parts_and_in_order",)),
     ),
     "GoClaw": (
         Row("the keys of a heartbeat: interval, prompt, provider, model, session, context, retries, hours, channel, ack_max_chars"),
@@ -45,7 +45,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("HEARTBEAT_OK anywhere suppresses the answer"),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
         Row("light context: checklist only"),
-        Row("delivery targets; suggested from session history", ("test_channels.py::test_a_url_of_every_kind_is_declared_in_a_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
+        Row("delivery targets; suggested from session history", ("test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
         Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may", "test_checklist_file.py::test_who_may_read_or_operate_may_not_edit"), "mcp"),
         Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
         Row("card, config dialog, log table", waits="status page"),
@@ -60,7 +60,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("the same tools as in chat"),
         Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_async_result_is_classified_and_sent_once",)),
         Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
-        Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
+        Row("heartbeat.log, and tool calls in the log", ("test_log.py::test_an_event_is_one_line_with_its_fields_in_order", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_waits_for_runs_in_progress_and_exits_cleanly",)),
     ),
     "MisterMorph": (

@@ -1,4 +1,4 @@
-"""Apprise: a yes, a no, or no answer in time; and nothing of a URL in errors and logs."""
+"""Tests the Apprise channel: success, failure and timeout, without any part of the URL in errors and logs."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def test_an_alert_arrives_once_as_plain_text() -> None:
         (reply(b"", 302, Location="http://127.0.0.1:1/"), "retry"),
     ],
 )
-def test_it_only_says_yes_or_no(act: Act, state: DeliveryOutcome) -> None:
+def test_every_failure_is_retried_without_a_reason(act: Act, state: DeliveryOutcome) -> None:
     error = "" if state == "delivered" else "JSON did not accept the message"
     assert answered(act) == DeliveryResult(state, error)
 
 
-def test_what_does_not_end_in_time_is_uncertain() -> None:
+def test_a_message_that_is_not_sent_in_time_is_uncertain() -> None:
     assert answered(silence(), total=0.3) == DeliveryResult("uncertain", "JSON did not answer in time")
 
 
-def test_too_many_that_hang_are_not_joined_by_more() -> None:
+def test_no_further_message_is_sent_while_16_hang() -> None:
     async def crowd(there: str) -> tuple[list[DeliveryResult], DeliveryResult, DeliveryResult]:
         channel = Channel("test", "apprise", Secret(there), allow_private=False, uncertain=None)
         http, start = new_http_client(), Children("test").start
@@ -83,7 +83,7 @@ def test_too_many_that_hang_are_not_joined_by_more() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["carrier://canary", "slack://canary", "json://", "", "canary", "mailto://canary", "://"])
-def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_url_that_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         sent = send(wrong)
         with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
@@ -93,11 +93,11 @@ def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: py
 
 
 @pytest.mark.parametrize("act", [reply(), reply(b"canary", 400), hang_up(), silence()])
-def test_no_part_of_the_url_is_in_an_error_or_a_log(act: Act, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_and_no_log_line_contains_a_part_of_the_url(act: Act, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         sent = answered(act, total=0.3)
     assert "canary" not in f"{sent} {caplog.text}"
 
 
-def test_each_service_has_its_limit() -> None:
+def test_each_service_has_its_own_maximum_length() -> None:
     assert (apprise.KIND.check_url("ntfy://topic"), apprise.KIND.check_url("json://host")) == (7800, 32768)

@@ -1,4 +1,4 @@
-"""Channels in a story: long texts in parts and in order, doubts by policy, `ping`, and secrets that show nowhere."""
+"""Tests channels in simulated runs: parts, retries, uncertain deliveries, `ping`, and secrets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_alert_arrives_once(make_world: MakeWorld, phone: Telegram) -> None:
     assert world.records()[0]["delivery"]["state"] == "delivered"
 
 
-def test_a_long_text_arrives_in_pieces_and_in_order(make_world: MakeWorld, phone: Telegram) -> None:
+def test_a_long_text_arrives_in_parts_and_in_order(make_world: MakeWorld, phone: Telegram) -> None:
     world = begin(make_world, config(phone))
     world.run(minutes=1)
     assert [len(text) <= 4096 for text in phone.texts] == [True, True]
@@ -76,14 +76,14 @@ def test_a_long_text_arrives_in_pieces_and_in_order(make_world: MakeWorld, phone
     assert outbox(world) == [(1, 2, "delivered"), (2, 2, "delivered")]
 
 
-def test_discord_gets_shorter_pieces(make_world: MakeWorld) -> None:
+def test_discord_gets_shorter_parts(make_world: MakeWorld) -> None:
     with Discord() as server:
         begin(make_world, config(server, kind="DC")).run(minutes=1)
     assert [len(text) <= 2000 for text in server.texts] == [True, True, True]
     assert "\n".join(server.texts) == LONG
 
 
-def test_a_text_as_long_as_an_answer_may_be_arrives_whole_over_a_channel_that_fails_in_its_middle(
+def test_the_longest_possible_answer_arrives_whole_although_the_channel_fails_in_between(
     make_world: MakeWorld, phone: Telegram
 ) -> None:
     text = "\n".join(f"{number:05} {'x' * 43}" for number in range(1300))
@@ -96,7 +96,7 @@ def test_a_text_as_long_as_an_answer_may_be_arrives_whole_over_a_channel_that_fa
     assert ({len(text) <= 4096 for text in phone.texts}, len(phone.texts), len(world.calls)) == ({True}, 17, 1)
 
 
-def test_signs_beyond_the_basic_plane_count_twice(make_world: MakeWorld, phone: Telegram) -> None:
+def test_characters_beyond_the_basic_plane_count_twice(make_world: MakeWorld, phone: Telegram) -> None:
     begin(make_world, config(phone), "🔥" * 4500).run(minutes=1)
     assert [len(text) for text in phone.texts] == [2048, 2048, 404]
 
@@ -127,7 +127,7 @@ def test_two_messages_do_not_wait_for_each_other(make_world: MakeWorld, phone: T
     assert sorted(outbox(world)) == [(1, 1, "delivered"), (1, 2, "pending"), (2, 2, "pending")]
 
 
-def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(make_world: MakeWorld, phone: Telegram) -> None:
+def test_each_part_has_its_own_key_which_a_crash_does_not_change(make_world: MakeWorld, phone: Telegram) -> None:
     deliveries: list[Delivery] = []
 
     def send(delivery: Delivery) -> DeliveryResult:
@@ -146,7 +146,9 @@ def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(make_world:
     assert keys[-1][0] == 2
 
 
-def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(make_world: MakeWorld, phone: Telegram) -> None:
+def test_a_message_that_telegram_rejects_is_dead_and_the_same_text_may_be_sent_later(
+    make_world: MakeWorld, phone: Telegram
+) -> None:
     phone.script = [refusal(403, "Forbidden: bot was kicked")]
     world = begin(make_world, config(phone))
     world.run(days=1, minutes=1)
@@ -170,19 +172,19 @@ def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(make_world
         ("apprise", None, "cron", "hold"),
     ],
 )
-def test_what_may_have_arrived_is_sent_again_or_held(kind: Any, declared: Any, of: str, policy: str) -> None:
+def test_an_uncertain_message_is_sent_again_or_held(kind: Any, declared: Any, of: str, policy: str) -> None:
     channel = Channel("c", kind, Secret("x"), allow_private=False, uncertain=declared)
     assert action_if_uncertain(channel, of) == policy
 
 
-def test_an_alert_that_may_have_arrived_is_sent_once_more_and_then_held(make_world: MakeWorld, phone: Telegram) -> None:
+def test_an_uncertain_alert_is_sent_once_more_and_then_held(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [hang_up(), page(502), hang_up()]
     world = begin(make_world, config(phone), "The disk is full.")
     world.run(hours=20)
     assert (len(phone.requests), outbox(world)) == (3, [(1, 1, "held")])
 
 
-def test_an_alert_in_doubt_arrives_by_the_second_sending(make_world: MakeWorld, phone: Telegram) -> None:
+def test_an_uncertain_alert_arrives_by_the_second_attempt(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [hang_up()]
     world = begin(make_world, config(phone), "The disk is full.")
     world.run(minutes=2)
@@ -190,7 +192,7 @@ def test_an_alert_in_doubt_arrives_by_the_second_sending(make_world: MakeWorld, 
 
 
 @pytest.mark.parametrize(("more", "requests", "state"), [("", 1, "held"), (", uncertain: resend", 2, "delivered")])
-def test_output_of_a_job_in_doubt_is_held_unless_the_config_says_otherwise(
+def test_uncertain_output_of_a_job_is_held_unless_the_config_says_otherwise(
     make_world: MakeWorld, phone: Telegram, more: str, requests: int, state: str
 ) -> None:
     phone.script = [hang_up()]
@@ -199,7 +201,7 @@ def test_output_of_a_job_in_doubt_is_held_unless_the_config_says_otherwise(
     assert (len(phone.requests), outbox(world)) == (requests, [(1, 1, state)])
 
 
-def test_a_channel_whose_secret_is_gone_keeps_its_messages(make_world: MakeWorld, phone: Telegram) -> None:
+def test_a_channel_without_its_secret_keeps_its_messages(make_world: MakeWorld, phone: Telegram) -> None:
     phone.script = [page(502)]
     world = begin(make_world, config(phone), "The disk is full.")
     world.run(seconds=5)
@@ -237,7 +239,7 @@ def ping(tmp_path: Path, phone: Telegram, monkeypatch: pytest.MonkeyPatch, capsy
     logging.getLogger().handlers = handlers
 
 
-def test_ping_tries_every_channel_and_says_how_it_went(ping: Any, phone: Telegram) -> None:
+def test_ping_tests_every_channel_and_reports_the_results(ping: Any, phone: Telegram) -> None:
     code, out, _ = ping()
     assert (code, out.splitlines()) == (
         1,
@@ -250,14 +252,14 @@ def test_ping_tries_every_channel_and_says_how_it_went(ping: Any, phone: Telegra
     assert len(phone.texts) == 1
 
 
-def test_ping_tries_the_one_that_is_named(ping: Any, phone: Telegram) -> None:
+def test_ping_tests_the_channel_that_is_named(ping: Any, phone: Telegram) -> None:
     assert ping("phone") == (0, "phone: delivered\n", "")
     code, out, log = ping("log")
     assert (code, out) == (0, "log: delivered\n")
     assert "said kind=ping" in log
 
 
-def test_ping_wants_somebody_where_the_url_leaves_it_open(ping: Any, phone: Telegram, tmp_path: Path) -> None:
+def test_ping_needs_a_target_if_the_url_has_a_placeholder(ping: Any, phone: Telegram, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     more = f'  chat: {{url: "{telegram.URL.rpartition("/")[0]}/{{target}}", base_url: "{phone.url}", allow_private: true}}\n'
     file.write_text(file.read_text().replace("agents:", more + "agents:", 1))
@@ -268,14 +270,14 @@ def test_ping_wants_somebody_where_the_url_leaves_it_open(ping: Any, phone: Tele
     assert ping("chat:a@b")[2].startswith("heartbeatd: target: Telegram knows a chat by its number")
 
 
-def test_ping_knows_no_other_names(ping: Any) -> None:
+def test_ping_rejects_unknown_names(ping: Any) -> None:
     code, out, error = ping("phne")
     assert (code, out) == (2, "")
     assert error.endswith("config.yaml; did you mean phone?\n")
     assert ping("tgram://canary")[2] == "heartbeatd: this is a URL; add it under `channels:` and use its name here\n"
 
 
-def test_a_url_of_every_kind_is_declared_in_a_line(tmp_path: Path) -> None:
+def test_a_channel_of_every_kind_is_declared_in_one_line(tmp_path: Path) -> None:
     text = """\
 channels:
   phone: "tgram://${TOKEN}/${CHAT}"
@@ -298,7 +300,7 @@ agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, 
     assert [channel.kind for channel in sealed.values()] == ["log", "telegram", "discord", "discord", "apprise", "webhook"]
 
 
-def test_an_editor_takes_a_channel_for_a_text_or_a_map() -> None:
+def test_the_schema_accepts_a_channel_as_text_or_map() -> None:
     one = config_schema()["properties"]["channels"]["additionalProperties"]
     assert one == {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Channel"}]}
     assert config_schema()["$defs"]["Channel"].get("required", []) == []
@@ -323,7 +325,7 @@ def test_an_editor_takes_a_channel_for_a_text_or_a_map() -> None:
     ],
 )
 @pytest.mark.parametrize("by", ["written", "environment"])
-def test_no_fault_of_a_channel_shows_its_url(tmp_path: Path, wrong: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_about_a_channel_shows_its_url(tmp_path: Path, wrong: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         text = wrong.replace("%s", "canary" if by == "written" else "'${C}'" if wrong[0] == "[" else "${C}")
         agents = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: hook}}}\n"
@@ -332,7 +334,9 @@ def test_no_fault_of_a_channel_shows_its_url(tmp_path: Path, wrong: str, by: str
     assert "canary" not in f"{lines} {caplog.text}"
 
 
-def test_no_token_shows_in_settings_effective_values_or_the_state(make_world: MakeWorld, phone: Telegram, tmp_path: Path) -> None:
+def test_no_token_is_in_the_settings_the_effective_values_or_the_database(
+    make_world: MakeWorld, phone: Telegram, tmp_path: Path
+) -> None:
     phone.script = [refusal(400, f"bad {telegram.TOKEN}")]
     world = begin(make_world, config(phone))
     world.run(hours=1)

@@ -1,4 +1,4 @@
-"""A program as a channel: the text on its standard input, its exit code for an answer, and nothing of ours beside it."""
+"""Tests the command channel: the text on standard input, and the exit code as the result."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ def send(folder: Path, script: str, text: str = TEXT, *arguments: str, seconds: 
     return send_to(("sh", "-c", script, *arguments), folder, text, seconds)
 
 
-def test_the_text_comes_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
+def test_the_text_is_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
     assert send(tmp_path, "cat > got; echo $# > count") == DeliveryResult("delivered")
     assert (tmp_path / "got").read_text("utf-8") == TEXT
     assert (tmp_path / "count").read_text() == "0\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["count", "got"]
 
 
-def test_it_sees_three_variables_of_ours_and_whose_message_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_gets_path_home_lang_and_four_variables_of_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("API_KEY", "canary")
     send(tmp_path, "env > got")
     seen = dict(line.split("=", 1) for line in (tmp_path / "got").read_text().splitlines())
@@ -68,21 +70,21 @@ def test_it_sees_three_variables_of_ours_and_whose_message_it_is(tmp_path: Path,
         ("echo '\x1b[31m' >&2; exit 1", "retry", "sh ended with exit code 1: [31m"),
     ],
 )
-def test_its_exit_code_says_what_became_of_the_message(tmp_path: Path, script: str, state: str, error: str) -> None:
+def test_the_exit_code_decides_the_result_of_the_delivery(tmp_path: Path, script: str, state: str, error: str) -> None:
     assert send(tmp_path, script) == DeliveryResult(state, error)  # type: ignore[arg-type]
 
 
-def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
+def test_a_program_that_hangs_is_ended_and_the_delivery_is_uncertain(tmp_path: Path) -> None:
     sent = send(tmp_path, "cat > got; sleep 600", seconds=0.3)
     assert (sent.state, sent.error) == ("uncertain", "sh did not end within 0 s")
 
 
-def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
+def test_a_missing_program_is_retried(tmp_path: Path) -> None:
     sent = send_to(("./tell.sh",), tmp_path)
     assert sent == DeliveryResult("retry", f"no such program: './tell.sh'; looked in {tmp_path}")
 
 
-def test_a_text_of_100_kb_arrives_whole_even_where_nobody_reads_it(tmp_path: Path) -> None:
+def test_a_text_of_100_kb_arrives_whole_or_can_be_left_unread(tmp_path: Path) -> None:
     text = "ä" * 50_000
     assert send(tmp_path, "cat > got", text).state == "delivered"
     assert (tmp_path / "got").read_text("utf-8") == text
@@ -103,7 +105,7 @@ pathlib.Path("told").write_text(sys.stdin.read())
 """
 
 
-def test_a_story_with_a_program_that_takes_a_message_at_the_third_attempt(make_world: MakeWorld, tmp_path: Path) -> None:
+def test_a_program_accepts_a_message_at_the_third_attempt(make_world: MakeWorld, tmp_path: Path) -> None:
     (tmp_path / "tell.py").write_text(TELL)
     world = make_world(CONFIG.format(python=sys.executable), send=send_by_transport)
     world.scripts["ops"] = lambda call: "ALERT: the disk is full"
@@ -115,7 +117,7 @@ def test_a_story_with_a_program_that_takes_a_message_at_the_third_attempt(make_w
     assert (len(world.calls), world.records()[0]["delivery"]["state"]) == (1, "delivered")
 
 
-def test_ping_tries_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ping_tests_a_command_channel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG.format(python="sh, -c, 'cat > told', sh").replace(", tell.py", ""))
     (tmp_path / "config.yaml").chmod(0o644)
     assert main(["-c", str(tmp_path / "config.yaml"), "ping", "tell"]) == 0

@@ -1,4 +1,4 @@
-"""Discord: how a webhook is executed, and what each answer means for the message."""
+"""Tests the Discord channel: how a webhook is executed, and what each answer means."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def answered(*acts: Act, total: float = 30) -> DeliveryResult:
         return send_message(send, URL, MESSAGE, total=total, base=discord.url)
 
 
-def test_an_alert_arrives_once_and_as_it_was_said() -> None:
+def test_an_alert_arrives_once_and_unchanged() -> None:
     with Discord() as discord:
         assert send_message(send, URL, MESSAGE, base=discord.url) == DeliveryResult("delivered")
     assert discord.texts == ["The disk is full."]
 
 
-def test_nobody_is_mentioned_and_nothing_is_previewed() -> None:
+def test_a_message_mentions_nobody_and_previews_nothing() -> None:
     text = "@everyone @here <@1> <@&1> https://example.org"
     with Discord() as discord:
         send_message(send, URL, replace(MESSAGE, text=text), base=discord.url)
@@ -36,7 +36,7 @@ def test_nobody_is_mentioned_and_nothing_is_previewed() -> None:
     assert discord.pinged == []
 
 
-def test_a_mention_would_have_called_everyone() -> None:
+def test_the_local_server_notices_a_mention() -> None:
     """The stand-in can tell: it calls people when it is not forbidden."""
     request = Request("POST", f"/api/v10/webhooks/42/{TOKEN}", {}, b'{"content": "@everyone"}')
     with Discord() as discord:
@@ -53,7 +53,7 @@ def test_a_mention_would_have_called_everyone() -> None:
         ("x" * 1998 + "](", "x" * 1998 + "]\N{FULLWIDTH LEFT PARENTHESIS}"),
     ],
 )
-def test_no_link_hides_behind_words(text: str, shown: str) -> None:
+def test_a_link_cannot_hide_behind_words(text: str, shown: str) -> None:
     with Discord() as discord:
         send_message(send, URL, replace(MESSAGE, text=text), base=discord.url)
     assert discord.texts == [shown]
@@ -68,12 +68,12 @@ def test_no_link_hides_behind_words(text: str, shown: str) -> None:
         ("https://ptb.discord.com/api/v10/webhooks/42/a?thread_id=7", "https://ptb.discord.com", "7"),
     ],
 )
-def test_the_url_is_ours_or_the_one_that_discord_shows(url: str, base: str | None, thread: str | None) -> None:
+def test_both_forms_of_the_url_are_accepted(url: str, base: str | None, thread: str | None) -> None:
     hook = discord_channel.parse_webhook_url(url)
     assert (hook.server, hook.id, hook.thread) == (base, "42", thread)
 
 
-def test_a_thread_is_written_to_where_the_webhook_is() -> None:
+def test_a_message_is_sent_to_its_thread_on_the_server_of_the_webhook() -> None:
     with Discord() as discord:
         sent = send_message(send, f"{discord.url}/api/webhooks/42/{TOKEN}?thread_id=7", MESSAGE)
     assert sent.state == "delivered"
@@ -83,7 +83,7 @@ def test_a_thread_is_written_to_where_the_webhook_is() -> None:
 @pytest.mark.parametrize(
     "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
 )
-def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
+def test_a_url_that_is_not_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
     assert send_message(send, url, MESSAGE) == DeliveryResult("dead", discord_channel.BAD_URL)
 
 
@@ -109,7 +109,7 @@ def test_each_answer_has_its_meaning(act: Act, state: DeliveryOutcome, error: st
     assert answered(act) == DeliveryResult(state, error, None if wait is None else timedelta(seconds=wait))
 
 
-def test_a_server_that_never_answers_leaves_it_uncertain() -> None:
+def test_without_an_answer_the_delivery_is_uncertain() -> None:
     assert answered(silence(), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
 
 
@@ -120,7 +120,7 @@ def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("act", [refusal(401, f"token {TOKEN}"), reply(TOKEN.encode(), 500), hang_up(), silence()])
-def test_the_token_is_in_no_error_and_no_log(act: Act, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_and_no_log_line_contains_the_token(act: Act, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         sent = answered(act, total=0.3)
     assert sent.state != "delivered"

@@ -1,4 +1,4 @@
-"""The local executor: tasks go in, results come out, and one that does not end holds up nobody."""
+"""Tests the local executor: results, cancellation, and tasks that do not end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_result_stays_until_it_is_acknowledged() -> None:
     assert (bench.results(), bench.executor.inflight()) == ([], {})
 
 
-def test_tasks_run_side_by_side() -> None:
+def test_tasks_run_at_the_same_time() -> None:
     bench = Bench("a", "b")
     bench.executor.submit(1, "a")
     bench.executor.submit(2, "b")
@@ -78,7 +78,7 @@ def test_a_task_that_raises_system_exit_fails_and_the_next_one_runs() -> None:
     assert "A" in bench.results()
 
 
-def test_a_late_result_of_a_given_up_attempt_does_not_swallow_that_of_the_next() -> None:
+def test_the_late_result_of_an_attempt_that_was_given_up_does_not_replace_that_of_the_next() -> None:
     bench = Bench("first", "second")
     bench.executor.submit(7, "first")
     assert bench.begun.acquire(timeout=PATIENCE)
@@ -111,7 +111,7 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown", "timeout"])
-def test_a_task_that_was_ended_before_it_began_does_not_begin(why: Why) -> None:
+def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: Why) -> None:
     begun: list[str] = []
     told = threading.Semaphore(0)
 
@@ -129,7 +129,7 @@ def test_a_task_that_was_ended_before_it_began_does_not_begin(why: Why) -> None:
     assert [type(done.surprise) for number, done in executor.results() if number == 2] == [NeverBegun]
 
 
-def test_ending_a_task_reaches_its_children() -> None:
+def test_cancelling_a_task_ends_its_programs() -> None:
     ended: list[bool] = []
     ready, told = threading.Event(), threading.Event()
 
@@ -147,7 +147,7 @@ def test_ending_a_task_reaches_its_children() -> None:
     assert ended == [True]
 
 
-def test_many_commands_at_once_take_no_thread_each() -> None:
+def test_many_simultaneous_programs_do_not_need_a_thread_each() -> None:
     """Each command writes a byte when it has begun, and ends when the gate is closed."""
     many, told = 60, threading.Semaphore(0)
     (begun, begins), (gate, closes) = os.pipe(), os.pipe()
@@ -190,7 +190,7 @@ def waits_for_ever(told: list[str], begun: threading.Semaphore) -> Callable[[str
     return carry
 
 
-def test_a_call_that_waits_keeps_no_thread_and_ends_when_it_is_told_to() -> None:
+def test_a_waiting_call_needs_no_thread_and_can_be_cancelled() -> None:
     told: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     before = threading.active_count()
@@ -207,7 +207,7 @@ def test_a_call_that_waits_keeps_no_thread_and_ends_when_it_is_told_to() -> None
     assert (len(executor.results()), executor.inflight()) == (100, {})
 
 
-def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
+def test_a_call_ends_by_its_own_timeout() -> None:
     told: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, WorkerLoop("test"))
@@ -222,7 +222,7 @@ def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
     assert ended.acquire(timeout=PATIENCE)
 
 
-def test_a_call_that_is_given_up_lets_go_of_what_it_holds() -> None:
+def test_a_call_that_is_given_up_releases_its_resources() -> None:
     told: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, WorkerLoop("test"))
@@ -234,7 +234,7 @@ def test_a_call_that_is_given_up_lets_go_of_what_it_holds() -> None:
     assert (told, [done.result for _, done in executor.results()]) == (["cut"], ["STUCK"])
 
 
-def test_a_closed_loop_ends_its_tasks_and_then_what_it_is_given() -> None:
+def test_a_closed_loop_cancels_its_tasks_and_then_awaits_the_last_call() -> None:
     order: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     loop = WorkerLoop("test")
@@ -249,7 +249,7 @@ def test_a_closed_loop_ends_its_tasks_and_then_what_it_is_given() -> None:
     assert order == ["cut", "last"]
 
 
-def test_a_machine_without_a_thread_fails_the_task_and_runs_the_next() -> None:
+def test_without_a_free_thread_a_task_fails_and_the_next_one_runs() -> None:
     told = threading.Semaphore(0)
 
     async def carry(task: str, children: Children) -> str:

@@ -1,4 +1,4 @@
-"""The HTTP client: names, connections, certificates, deadlines, proxies, and what every kind of bad answer becomes."""
+"""Tests the HTTP client: names, connections, certificates, timeouts, and the error for every kind of bad answer."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ def trouble(url: str, seconds: float = 5.0, **more: Any) -> CallError:
     return caught.value
 
 
-def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
+def test_an_unknown_name_is_a_dns_failure() -> None:
     answer = trouble("http://nobody.example/", resolve=Resolver([])).answer
     assert (answer.failure, answer.transient, answer.error) == (Failure.DNS, True, "its name cannot be resolved")
     assert answer.not_sent
 
 
 @pytest.mark.parametrize("host", ["nobody\0.example", "no body.example", "nobody\x7f.example"])
-def test_a_host_that_no_head_of_a_request_can_hold_is_asked_of_nobody(host: str) -> None:
+def test_a_host_that_a_request_cannot_contain_is_not_resolved(host: str) -> None:
     resolver = Resolver(["127.0.0.1"])
     answer = trouble(f"http://{host}/", resolve=resolver).answer
     assert (answer.failure, answer.error, resolver.asked) == (Failure.BAD_REQUEST, MALFORMED, 0)
 
 
-def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
+def test_a_name_server_that_never_answers_does_not_block_the_request() -> None:
     gate = threading.Event()
     answer = trouble("http://nobody.example/", 0.2, resolve=Resolver(["127.0.0.1"], gate)).answer
     gate.set()
     assert (answer.failure, answer.error, answer.not_sent) == (Failure.DNS, "its name was not resolved in time", True)
 
 
-def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
+def test_simultaneous_requests_to_a_name_share_one_query() -> None:
     gate = threading.Event()
     resolver = Resolver(["127.0.0.1"], gate)
 
@@ -97,14 +97,14 @@ async def cut_short(url: str, gate: threading.Event | None = None) -> CallError:
     return caught.value
 
 
-def test_a_call_that_is_cancelled_while_its_name_is_resolved_was_not_sent() -> None:
+def test_a_call_cancelled_during_name_resolution_was_not_sent() -> None:
     gate = threading.Event()
     answer = asyncio.run(cut_short("http://nobody.example/", gate)).answer
     gate.set()
     assert (answer.failure, answer.not_sent) == (Failure.EXIT, True)
 
 
-def test_a_call_that_is_cancelled_while_it_waits_closes_its_connection_and_may_have_arrived() -> None:
+def test_a_call_cancelled_while_it_waits_closes_its_connection_and_may_have_arrived() -> None:
     closed = threading.Event()
     with Server([silent_until_closed(closed)]) as server:
         answer = asyncio.run(cut_short(server.url)).answer
@@ -113,7 +113,7 @@ def test_a_call_that_is_cancelled_while_it_waits_closes_its_connection_and_may_h
     assert answer.error == "the call was interrupted"
 
 
-def test_a_connection_that_is_never_made_is_given_up_after_its_time(crowded: str) -> None:
+def test_a_connection_that_is_never_established_times_out(crowded: str) -> None:
     answer = trouble(crowded, 0.5).answer
     assert (answer.failure, answer.error, answer.not_sent) == (Failure.TIMEOUT, "no answer within 0.5 s", True)
 
@@ -129,7 +129,7 @@ def crowded() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
 
-def test_the_next_address_is_tried_when_one_is_dead() -> None:
+def test_the_next_address_is_tried_if_one_does_not_answer() -> None:
     with Server([reply({})]) as server:
         got = post_with_client(f"http://two.example:{server.port}/", {}, b"{}", 5.0, resolve=Resolver(["127.0.0.2", "127.0.0.1"]))
     assert got.status == 200
@@ -141,7 +141,7 @@ def test_a_trusted_certificate_is_accepted() -> None:
     assert got.body == b'{"fine": true}'
 
 
-def test_a_trusted_certificate_of_another_name_is_refused() -> None:
+def test_a_trusted_certificate_for_another_name_is_rejected() -> None:
     with Server([reply({})], tls=True) as server:
         answer = trouble(
             f"https://other.example:{server.port}/",
@@ -152,7 +152,7 @@ def test_a_trusted_certificate_of_another_name_is_refused() -> None:
     assert "certificate is not trusted (Hostname mismatch" in answer.error
 
 
-def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
+def test_a_server_without_tls_and_a_broken_one_give_different_errors() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,)).start()
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
@@ -160,7 +160,7 @@ def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
     assert answer.error.startswith("no TLS connection (")
 
 
-def test_tls_that_is_spoilt_after_the_request_is_no_proof_that_nobody_has_heard_it() -> None:
+def test_after_a_tls_error_behind_the_request_the_request_may_have_arrived() -> None:
     with Server([spoil], tls=True) as server:
         answer = trouble(server.url, network=TRUSTING).answer
     assert (answer.failure, answer.not_sent, len(server.requests)) == (Failure.TLS, False, 1)
@@ -177,20 +177,20 @@ def greet(listener: socket.socket) -> None:
         connection.recv(65536)
 
 
-def test_a_listener_that_never_accepts_tls_is_left_in_time() -> None:
+def test_a_server_that_never_answers_the_tls_handshake_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/", 0.3).answer
     assert (answer.failure, answer.transient, answer.not_sent) == (Failure.TIMEOUT, True, True)
 
 
-def test_who_hangs_up_before_tls_is_spoken_has_heard_nothing() -> None:
+def test_after_a_hang_up_before_the_tls_handshake_the_request_was_not_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=hang_up_on, args=(listener,)).start()
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
     assert (answer.failure, answer.error, answer.not_sent) == (Failure.CONNECT, "it broke the connection", True)
 
 
-def test_who_hangs_up_after_the_request_may_have_heard_it() -> None:
+def test_after_a_hang_up_behind_the_request_the_request_may_have_arrived() -> None:
     with Server([reset()]) as server:
         answer = trouble(server.url).answer
     assert (answer.failure, answer.error, answer.not_sent) == (Failure.CONNECT, "it broke the connection", False)
@@ -210,7 +210,7 @@ def hang_up_on(listener: socket.socket) -> None:
         (reply(b"\x1f\x8b", 500, Content_Encoding="gzip"), 500),
     ],
 )
-def test_a_refusal_is_told_however_its_body_ends(act: Act, status: int) -> None:
+def test_an_error_status_is_reported_however_its_body_ends(act: Act, status: int) -> None:
     with Server([act]) as server:
         got = post_with_client(server.url, {}, b"{}", 5.0)
     assert isinstance(got, HttpReply)
@@ -218,12 +218,12 @@ def test_a_refusal_is_told_however_its_body_ends(act: Act, status: int) -> None:
     assert len(got.body) <= 65536
 
 
-def test_endless_headers_are_cut() -> None:
+def test_endless_headers_are_an_error() -> None:
     with Server([raw(b"HTTP/1.1 200 OK\r\n" + b"X-More: yes\r\n" * 200_000)]) as server:
         assert trouble(server.url).answer.failure is Failure.BAD_ANSWER
 
 
-def test_calls_in_flight_do_not_wait_for_each_other() -> None:
+def test_simultaneous_calls_do_not_wait_for_each_other() -> None:
     async def hundred(url: str) -> set[int]:
         async with new_http_client() as http:
             return {each.status for each in await asyncio.gather(*(http.post(url, {}, b"{}", 10.0) for _ in range(100)))}
@@ -255,12 +255,12 @@ def test_calls_in_flight_do_not_wait_for_each_other() -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20_000 + b"\r\nContent-Length: 2\r\n\r\nok", Failure.BAD_ANSWER),
     ],
 )
-def test_what_is_no_answer_of_http_is_a_failure(said: bytes, failure: Failure) -> None:
+def test_an_answer_that_is_not_http_is_a_failure(said: bytes, failure: Failure) -> None:
     with Server([raw(said)]) as server:
         assert trouble(server.url).answer.failure is failure
 
 
-def test_what_only_informs_of_an_answer_is_passed_over() -> None:
+def test_informational_responses_are_skipped() -> None:
     said = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
     with Server([raw(said)]) as server:
         assert post_with_client(server.url, {}, b"{}", 5.0).body == b"ok"
@@ -271,7 +271,7 @@ def hint_for_ever(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
 
 
-def test_hints_without_an_end_are_left_in_time() -> None:
+def test_endless_informational_responses_time_out() -> None:
     with Server([hint_for_ever]) as server:
         answer = trouble(server.url, 0.5).answer
     assert (answer.failure, answer.error) == (Failure.TIMEOUT, "no answer within 0.5 s")
@@ -312,13 +312,13 @@ def test_a_request_is_repeated_at_most_once() -> None:
     assert (server.connections, caught.value.answer.not_sent) == (2, False)
 
 
-def test_a_request_is_not_repeated_once_a_byte_of_an_answer_has_arrived() -> None:
+def test_a_request_is_not_repeated_after_a_byte_of_an_answer() -> None:
     with Server([kept_then(raw(b"HTTP/1.1 2")), reply({"again": True})]) as server, pytest.raises(CallError) as caught:
         asyncio.run(twice(server.url))
     assert (server.connections, caught.value.answer.not_sent) == (1, False)
 
 
-def test_a_changed_setting_holds_for_the_next_request() -> None:
+def test_a_changed_setting_applies_to_the_next_request() -> None:
     networks = [DIRECT, Network(proxy="none", ca_file=CERTIFICATE)]
 
     async def before_and_after(url: str) -> int:

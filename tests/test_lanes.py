@@ -1,4 +1,4 @@
-"""Lanes as users take them: `heartbeatd busy`, plain `flock`, and a beat with children of its own."""
+"""Tests the lanes: `heartbeatd busy`, plain `flock`, and runs whose programs inherit the lock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path, CONFIG).parent
 
 
-def test_threads_that_each_open_a_lane_do_not_share_it(tmp_path: Path) -> None:
+def test_threads_that_open_the_same_lane_do_not_share_its_lock(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
     with lanes.lock_if_free("ops") as mine, lanes.lock_if_free("ops") as second, lanes.lock_if_free("web") as other:
         assert mine is not None
@@ -54,7 +54,7 @@ def test_threads_that_each_open_a_lane_do_not_share_it(tmp_path: Path) -> None:
     assert is_free(lanes)
 
 
-def test_what_a_child_left_behind_keeps_the_lane(tmp_path: Path) -> None:
+def test_a_program_left_in_the_background_keeps_the_lane_locked(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -68,7 +68,7 @@ def test_what_a_child_left_behind_keeps_the_lane(tmp_path: Path) -> None:
     assert is_free(lanes)
 
 
-def test_a_child_of_another_run_does_not_inherit_the_lane(tmp_path: Path) -> None:
+def test_a_program_of_another_run_does_not_inherit_the_lock(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
     with lanes.lock_if_free("ops") as fd:
         ended = asyncio.run(
@@ -77,7 +77,7 @@ def test_a_child_of_another_run_does_not_inherit_the_lane(tmp_path: Path) -> Non
     assert ended.exit_code == 0
 
 
-def test_a_lane_that_is_a_link_to_elsewhere_is_not_followed(tmp_path: Path) -> None:
+def test_a_lane_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "ops.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic"), Lanes(tmp_path).lock_if_free("ops"):
         pass
@@ -98,17 +98,17 @@ def test_a_lane_that_is_a_link_to_elsewhere_is_not_followed(tmp_path: Path) -> N
         (["/"], 126),
     ],
 )
-def test_busy_ends_as_its_command_does(folder: Path, command: list[str], code: int) -> None:
+def test_busy_ends_with_the_exit_code_of_its_command(folder: Path, command: list[str], code: int) -> None:
     assert busy(folder, "ops", "--", *command).returncode == code
 
 
-def test_busy_holds_the_lane_while_its_command_runs_and_no_longer(folder: Path) -> None:
+def test_busy_locks_the_lane_as_long_as_its_command_runs(folder: Path) -> None:
     lane = folder / "state" / "lanes" / "ops.lock"
     assert busy(folder, "ops", "--", "sh", "-c", f"! flock -n {lane} true").returncode == 0
     assert is_free(lanes_beside(folder / "state" / "h.db"))
 
 
-def test_busy_leaves_signals_as_a_shell_would(folder: Path) -> None:
+def test_busy_handles_signals_like_a_shell(folder: Path) -> None:
     ran = busy(folder, "ops", "--", "sh", "-c", "grep SigIgn /proc/self/status")
     assert int(ran.stdout.split()[1], 16) & (1 << 12) == 0
 
@@ -120,7 +120,7 @@ def test_busy_leaves_signals_as_a_shell_would(folder: Path) -> None:
         (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; jobs have no lane\n"),
     ],
 )
-def test_a_lane_that_does_not_exist_is_not_made(folder: Path, arguments: list[str], said: str) -> None:
+def test_busy_creates_no_lane_for_an_unknown_agent(folder: Path, arguments: list[str], said: str) -> None:
     refused = busy(folder, *arguments)
     assert (refused.returncode, refused.stderr) == (2, said)
     assert not (folder / "state" / "lanes").exists()
@@ -149,7 +149,7 @@ def end(process: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.mark.process
-def test_busy_waits_for_a_beat_in_progress(daemon: Begin, tmp_path: Path) -> None:
+def test_busy_waits_for_a_run_in_progress(daemon: Begin, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     script = "touch ../../begun; read line < ../../gate; echo beat >> ../../order; echo HEARTBEAT_OK"
     it = daemon(BEAT.format(interval="1h", script=script))
@@ -164,7 +164,7 @@ def test_busy_waits_for_a_beat_in_progress(daemon: Begin, tmp_path: Path) -> Non
 
 @pytest.mark.process
 @pytest.mark.parametrize("take", [BUSY, ["flock", "state/lanes/ops.lock"]], ids=["busy", "flock"])
-def test_no_beat_comes_while_a_user_has_the_lane(daemon: Begin, tmp_path: Path, take: list[str]) -> None:
+def test_no_run_starts_while_a_user_has_locked_the_lane(daemon: Begin, tmp_path: Path, take: list[str]) -> None:
     os.mkfifo(tmp_path / "gate")
     it = daemon(BEAT.format(interval="1s", script="echo beat >> ../../order; echo HEARTBEAT_OK"))
     order = tmp_path / "order"
@@ -179,7 +179,7 @@ def test_no_beat_comes_while_a_user_has_the_lane(daemon: Begin, tmp_path: Path, 
 
 
 @pytest.mark.process
-def test_a_beat_is_not_repeated_beside_an_orphan_that_no_mark_betrays(daemon: Begin, tmp_path: Path) -> None:
+def test_a_run_is_not_repeated_while_an_orphan_without_a_mark_holds_the_lane(daemon: Begin, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     orphan = "setsid env -i /bin/sh -c 'read line < ../../gate' &"
     it = daemon(BEAT.format(interval="1h", script=f"{orphan} echo beat >> ../../order; touch ../../begun; sleep 600"))
@@ -195,14 +195,14 @@ def test_a_beat_is_not_repeated_beside_an_orphan_that_no_mark_betrays(daemon: Be
 
 
 @pytest.mark.process
-def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin, tmp_path: Path) -> None:
+def test_a_run_that_calls_busy_for_its_own_lane_does_not_wait_for_itself(daemon: Begin, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     own = shlex.join([sys.executable, "-m", "scheduler", "-c", str(config), "busy", "ops", "--", "echo", "HEARTBEAT_OK"])
     it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {shlex.quote(str(REPOSITORY))}; {own}"))
     assert "outcome=ok" in it.expect("run id=")
 
 
-def test_the_files_of_lanes_are_made_ahead_for_their_owner_alone_and_those_that_are_there_stay(tmp_path: Path) -> None:
+def test_lock_files_are_created_in_advance_for_their_owner_only_and_existing_ones_are_kept(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
     lanes.make_lock_files(["a"])
     before = lanes.lock_file("a").stat().st_ino
@@ -218,7 +218,7 @@ def test_the_files_of_lanes_are_made_ahead_for_their_owner_alone_and_those_that_
     assert lanes.lock_file("a").stat().st_ino == before
 
 
-def test_a_daemon_makes_them_before_the_first_beat(daemon: Begin) -> None:
+def test_a_daemon_creates_the_lock_files_before_the_first_run(daemon: Begin) -> None:
     it = daemon(CONFIG_AHEAD)
     assert it.wait_until(lambda: (it.folder / "state" / "lanes" / "later.lock").exists())
     assert it.runs("later") == []

@@ -1,4 +1,4 @@
-"""Orphans: commands of a daemon that was killed are found by their mark and ended with their groups."""
+"""Tests that programs of a killed daemon are found by their mark and ended with their groups."""
 
 import os
 import secrets
@@ -52,12 +52,12 @@ def instance() -> Iterator[str]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_the_command_of_a_killed_daemon_is_found_by_its_mark(instance: str, tmp_path: Path) -> None:
+def test_the_program_of_a_killed_daemon_is_found_by_its_mark(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
     assert orphans.find_orphans({f"{instance}/12"}) == {f"{instance}/12": killed.pids}
 
 
-def test_children_of_the_command_are_found_too(instance: str, tmp_path: Path) -> None:
+def test_children_of_the_program_are_found_as_well(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
     found = orphans.find_orphans({f"{instance}/12"})
     assert found is not None
@@ -65,24 +65,24 @@ def test_children_of_the_command_are_found_too(instance: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mark", ["{}/1", "{}/123", "{}/", "other/12"])
-def test_of_other_runs_and_other_lives_nothing_is_found(instance: str, tmp_path: Path, mark: str) -> None:
+def test_programs_of_other_runs_and_other_boots_are_not_found(instance: str, tmp_path: Path, mark: str) -> None:
     Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
     assert orphans.find_orphans({mark.format(instance)}) == {}
 
 
-def test_orphans_are_ended(instance: str, tmp_path: Path) -> None:
+def test_orphans_are_ended_with_their_groups(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
     assert orphans.end_orphans(killed.pids) == set()
     assert orphans.find_orphans({f"{instance}/12"}) == {}
 
 
-def test_an_orphan_deaf_to_term_is_killed(instance: str, tmp_path: Path) -> None:
+def test_an_orphan_that_ignores_term_is_killed(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "trap '' TERM; echo $$ >{told}; while :; do sleep 0.1; done", tmp_path / "told")
     assert orphans.end_orphans(killed.pids) == set()
     assert orphans.find_orphans({f"{instance}/12"}) == {}
 
 
-def test_our_own_group_is_never_ended() -> None:
+def test_the_daemons_own_group_is_never_ended() -> None:
     companion = subprocess.Popen(["sleep", "1000"])  # in our group
     try:
         orphans_left = orphans.end_orphans([companion.pid, os.getpid()])
@@ -93,7 +93,7 @@ def test_our_own_group_is_never_ended() -> None:
         companion.wait(20)
 
 
-def test_what_is_long_gone_needs_no_ending() -> None:
+def test_ending_a_process_that_has_ended_does_nothing() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(20)
     assert orphans.end_orphans([gone.pid]) == set()

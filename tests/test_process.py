@@ -1,4 +1,4 @@
-"""Child processes: what they see, what is kept of what they say, and that they end with their whole group."""
+"""Tests how programs are started, what they get, what is kept of their output, and that their whole process group is ended."""
 
 import asyncio
 import os
@@ -98,24 +98,24 @@ def wait_for_end(pid: int) -> None:
         os.close(fd)
 
 
-def test_a_child_answers_on_stdout_and_complains_on_stderr() -> None:
+def test_a_program_has_its_output_and_its_errors_kept_apart() -> None:
     ended = start("sh", "-c", "cat; echo oops >&2; exit 3", stdin=b"hello")
     assert ended == ProcessResult(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None, size=5)
 
 
-def test_a_child_sees_path_home_lang_what_is_given_and_its_mark_only() -> None:
+def test_a_program_gets_only_path_home_lang_its_own_variables_and_its_mark() -> None:
     ended = start(sys.executable, "-I", "-c", "import os; print(sorted(os.environ))", env={"TEAM": "ops"})
     ours = {name for name in ("PATH", "HOME", "LANG") if name in os.environ}
     seen = set(eval(ended.output)) - {"LC_CTYPE"}  # LC_CTYPE: Python's own doing where LANG is C
     assert seen == ours | {"TEAM", "HEARTBEATD_RUN"}
 
 
-def test_a_child_gets_secrets_in_plain_text_and_the_mark_last() -> None:
+def test_a_program_gets_secrets_in_plain_text_and_its_mark_cannot_be_replaced() -> None:
     ended = start("sh", "-c", 'echo "$KEY $HEARTBEATD_RUN"', env={"KEY": Secret("canary"), "HEARTBEATD_RUN": "forged"})
     assert ended.output == b"canary life/1\n"
 
 
-def test_the_given_environment_wins_over_ours() -> None:
+def test_its_own_variables_replace_ours() -> None:
     assert start("/bin/sh", "-c", "echo $HOME", env={"HOME": "/elsewhere"}).output == b"/elsewhere\n"
 
 
@@ -131,35 +131,35 @@ def test_a_relative_program_is_found_in_its_working_folder(tmp_path: Path) -> No
     assert start("./hello.sh", cwd=tmp_path).output.decode().strip() == str(tmp_path.resolve())
 
 
-def test_no_descriptor_of_ours_is_inherited() -> None:
+def test_a_program_inherits_no_descriptor() -> None:
     with Path("/dev/null").open("rb") as ours:
         os.set_inheritable(ours.fileno(), True)
         ended = python(f"import os\ntry: os.fstat({ours.fileno()}); print('open')\nexcept OSError: print('closed')")
     assert ended.output == b"closed\n"
 
 
-def test_a_large_prompt_and_a_large_answer_pass_each_other() -> None:
+def test_a_large_input_and_a_large_output_do_not_block_each_other() -> None:
     ended = start("cat", stdin=b"x" * 3 * MIB, keep=4 * MIB)
     assert (len(ended.output), ended.truncated) == (3 * MIB, False)
 
 
-def test_a_child_that_does_not_listen_is_no_failure() -> None:
+def test_a_program_that_does_not_read_its_input_can_succeed() -> None:
     ended = python("import os; os.close(0); print('fine')", stdin=b"x" * MIB)
     assert (ended.exit_code, ended.output, ended.problem) == (0, b"fine\n", None)
 
 
 @pytest.mark.parametrize(("keep_tail", "kept"), [(False, b"12345"), (True, b"67890")])
-def test_of_a_long_output_the_beginning_or_the_end_is_kept(keep_tail: bool, kept: bytes) -> None:
+def test_the_beginning_or_the_end_of_a_long_output_is_kept(keep_tail: bool, kept: bytes) -> None:
     ended = start("printf", "1234567890", keep=5, keep_tail=keep_tail)
     assert (ended.output, ended.truncated) == (kept, True)
 
 
-def test_an_output_of_exactly_the_bound_is_whole() -> None:
+def test_an_output_of_exactly_the_limit_is_not_truncated() -> None:
     ended = start("printf", "12345", keep=5)
     assert (ended.output, ended.truncated) == (b"12345", False)
 
 
-def test_of_the_errors_the_last_16_kib_are_kept() -> None:
+def test_the_last_16_kib_of_standard_error_are_kept() -> None:
     ended = python("import sys; sys.stderr.write('x' * 50_000 + 'end')")
     assert len(ended.errors) == 16 * 1024
     assert ended.errors.endswith(b"xend")
@@ -169,18 +169,18 @@ def test_binary_output_is_kept_as_it_is() -> None:
     assert start("printf", r"\377\000\001").output == b"\xff\x00\x01"
 
 
-def test_a_flood_below_the_cap_is_read_and_dropped() -> None:
+def test_output_beyond_what_is_kept_is_read_and_dropped() -> None:
     ended = start("head", "-c", str(8 * MIB), "/dev/zero")
     assert (ended.exit_code, len(ended.output), ended.truncated, ended.problem) == (0, 65536, True, None)
 
 
-def test_an_endless_flood_is_ended() -> None:
+def test_a_program_with_endless_output_is_ended() -> None:
     ended = start("yes")
     assert (ended.exit_code, ended.truncated, ended.ended_by) == (-signal.SIGTERM, True, None)
     assert ended.problem == "wrote more than 64 MiB and was ended"
 
 
-def test_a_child_left_in_the_background_lives_on_and_keeps_nobody_waiting(tmp_path: Path, pipe: Pipe) -> None:
+def test_a_program_left_in_the_background_continues_and_is_not_waited_for(tmp_path: Path, pipe: Pipe) -> None:
     ended = start("sh", "-c", "sleep 300 & echo $!")  # it holds both pipes open
     survivor = int(ended.output)
     os.kill(survivor, 0)
@@ -189,7 +189,7 @@ def test_a_child_left_in_the_background_lives_on_and_keeps_nobody_waiting(tmp_pa
 
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled", "shutdown"])
-def test_a_running_child_is_ended_from_another_thread(why: process.Why, pipe: Pipe, running: list[Background]) -> None:
+def test_a_running_program_is_ended_from_another_thread(why: process.Why, pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()
@@ -198,7 +198,7 @@ def test_a_running_child_is_ended_from_another_thread(why: process.Why, pipe: Pi
     assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, why, why == "timeout")
 
 
-def test_what_it_said_before_its_end_is_kept(pipe: Pipe, running: list[Background]) -> None:
+def test_the_output_before_its_end_is_kept(pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "echo half; echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()
@@ -206,7 +206,7 @@ def test_what_it_said_before_its_end_is_kept(pipe: Pipe, running: list[Backgroun
     assert one.result().output == b"half\n"
 
 
-def test_a_child_deaf_to_term_is_killed_with_its_whole_group(pipe: Pipe, running: list[Background]) -> None:
+def test_a_program_that_ignores_term_is_killed_with_its_whole_group(pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "trap '' TERM; sleep 300 & echo $! >told; while :; do wait; done")
     running.append(one)
     grandchild = int(pipe.hear())
@@ -215,7 +215,7 @@ def test_a_child_deaf_to_term_is_killed_with_its_whole_group(pipe: Pipe, running
     wait_for_end(grandchild)
 
 
-def test_a_deaf_grandchild_is_killed_even_if_the_leader_obeys_and_its_pipes_are_closed(
+def test_a_grandchild_that_ignores_term_is_killed_even_if_the_leader_has_ended_and_the_pipes_are_closed(
     pipe: Pipe, running: list[Background]
 ) -> None:
     deaf = "(trap '' TERM; echo ready >told; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
@@ -228,7 +228,7 @@ def test_a_deaf_grandchild_is_killed_even_if_the_leader_obeys_and_its_pipes_are_
     wait_for_end(int(ended.output))
 
 
-def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
+def test_the_rest_of_the_group_gets_its_time_to_end_after_the_leader_has_ended(
     tmp_path: Path, pipe: Pipe, running: list[Background]
 ) -> None:
     tidy = "(trap 'sleep 0.3; touch tidied; exit' TERM; echo ready >told; while :; do sleep 0.01; done) & "
@@ -240,7 +240,7 @@ def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
     assert (tmp_path / "tidied").exists()
 
 
-def test_where_no_more_files_can_be_opened_nothing_is_started_and_later_it_is(
+def test_without_a_free_descriptor_a_start_fails_and_works_again_later(
     no_open_files: Callable[[], AbstractContextManager[None]],
 ) -> None:
     async def scarce_then_not() -> ProcessResult:
@@ -252,14 +252,14 @@ def test_where_no_more_files_can_be_opened_nothing_is_started_and_later_it_is(
     assert asyncio.run(scarce_then_not()).exit_code == 0
 
 
-def test_after_the_end_nothing_is_started_any_more(tmp_path: Path) -> None:
+def test_after_end_all_nothing_is_started(tmp_path: Path) -> None:
     children = Children("life/1")
     children.end_all("shutdown")
     ended = start("touch", str(tmp_path / "started"), children=children)
     assert (ended.exit_code, ended.ended_by, list(tmp_path.iterdir())) == (None, "shutdown", [])
 
 
-def test_the_first_reason_stays() -> None:
+def test_the_first_reason_for_the_end_is_kept() -> None:
     children = Children("life/1")
     children.end_all("timeout")
     children.end_all("shutdown")
@@ -267,14 +267,14 @@ def test_the_first_reason_stays() -> None:
     assert (ended.ended_by, ended.timed_out) == ("timeout", True)
 
 
-def test_ending_twice_and_ending_what_has_ended_does_no_harm() -> None:
+def test_ending_twice_or_after_the_end_does_nothing() -> None:
     children = Children("life/1")
     assert start("true", children=children).exit_code == 0
     children.end_all("shutdown")
     children.end_all("shutdown")
 
 
-def test_what_cannot_be_started_is_a_problem_in_one_line(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_gives_a_problem_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("echo hi\n")
     (tmp_path / "bare").write_text("echo hi\n")
     (tmp_path / "bare").chmod(0o700)
@@ -293,19 +293,19 @@ def test_what_cannot_be_started_is_a_problem_in_one_line(tmp_path: Path) -> None
     }
 
 
-def test_a_missing_working_folder_is_a_problem(tmp_path: Path) -> None:
+def test_a_missing_working_folder_gives_a_problem(tmp_path: Path) -> None:
     ended = start("true", cwd=tmp_path / "gone")
     assert ended.problem == f"cannot enter the working folder '{tmp_path}/gone': No such file or directory"
 
 
-def test_an_argument_that_no_kernel_takes_is_a_problem_that_shows_no_secret() -> None:
+def test_an_argument_that_the_kernel_rejects_gives_a_problem_without_secrets() -> None:
     assert start("echo", "a\0b").problem == "cannot start 'echo': embedded null byte"
     assert start("echo", "x" * 10 * MIB).problem == "cannot start 'echo': Argument list too long"
     problem = start("true", env={"A": Secret("canary\0")}).problem
     assert problem == "cannot start 'true': embedded null byte"
 
 
-def test_many_children_leave_no_descriptor_behind() -> None:
+def test_many_programs_leave_no_open_descriptor() -> None:
     start("true")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
@@ -314,7 +314,7 @@ def test_many_children_leave_no_descriptor_behind() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_the_only_call_of_subprocess_is_here() -> None:
+def test_only_the_process_module_uses_subprocess() -> None:
     root = Path(process.__file__).parents[2]
     users = {
         str(file.relative_to(root))
@@ -325,7 +325,7 @@ def test_the_only_call_of_subprocess_is_here() -> None:
     assert users == {"scheduler/system/process.py"}
 
 
-def test_a_child_with_a_time_of_its_own_is_ended_when_it_is_over_and_the_next_one_starts() -> None:
+def test_a_program_is_ended_after_its_own_timeout_and_the_next_one_starts() -> None:
     children = Children("life/1")
     ended = start("sleep", "60", children=children, timeout=timedelta(milliseconds=200))
     assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, "timeout", True)

@@ -1,4 +1,4 @@
-"""Proxies and private authorities: each kind of request goes through HTTPS_PROXY, past it where that is said, and says what is wrong."""
+"""Tests proxies and private certificate authorities, for each kind of request."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ WAYS: dict[str, tuple[Ask, Act, str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_goes_through_the_proxy_of_the_environment(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_uses_the_proxy_of_the_environment(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, act, expected = WAYS[way]
     with Proxy() as proxy, Server([act], tls=True) as server:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
@@ -78,7 +78,7 @@ def test_a_request_goes_through_the_proxy_of_the_environment(way: str, monkeypat
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("past", ["no_proxy", "none"])
-def test_a_request_goes_past_the_proxy_where_that_is_said(way: str, past: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_bypasses_the_proxy_if_the_settings_say_so(way: str, past: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, act, expected = WAYS[way]
     with Proxy() as proxy, Server([act], tls=True) as server:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
@@ -89,7 +89,7 @@ def test_a_request_goes_past_the_proxy_where_that_is_said(way: str, past: str, m
     assert proxy.request_lines == []
 
 
-def test_a_proxy_in_the_config_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_in_the_config_replaces_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with Proxy("ada:canary") as proxy, Server([reply({})], tls=True) as server:
         network = Network(proxy=Secret(proxy.url), ca_file=CERTIFICATE)
@@ -97,7 +97,7 @@ def test_a_proxy_in_the_config_wins_over_the_environment(monkeypatch: pytest.Mon
     assert len(proxy.request_lines) == 1
 
 
-def test_a_plain_http_request_is_handed_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_http_request_is_sent_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy() as proxy, Server([reply({})]) as server:
         monkeypatch.setenv("http_proxy", proxy.url)
         assert post_with_client(f"{server.url}/x", {}, b"{}", 20.0, network=Network()).status == 200
@@ -110,7 +110,7 @@ def refused(network: Network, url: str = "https://localhost:9/") -> CallError:
     return caught.value
 
 
-def test_a_proxy_that_is_down_is_no_connection_and_costs_nothing() -> None:
+def test_with_a_proxy_that_is_down_the_request_was_not_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     answer = refused(Network(proxy=Secret(f"http://ada:canary@127.0.0.1:{port}"))).answer
@@ -118,7 +118,7 @@ def test_a_proxy_that_is_down_is_no_connection_and_costs_nothing() -> None:
     assert answer.error == f"no connection to the proxy 127.0.0.1:{port}: Connection refused"
 
 
-def test_a_proxy_that_wants_a_login_says_where_to_write_it() -> None:
+def test_the_error_of_a_proxy_that_requires_a_login_says_where_to_write_it() -> None:
     with Proxy("ada:canary") as proxy:
         answer = refused(Network(proxy=Secret(f"http://ada:wrong@127.0.0.1:{proxy.port}"))).answer
     assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, False, True)
@@ -128,14 +128,14 @@ def test_a_proxy_that_wants_a_login_says_where_to_write_it() -> None:
     )
 
 
-def test_a_proxy_that_answers_502_is_tried_again() -> None:
+def test_after_a_502_of_the_proxy_the_request_is_retried() -> None:
     with Proxy(answers=502) as proxy:
         answer = refused(Network(proxy=Secret(proxy.url))).answer
     assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, True, True)
     assert answer.error == f"the proxy 127.0.0.1:{proxy.port} answered 502"
 
 
-def test_a_private_authority_is_trusted_by_ca_file_alone() -> None:
+def test_a_private_authority_is_trusted_only_by_ca_file() -> None:
     with Server([reply({})], tls=True) as server:
         assert post_with_client(server.url, {}, b"{}", 20.0, network=Network(proxy="none", ca_file=CERTIFICATE)).status == 200
         answer = refused(Network(proxy="none"), server.url).answer
@@ -143,7 +143,7 @@ def test_a_private_authority_is_trusted_by_ca_file_alone() -> None:
     assert answer.error.endswith("if your own authority signed it, write network: {ca_file: PATH}")
 
 
-def test_a_literal_private_address_is_refused_behind_a_proxy_too() -> None:
+def test_a_literal_private_address_is_refused_behind_a_proxy_as_well() -> None:
     with Proxy() as proxy:
         network = Network(proxy=Secret(proxy.url))
         sent = send_message(webhook.send, "http://10.0.0.1/hook", MESSAGE, network=network, allow_private=False)
@@ -172,7 +172,7 @@ def test_a_literal_private_address_is_refused_behind_a_proxy_too() -> None:
         ),
     ],
 )
-def test_doctor_can_say_which_proxy_is_used(
+def test_the_proxies_are_described_without_their_logins(
     environ: dict[str, str], network: Network, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():

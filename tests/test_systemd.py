@@ -1,4 +1,4 @@
-"""systemd: the unit that is shipped, readiness, and watchdog pings that stop where the engine's thread hangs."""
+"""Tests the shipped systemd unit, readiness, and watchdog pings that stop when the main loop hangs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def watched(manager: Manager, **more: str) -> Iterator[ServiceManager]:
     systemd.close()
 
 
-def test_a_ping_is_sent_when_half_of_the_watchdog_s_time_is_over(manager: Manager) -> None:
+def test_a_ping_is_sent_after_half_of_the_watchdog_interval(manager: Manager) -> None:
     with watched(manager) as systemd:
         assert [systemd.ping_watchdog(steady) for steady in (100.0, 104.0, 110.0, 125.0)] == [10.0, 6.0, 10.0, 10.0]
     assert manager.read_all() == ["WATCHDOG=1"] * 3
@@ -101,7 +101,7 @@ def test_a_ping_is_sent_when_half_of_the_watchdog_s_time_is_over(manager: Manage
         ({"WATCHDOG_USEC": "soon"}, False),
     ],
 )
-def test_pings_go_out_only_where_this_process_is_watched(manager: Manager, environ: dict[str, str], pings: bool) -> None:
+def test_pings_are_sent_only_if_systemd_watches_this_process(manager: Manager, environ: dict[str, str], pings: bool) -> None:
     with watched(manager, **environ) as systemd:
         assert (systemd.ping_watchdog(100.0) is not None) == pings
         systemd.report_ready()
@@ -121,7 +121,7 @@ def test_a_status_is_one_line_and_sent_when_it_changes(manager: Manager) -> None
     assert manager.read_all() == ["STATUS=3 agents and jobs", "STATUS=line 1 READY=1", "STATUS=" + "x" * 1000]
 
 
-def test_a_socket_in_the_abstract_namespace_is_reached() -> None:
+def test_a_socket_in_the_abstract_namespace_works() -> None:
     manager = Manager(f"@heartbeatd-test-{os.getpid()}")
     with watched(manager) as systemd:
         systemd.report_stopping(35.0)
@@ -130,14 +130,14 @@ def test_a_socket_in_the_abstract_namespace_is_reached() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "relative", "vsock:2:1234"])
-def test_without_a_socket_nothing_is_sent_and_nothing_is_wrong(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_socket_nothing_is_sent(address: str, caplog: pytest.LogCaptureFixture) -> None:
     systemd = ServiceManager({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": str(SECOND)})
     systemd.report_ready()
     assert systemd.ping_watchdog(100.0) is None
     assert not caplog.records
 
 
-def test_a_socket_that_is_gone_is_logged_once(manager: Manager, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_socket_is_logged_once(manager: Manager, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "notify").unlink()
     with caplog.at_level(logging.WARNING), watched(manager) as systemd:
         systemd.report_ready()
@@ -145,7 +145,7 @@ def test_a_socket_that_is_gone_is_logged_once(manager: Manager, tmp_path: Path, 
     assert [record.message for record in caplog.records] == ["systemd_unreachable"]
 
 
-def test_pings_go_on_where_no_more_files_can_be_opened(
+def test_pings_continue_when_no_more_files_can_be_opened(
     manager: Manager, no_open_files: Callable[[], AbstractContextManager[None]]
 ) -> None:
     with watched(manager) as systemd, no_open_files():
@@ -210,7 +210,7 @@ def service(tmp_path: Path, manager: Manager) -> Iterator[Callable[[str], Servic
 
 
 @pytest.mark.process
-def test_a_daemon_reports_its_start_its_turns_a_reload_and_its_stop(service: Callable[[str], Service], manager: Manager) -> None:
+def test_a_daemon_reports_its_start_its_pings_a_reload_and_its_stop(service: Callable[[str], Service], manager: Manager) -> None:
     it = service(config(job="'env > env.txt'").replace("state:", "limits: {shutdown_grace: 3m}\nstate:"))
     assert manager.until("READY=1") == ["READY=1"]
     assert it.answers()
@@ -230,7 +230,7 @@ def test_a_daemon_reports_its_start_its_turns_a_reload_and_its_stop(service: Cal
 
 
 @pytest.mark.process
-def test_the_pings_stop_where_the_engine_hangs_and_what_it_did_is_logged_when_it_is_ended(
+def test_the_pings_stop_when_the_main_loop_hangs_and_its_traceback_is_logged(
     service: Callable[[str], Service], manager: Manager
 ) -> None:
     """Nobody reads the log any more: the engine's thread hangs in writing a line, while the other threads go on."""
@@ -249,12 +249,12 @@ def test_the_pings_stop_where_the_engine_hangs_and_what_it_did_is_logged_when_it
     assert re.search(r"app\.py.* in _run_tick", trace + it.read_log())
 
 
-def test_the_unit_in_the_documentation_is_the_one_that_is_shipped() -> None:
+def test_the_documented_unit_is_the_shipped_unit() -> None:
     (shown,) = re.findall(r"```ini\n(.*?)```", (HOME / "docs/operations.md").read_text("utf-8"), re.DOTALL)
     assert shown == UNIT.read_text("utf-8")
 
 
-def test_the_unit_asks_for_what_the_daemon_does() -> None:
+def test_the_unit_uses_the_protocol_of_the_daemon() -> None:
     lines = set(UNIT.read_text("utf-8").splitlines())
     assert {"Type=notify", "WatchdogSec=2min", "Restart=on-failure", "WantedBy=multi-user.target"} <= lines
     assert "KillMode=mixed" in lines  # else what runs is ended before limits.shutdown_grace is over
@@ -262,7 +262,7 @@ def test_the_unit_asks_for_what_the_daemon_does() -> None:
 
 @pytest.mark.process
 @required_programs.needs("systemd-analyze")
-def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "heartbeatd.service"
     file.write_text(re.sub(r"/opt/heartbeatd/\S+", "/bin/true", UNIT.read_text("utf-8")))
     told = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=30, check=False)

@@ -1,4 +1,4 @@
-"""Telegram: what is asked of the Bot API, and what each of its answers means for the message."""
+"""Tests the Telegram channel: what is sent to the Bot API, and what each answer means."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def answered(*acts: Act, total: float = 30) -> DeliveryResult:
         return send_message(send, URL, MESSAGE, total=total, base=telegram.url)
 
 
-def test_an_alert_arrives_once_and_as_it_was_said() -> None:
+def test_an_alert_arrives_once_and_unchanged() -> None:
     with Telegram() as telegram:
         assert send_message(send, URL, MESSAGE, base=telegram.url) == DeliveryResult("delivered")
     assert telegram.texts == ["The disk is full."]
 
 
-def test_nothing_in_the_text_is_markup_or_a_preview() -> None:
+def test_the_text_is_sent_without_markup_and_without_previews() -> None:
     text = "@everyone [x](tg://user?id=1) <b>bold</b> https://example.org *stars* <@&1>"
     with Telegram() as telegram:
         send_message(send, URL, replace(MESSAGE, text=text), base=telegram.url)
@@ -63,7 +63,7 @@ def test_the_url_names_the_chat_and_its_topic(url: str, chat: str, topic: int | 
     assert (bot.chat, bot.topic) == (chat, topic)
 
 
-def test_a_topic_is_written_to() -> None:
+def test_a_message_is_sent_to_its_topic() -> None:
     with Telegram() as telegram:
         send_message(send, f"{URL}:12", MESSAGE, base=f"{telegram.url}/")
     assert telegram.messages[0]["message_thread_id"] == 12
@@ -73,7 +73,7 @@ def test_a_topic_is_written_to() -> None:
     "url",
     ["tgram://1:a", "tgram://1:a/", "tgram://1:a/1/2", "tgram://1:a/1?x=y", "tgram:///1", "tgram://a b/1", "http://1:a/1", ""],
 )
-def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
+def test_a_url_that_is_not_of_a_chat_is_dead_and_not_shown(url: str) -> None:
     sent = send_message(send, url, MESSAGE)
     assert sent == DeliveryResult("dead", telegram_channel.BAD_URL)
 
@@ -112,11 +112,11 @@ def test_each_answer_has_its_meaning(act: Act, state: DeliveryOutcome, error: st
 
 
 @pytest.mark.parametrize("act", [silence(), drip()])
-def test_a_server_that_never_ends_its_answer_leaves_it_uncertain(act: Act) -> None:
+def test_with_an_answer_that_never_ends_the_delivery_is_uncertain(act: Act) -> None:
     assert answered(act, total=0.3).state == "uncertain"
 
 
-def test_where_nobody_listens_it_is_tried_again() -> None:
+def test_without_a_listening_server_it_is_retried() -> None:
     with Telegram() as telegram:
         gone = telegram.url
     sent = send_message(send, URL, MESSAGE, base=gone)
@@ -141,19 +141,19 @@ def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
         silence(),
     ],
 )
-def test_the_token_is_in_no_error_and_no_log(act: Act, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_and_no_log_line_contains_the_token(act: Act, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         sent = answered(act, total=0.3)
     assert sent.state != "delivered"
     assert "canary" not in f"{sent} {caplog.text}"
 
 
-def test_what_telegram_says_is_kept_short_and_on_one_line() -> None:
+def test_the_reason_that_telegram_gives_is_shortened_to_one_line() -> None:
     error = answered(refusal(400, "a\n\x1b[31mb " + "x" * 5000)).error
     assert error.startswith("127.0.0.1 answered 400 Bad Request: a [31mb xxx")
     assert len(error) < 300
     assert error.isprintable()
 
 
-def test_the_token_shows_in_no_representation() -> None:
+def test_the_token_is_not_in_the_representation() -> None:
     assert "canary" not in repr(telegram_channel.parse_chat_url(URL))

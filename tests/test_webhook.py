@@ -1,4 +1,4 @@
-"""The webhook: what is posted, what each answer means, and which addresses are never connected to."""
+"""Tests the webhook channel: what is posted, what each answer means, and which addresses are refused."""
 
 import socket
 import threading
@@ -99,7 +99,7 @@ def test_a_login_in_the_url_becomes_a_header(start: Start) -> None:
     assert server.requests[0].headers["authorization"] == "Basic bWU6cEBzcw=="
 
 
-def test_a_path_of_other_letters_is_encoded(start: Start) -> None:
+def test_a_path_with_non_ascii_letters_is_encoded(start: Start) -> None:
     server = start(OK)
     post(at(server, "/für alle?q=é%20"))
     assert server.requests[0].path == "/f%C3%BCr%20alle?q=%C3%A9%20"
@@ -162,20 +162,20 @@ DATE = "Fri, 20 Nov 2026 16:30:00 GMT"
         ({"retry-after": "Fri, 20 Nov 2026 16:32:00 GMT", "date": "x"}, None),
     ],
 )
-def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: timedelta | None) -> None:
+def test_retry_after_is_read_and_invalid_values_are_ignored(headers: dict[str, str], wait: timedelta | None) -> None:
     assert parse_retry_after(headers) == wait
 
 
-def test_a_busy_receiver_says_when(start: Start) -> None:
+def test_a_busy_receiver_sets_the_time_of_the_next_attempt(start: Start) -> None:
     server = start(b"HTTP/1.1 429 Slow down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
     assert post(at(server)).retry_after == timedelta(seconds=7)
 
 
-def test_a_receiver_that_never_answers_leaves_it_uncertain(start: Start) -> None:
+def test_without_an_answer_the_delivery_is_uncertain(start: Start) -> None:
     assert post(at(start(silence()), "/canary"), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
 
 
-def test_a_receiver_that_drips_its_answer_is_given_no_more_than_the_total(start: Start) -> None:
+def test_a_slow_answer_does_not_extend_the_time_limit(start: Start) -> None:
     def drip(connection: socket.socket, over: threading.Event) -> None:
         for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 200:
             if over.wait(0.02):
@@ -185,23 +185,23 @@ def test_a_receiver_that_drips_its_answer_is_given_no_more_than_the_total(start:
     assert post(at(start(drip)), total=0.4) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.4 s")
 
 
-def test_a_receiver_that_hangs_up_leaves_it_uncertain(start: Start) -> None:
+def test_after_a_hang_up_the_delivery_is_uncertain(start: Start) -> None:
     server = start(hang_up())
     assert post(at(server, "/canary")) == DeliveryResult(
         "uncertain", "127.0.0.1: it closed the connection before its answer was complete"
     )
 
 
-def test_a_receiver_that_breaks_the_connection_leaves_it_uncertain(start: Start) -> None:
+def test_after_a_broken_connection_the_delivery_is_uncertain(start: Start) -> None:
     assert post(at(start(reset()))) == DeliveryResult("uncertain", "127.0.0.1: it broke the connection")
 
 
-def test_an_answer_that_is_not_http_is_uncertain_and_not_repeated_to_us(start: Start) -> None:
+def test_after_an_answer_that_is_not_http_the_delivery_is_uncertain_and_the_answer_is_not_shown(start: Start) -> None:
     server = start(b"SSH-2.0-canary\r\n\r\n")
     assert post(at(server)) == DeliveryResult("uncertain", "127.0.0.1: its answer was not valid HTTP")
 
 
-def test_of_an_endless_body_only_64_kib_are_read(start: Start) -> None:
+def test_only_64_kib_of_an_endless_body_are_read(start: Start) -> None:
     written: list[int] = []
 
     def flood(connection: socket.socket, over: threading.Event) -> None:
@@ -214,7 +214,7 @@ def test_of_an_endless_body_only_64_kib_are_read(start: Start) -> None:
     assert sum(written) < 100 * 1024 * 1024
 
 
-def test_a_body_that_never_ends_does_not_undo_the_status(start: Start) -> None:
+def test_a_body_that_never_ends_does_not_change_the_result(start: Start) -> None:
     def hang(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         over.wait(10)
@@ -222,7 +222,7 @@ def test_a_body_that_never_ends_does_not_undo_the_status(start: Start) -> None:
     assert post(at(start(hang)), total=0.3).state == "delivered"
 
 
-def test_endless_headers_are_cut(start: Start) -> None:
+def test_endless_headers_are_an_error(start: Start) -> None:
     def flood(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n")
         for number in range(1_000_000):
@@ -231,18 +231,18 @@ def test_endless_headers_are_cut(start: Start) -> None:
     assert post(at(start(flood))).state == "uncertain"
 
 
-def test_where_nobody_listens_it_is_tried_again() -> None:
+def test_without_a_listening_server_it_is_retried() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
     assert post(f"http://127.0.0.1:{port}/canary") == DeliveryResult("retry", "127.0.0.1: no connection: Connection refused")
 
 
-def test_a_name_that_is_not_known_is_tried_again() -> None:
+def test_with_an_unknown_name_it_is_retried() -> None:
     sent = post("http://hook.example/canary", resolve=Resolver([]))
     assert sent == DeliveryResult("retry", "hook.example: its name cannot be resolved")
 
 
-def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
+def test_a_name_server_that_never_answers_does_not_block_the_request() -> None:
     over = threading.Event()
 
     def hang(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
@@ -254,12 +254,12 @@ def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
     assert sent == DeliveryResult("retry", "hook.example: its name was not resolved in time")
 
 
-def test_the_next_address_is_tried_when_one_is_dead(start: Start) -> None:
+def test_the_next_address_is_tried_if_one_does_not_answer(start: Start) -> None:
     server = start(OK)
     assert post(at(server, host="hook.example"), resolve=Resolver(["127.0.0.99", "127.0.0.1"])).state == "delivered"
 
 
-def test_the_checked_address_is_the_one_connected_to(start: Start) -> None:
+def test_the_address_that_was_checked_is_the_address_that_is_used(start: Start) -> None:
     """A name that is public at the first question and private at the second (DNS rebinding) is asked for once."""
     server = start(OK)
     resolver = Resolver(["192.0.2.1"], ["127.0.0.1"])
@@ -304,11 +304,11 @@ def test_no_private_address_is_connected_to(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::"])
-def test_public_addresses_are_told_from_private_ones(address: str) -> None:
+def test_public_and_private_addresses_are_distinguished(address: str) -> None:
     assert is_public(ip_address(address))
 
 
-def test_one_private_address_among_public_ones_is_one_too_many() -> None:
+def test_one_private_address_among_public_ones_is_refused() -> None:
     sent = post("http://hook.example/", resolve=Resolver(["8.8.8.8", "127.0.0.1"]), allow_private=False)
     assert sent.state == "dead"
 
@@ -323,14 +323,14 @@ def test_loopback_is_refused_in_every_spelling(start: Start, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["134744072", "010.8.8.8", "0x08080808", "8.8"])
-def test_a_number_in_disguise_is_refused_even_if_public(host: str) -> None:
+def test_an_unusual_spelling_of_an_address_is_refused_even_if_it_is_public(host: str) -> None:
     sent = post(f"http://{host}/canary", resolve=Resolver(["8.8.8.8"]), allow_private=False)
     assert (
         sent.error == f"{host} is an unusual spelling of an IP address; write it as four decimal numbers, or allow_private: true"
     )
 
 
-def test_a_private_address_is_fine_where_the_config_allows_it(start: Start) -> None:
+def test_a_private_address_is_used_if_the_config_allows_it(start: Start) -> None:
     server = start(OK)
     assert post(at(server, host="hook.example"), resolve=Resolver(["127.0.0.1"]), allow_private=True).state == "delivered"
 
@@ -354,12 +354,12 @@ def test_a_private_address_is_fine_where_the_config_allows_it(start: Start) -> N
         "http://" + "a" * 70 + ".example/canary",
     ],
 )
-def test_what_is_no_http_url_is_dead_and_not_shown(url: str) -> None:
+def test_a_url_that_is_not_http_is_dead_and_not_shown(url: str) -> None:
     sent = post(url, resolve=Resolver())
     assert sent == DeliveryResult("dead", "its address is not valid; write http(s)://host[:port]/path")
 
 
-def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent() -> None:
+def test_nothing_is_sent_to_a_server_with_an_untrusted_certificate() -> None:
     with Server([raw(OK)], tls=True) as server:
         sent = post(f"https://localhost:{server.port}/canary")
     assert (sent.state, server.requests) == ("retry", [])
@@ -369,7 +369,7 @@ def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent() ->
     )
 
 
-def test_a_trusted_certificate_of_another_name_is_refused() -> None:
+def test_a_trusted_certificate_for_another_name_is_rejected() -> None:
     with Server([raw(OK)], tls=True) as server:
         sent = post(
             f"https://other.example:{server.port}/canary",
@@ -386,7 +386,7 @@ def test_a_trusted_certificate_is_accepted() -> None:
     assert (sent.state, server.requests[0].path) == ("delivered", "/hook")
 
 
-def test_a_receiver_without_tls_is_tried_again(start: Start) -> None:
+def test_a_receiver_without_tls_is_retried(start: Start) -> None:
     server = start(OK)
     sent = post(f"https://127.0.0.1:{server.port}/canary", total=0.5)
     assert (sent.state, sent.error.startswith("127.0.0.1: ")) == ("retry", True)
@@ -414,7 +414,7 @@ def test_a_receiver_without_tls_is_tried_again(start: Start) -> None:
         ("x" + " " * 50 + "y", 10, ["x", "y"]),
     ],
 )
-def test_a_long_text_is_cut_at_the_best_border(text: str, limit: int, parts: list[str]) -> None:
+def test_a_long_text_is_cut_at_the_strongest_mark(text: str, limit: int, parts: list[str]) -> None:
     assert split_text(text, limit) == parts
 
 
@@ -425,6 +425,6 @@ def test_no_part_is_too_long_and_no_word_is_lost() -> None:
     assert " ".join(parts).split() == text.split()
 
 
-def test_a_part_holds_at_least_one_sign_of_any_size() -> None:
+def test_a_part_holds_at_least_one_character_of_any_size() -> None:
     with pytest.raises(ValueError, match="at least two units, not 1"):
         split_text("x", 1)

@@ -1,4 +1,4 @@
-"""Open files: the daemon asks for what a thousand runs need, and says where it does not get what its config wants."""
+"""Tests the limit of open files: it is raised as far as possible, and a shortage is reported."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ def under(limits: str, *arguments: str, cwd: Path = HOME) -> subprocess.Complete
         ("ulimit -Sn 2000; ulimit -Hn 4096", "2000 2000"),
     ],
 )
-def test_more_open_files_are_asked_for_and_never_fewer(limits: str, allowed: str) -> None:
+def test_the_limit_of_open_files_is_raised_and_never_lowered(limits: str, allowed: str) -> None:
     assert under(limits, "-c", ALLOWED).stdout.strip() == allowed
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(("concurrency", "warned"), [(1000, True), (8, False)])
-def test_a_config_that_wants_more_than_is_allowed_is_warned_of(tmp_path: Path, concurrency: int, warned: bool) -> None:
+def test_a_config_that_needs_more_open_files_than_allowed_causes_a_warning(
+    tmp_path: Path, concurrency: int, warned: bool
+) -> None:
     (tmp_path / "config.yaml").write_text(
         f"limits: {{concurrency: {concurrency}}}\ncron: {{x: {{every: 1h, command: 'true'}}}}\n"
     )
@@ -84,7 +86,7 @@ print(files.runs_that_fit(5))
 """
 
 
-def test_as_many_runs_may_begin_as_there_are_files_left_for_and_a_shortage_is_one_line_a_minute() -> None:
+def test_as_many_runs_start_as_open_files_are_left_and_a_shortage_is_logged_once_a_minute() -> None:
     lines = under("true", "-c", FILLED).stdout.splitlines()
     told = [line for line in lines if "descriptors_used_up" in line]
     assert [line for line in lines if line not in told] == ["5 True", *["0 0"] * 5, "1 2 2 2", "5"]
@@ -93,7 +95,7 @@ def test_as_many_runs_may_begin_as_there_are_files_left_for_and_a_shortage_is_on
 
 
 @pytest.mark.process
-def test_a_daemon_without_open_files_waits_for_them_and_says_so_once_a_minute(tmp_path: Path) -> None:
+def test_a_daemon_without_free_descriptors_waits_and_logs_that_once_a_minute(tmp_path: Path) -> None:
     it = Daemon(tmp_path, BUSY)
     try:
         it.wait_until(lambda: len(it.runs("--outcome", "ok")) > 2)

@@ -1,4 +1,4 @@
-"""The watch: a change of config.yaml is told once, when it has settled, however the file came to be."""
+"""Tests that each change of config.yaml is reported once, when it is complete."""
 
 import os
 import queue
@@ -34,17 +34,19 @@ PATIENCE = 20.0  # seconds before a test says that what it waits for does not co
         ([(0.0, "a"), (0.3, "a"), (1.0, "old"), (1.3, "old")], [0.3, 1.3]),
     ],
 )
-def test_a_change_is_ripe_once_two_reads_300_ms_apart_agree(readings: list[tuple[float, str | None]], ripe: list[float]) -> None:
+def test_a_change_is_complete_when_two_readings_300_ms_apart_agree(
+    readings: list[tuple[float, str | None]], ripe: list[float]
+) -> None:
     settled = ChangeDetector("old")
     assert [at for at, content in readings if settled.add_reading(at, content)] == ripe
 
 
-def test_no_prefix_of_a_slowly_written_file_is_taken() -> None:
+def test_a_slowly_written_file_is_not_reported_before_its_end() -> None:
     settled = ChangeDetector("old")
     assert not any(settled.add_reading(number / 10, f"prefix {number}") for number in range(100))
 
 
-def test_while_a_change_ripens_it_wants_to_be_read_again() -> None:
+def test_an_incomplete_change_is_read_again() -> None:
     settled = ChangeDetector("old")
     waits = []
     for at, content in [(0.0, "old"), (0.1, "new"), (0.4, "new"), (0.5, None)]:
@@ -94,34 +96,34 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_that_is_written_anew_is_told(config: Path, watching: Watching) -> None:
+def test_a_rewritten_file_is_reported(config: Path, watching: Watching) -> None:
     watched = watching(config)
     config.write_text("new")
     assert watched.next() == "new"
 
 
-def test_a_file_that_is_moved_into_place_is_told(config: Path, watching: Watching) -> None:
+def test_a_file_that_is_moved_into_place_is_reported(config: Path, watching: Watching) -> None:
     watched = watching(config)
     (config.parent / ".config.yaml.swp").write_text("new")
     (config.parent / ".config.yaml.swp").rename(config)
     assert watched.next() == "new"
 
 
-def test_a_file_that_is_removed_and_made_again_is_told(config: Path, watching: Watching) -> None:
+def test_a_file_that_is_removed_and_created_again_is_reported(config: Path, watching: Watching) -> None:
     watched = watching(config)
     config.unlink()
     config.write_text("new")
     assert watched.next() == "new"
 
 
-def test_one_change_after_the_other_is_told(config: Path, watching: Watching) -> None:
+def test_every_change_is_reported(config: Path, watching: Watching) -> None:
     watched = watching(config)
     for text in ("one", "two", "one"):
         config.write_text(text)
         assert watched.next() == text
 
 
-def test_a_link_that_is_swapped_as_kubernetes_does_is_told(tmp_path: Path, watching: Watching) -> None:
+def test_a_replaced_link_as_in_kubernetes_is_reported(tmp_path: Path, watching: Watching) -> None:
     volume = tmp_path / "volume"
     for name, text in (("..1", "old"), ("..2", "new"), ("..3", "newer")):
         (volume / name).mkdir(parents=True)
@@ -136,7 +138,7 @@ def test_a_link_that_is_swapped_as_kubernetes_does_is_told(tmp_path: Path, watch
         assert watched.next() == text
 
 
-def test_a_write_through_a_link_is_told_wherever_the_link_leads(tmp_path: Path, config: Path, watching: Watching) -> None:
+def test_a_write_through_a_link_is_reported_wherever_the_link_leads(tmp_path: Path, config: Path, watching: Watching) -> None:
     (tmp_path / "etc").mkdir()
     link = tmp_path / "etc" / "config.yaml"
     link.symlink_to(config)
@@ -152,7 +154,7 @@ def test_a_write_through_a_link_is_told_wherever_the_link_leads(tmp_path: Path, 
     assert watched.next() == "newest"
 
 
-def test_a_file_that_is_touched_or_has_neighbours_is_not_told(config: Path, watching: Watching) -> None:
+def test_a_touched_file_and_changes_beside_it_are_not_reported(config: Path, watching: Watching) -> None:
     watched = watching(config)
     os.utime(config)
     (config.parent / "heartbeatd.db").write_text("x")
@@ -162,7 +164,7 @@ def test_a_file_that_is_touched_or_has_neighbours_is_not_told(config: Path, watc
     assert watched.stop() == []
 
 
-def test_a_change_between_making_and_starting_is_told(config: Path) -> None:
+def test_a_change_before_the_start_of_the_watch_is_reported(config: Path) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
     watch = FileWatch(config, lambda: told.put(True), OFTEN)
     config.write_text("new")
@@ -171,7 +173,7 @@ def test_a_change_between_making_and_starting_is_told(config: Path) -> None:
     watch.stop()
 
 
-def test_stopping_is_quick_and_final(config: Path, watching: Watching) -> None:
+def test_the_watch_stops_quickly_and_for_good(config: Path, watching: Watching) -> None:
     watched = watching(config)
     began = time.monotonic()
     assert watched.stop() == []
@@ -180,7 +182,7 @@ def test_stopping_is_quick_and_final(config: Path, watching: Watching) -> None:
     assert watched.stop() == []
 
 
-def test_a_fifo_in_place_of_the_file_stops_nobody(config: Path, watching: Watching) -> None:
+def test_a_fifo_in_place_of_the_file_does_not_block_the_watch(config: Path, watching: Watching) -> None:
     watched = watching(config)
     config.unlink()
     os.mkfifo(config)
@@ -189,7 +191,7 @@ def test_a_fifo_in_place_of_the_file_stops_nobody(config: Path, watching: Watchi
     assert watched.next() == "new"
 
 
-def test_a_file_that_is_removed_or_moved_away_is_told_and_so_is_its_return(config: Path, watching: Watching) -> None:
+def test_a_file_that_is_removed_or_moved_away_is_reported_and_so_is_its_return(config: Path, watching: Watching) -> None:
     watched = watching(config)
     config.rename(config.with_name("away"))
     assert watched.next() == GONE
@@ -202,7 +204,7 @@ def test_a_file_that_is_removed_or_moved_away_is_told_and_so_is_its_return(confi
     assert watched.stop() == []
 
 
-def test_a_file_that_no_descriptor_was_left_for_is_read_again_though_it_is_as_it_was(config: Path, no_open_files: Limit) -> None:
+def test_a_file_that_could_not_be_opened_is_read_again_even_without_a_change(config: Path, no_open_files: Limit) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
     watch = FileWatch(config, lambda: told.put(True), OFTEN)
     config.write_text("new")
@@ -214,7 +216,7 @@ def test_a_file_that_no_descriptor_was_left_for_is_read_again_though_it_is_as_it
     assert told.empty()
 
 
-def test_a_link_that_leads_nowhere_is_a_file_that_is_gone(config: Path, tmp_path: Path, watching: Watching) -> None:
+def test_a_dangling_link_counts_as_a_removed_file(config: Path, tmp_path: Path, watching: Watching) -> None:
     (link := tmp_path / "link.yaml").symlink_to(config)
     watched = watching(link)
     config.rename(tmp_path / "away")
@@ -223,7 +225,7 @@ def test_a_link_that_leads_nowhere_is_a_file_that_is_gone(config: Path, tmp_path
     assert watched.next() == "old"
 
 
-def test_a_file_of_the_same_length_and_time_is_told_all_the_same(config: Path, watching: Watching) -> None:
+def test_a_change_that_keeps_length_and_time_is_reported(config: Path, watching: Watching) -> None:
     watched = watching(config)
     before = config.stat()
     config.write_text("odl")
@@ -231,7 +233,7 @@ def test_a_file_of_the_same_length_and_time_is_told_all_the_same(config: Path, w
     assert watched.next() == "odl"
 
 
-def test_as_it_is_made_a_change_is_told_within_seconds(config: Path) -> None:
+def test_with_the_default_interval_a_change_is_reported_within_seconds(config: Path) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
     watch = FileWatch(config, lambda: told.put(True))
     watch.start()

@@ -1,4 +1,4 @@
-"""The daemon's lock and its folder: one daemon per database, whoever was killed or stopped, and nobody else looks in."""
+"""Tests the lock of the database and the state folder: one daemon per database, and a private folder."""
 
 import asyncio
 import os
@@ -77,14 +77,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_second_daemon_is_told_who_has_the_lock(path: Path, other: subprocess.Popen[str]) -> None:
+def test_a_second_daemon_reports_which_process_holds_the_lock(path: Path, other: subprocess.Popen[str]) -> None:
     with pytest.raises(AlreadyRunning) as refused:
         take(path)
     assert (refused.value.pid, refused.value.started_at) == (other.pid, START)
     assert str(refused.value) == f"another heartbeatd holds {path}: pid {other.pid}, running since 2026-11-20 16:30:00 UTC"
 
 
-def test_a_refused_daemon_leaves_the_holders_name_in_place(path: Path, other: subprocess.Popen[str]) -> None:
+def test_a_second_daemon_does_not_overwrite_the_name_of_the_holder(path: Path, other: subprocess.Popen[str]) -> None:
     with pytest.raises(AlreadyRunning):
         take(path)
     assert read_lock_holder(path) == LockHolder(other.pid, START, "other")
@@ -97,7 +97,7 @@ def test_the_lock_of_a_killed_daemon_is_free_at_once(path: Path, other: subproce
         assert read_lock_holder(path) == LockHolder(os.getpid(), START, "ours")
 
 
-def test_a_stopped_daemon_is_never_robbed(path: Path, other: subprocess.Popen[str]) -> None:
+def test_a_suspended_daemon_keeps_its_lock(path: Path, other: subprocess.Popen[str]) -> None:
     other.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, other.pid, os.WSTOPPED)
     with pytest.raises(AlreadyRunning):
@@ -110,14 +110,14 @@ def test_a_released_lock_can_be_taken_again(path: Path) -> None:
         assert read_lock_holder(path) == LockHolder(os.getpid(), START, "b")
 
 
-def test_releasing_twice_does_no_harm(path: Path) -> None:
+def test_releasing_twice_does_nothing(path: Path) -> None:
     lock = take(path)
     lock.release()
     lock.release()
     assert path.exists()
 
 
-def test_a_command_that_outlives_the_daemon_does_not_keep_the_lock(path: Path, tmp_path: Path) -> None:
+def test_a_program_that_outlives_the_daemon_does_not_keep_the_lock(path: Path, tmp_path: Path) -> None:
     with take(path):
         left = asyncio.run(Children("life/1").start(["sh", "-c", "sleep 300 & echo $!"], stdin=b"", env={}, cwd=tmp_path))
     take(path, "next").release()
@@ -125,14 +125,16 @@ def test_a_command_that_outlives_the_daemon_does_not_keep_the_lock(path: Path, t
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "pid 12", '{"pid": "x"}'])
-def test_an_illegible_lock_file_hides_the_holder_but_not_the_lock(path: Path, other: subprocess.Popen[str], text: str) -> None:
+def test_with_an_unreadable_lock_file_the_holder_is_unknown_but_the_lock_is_held(
+    path: Path, other: subprocess.Popen[str], text: str
+) -> None:
     path.write_text(text)
     with pytest.raises(AlreadyRunning) as refused:
         take(path)
     assert (refused.value.pid, str(refused.value)) == (None, f"another heartbeatd holds {path}")
 
 
-def test_the_lock_file_is_for_its_owner_alone(path: Path, careless: None) -> None:
+def test_only_its_owner_can_read_the_lock_file(path: Path, careless: None) -> None:
     take(path).release()
     assert mode(path) == 0o600
 
@@ -144,12 +146,12 @@ def test_a_link_in_place_of_the_lock_file_is_not_followed(path: Path, tmp_path: 
     assert not (tmp_path / "precious").exists()
 
 
-def test_a_new_state_folder_is_for_its_owner_alone(tmp_path: Path, careless: None) -> None:
+def test_only_its_owner_can_enter_a_new_state_folder(tmp_path: Path, careless: None) -> None:
     assert make_state_folder(tmp_path / "deep" / "state")
     assert mode(tmp_path / "deep" / "state") == 0o700
 
 
-def test_an_empty_state_folder_is_closed(tmp_path: Path) -> None:
+def test_an_empty_state_folder_is_made_private(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(0o777)
@@ -157,14 +159,14 @@ def test_an_empty_state_folder_is_closed(tmp_path: Path) -> None:
     assert mode(folder) == 0o700
 
 
-def test_a_folder_that_holds_something_keeps_its_mode_and_is_told(tmp_path: Path) -> None:
+def test_a_folder_with_files_keeps_its_mode_which_is_logged(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "config.yaml").touch()
     assert not make_state_folder(tmp_path)
     assert mode(tmp_path) == 0o755
 
 
-def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(nobody: None) -> None:
+def test_a_read_only_folder_gives_an_error_that_says_what_to_do(nobody: None) -> None:
     with pytest.raises(StateFolderError) as refused:
         make_state_folder(Path("/usr"))
     assert str(refused.value) == (
@@ -173,7 +175,7 @@ def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(nobody: No
     )
 
 
-def test_a_state_folder_below_a_file_is_told(tmp_path: Path) -> None:
+def test_a_state_folder_below_a_file_gives_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
         StateFolderError, match=r"cannot write .*/file/state as user id \d+: Not a directory; .*/file belongs .*: set `state:`"
@@ -181,7 +183,7 @@ def test_a_state_folder_below_a_file_is_told(tmp_path: Path) -> None:
         make_state_folder(tmp_path / "file" / "state")
 
 
-def test_a_lock_that_cannot_be_made_is_told() -> None:
+def test_a_lock_file_that_cannot_be_created_gives_an_error() -> None:
     with pytest.raises(
         StateFolderError, match=r"cannot write /proc/heartbeatd.db.lock as user id \d+: .*; /proc belongs to user id"
     ):
@@ -200,7 +202,7 @@ def test_a_lock_that_cannot_be_made_is_told() -> None:
         ("/mnt/ssh/db", "fuse.sshfs"),
     ],
 )
-def test_a_network_file_system_is_named(tmp_path: Path, place: str, kind: str | None) -> None:
+def test_a_network_file_system_is_recognised(tmp_path: Path, place: str, kind: str | None) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "/dev/sda1 / ext4 rw 0 0\n"
@@ -214,5 +216,5 @@ def test_a_network_file_system_is_named(tmp_path: Path, place: str, kind: str | 
     assert network_filesystem(Path(place), mounts) == kind
 
 
-def test_where_mounts_cannot_be_read_nothing_is_claimed(tmp_path: Path) -> None:
+def test_without_a_list_of_mounts_no_file_system_is_recognised(tmp_path: Path) -> None:
     assert network_filesystem(tmp_path, tmp_path / "none") is None

@@ -1,4 +1,4 @@
-"""The log: one event is one line, whatever an agent, a file or a stranger put into it."""
+"""Tests the log: each event is one line, whatever its values contain."""
 
 import io
 import json
@@ -35,13 +35,13 @@ def line(log: io.StringIO) -> str:
     return rest
 
 
-def test_an_event_is_one_line_with_its_fields_in_the_order_given(log: io.StringIO) -> None:
+def test_an_event_is_one_line_with_its_fields_in_order(log: io.StringIO) -> None:
     set_up_log(log)
     log_event(logging.INFO, "run", id=12, agent="host", slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), outcome=Outcome.OK)
     assert line(log) == "INFO run id=12 agent=host slot=2026-11-20T16:30:00Z outcome=ok"
 
 
-def test_what_is_not_known_is_left_out(log: io.StringIO) -> None:
+def test_a_field_without_a_value_is_left_out(log: io.StringIO) -> None:
     set_up_log(log)
     log_event(logging.WARNING, "run", id=12, reason=None)
     assert line(log) == "WARNING run id=12"
@@ -81,16 +81,16 @@ def test_an_event_may_have_fields_named_like_the_parameters(log: io.StringIO) ->
         (("a", "b"), "\"('a', 'b')\""),
     ],
 )
-def test_a_value_is_one_harmless_word(value: object, shown: str) -> None:
+def test_a_value_is_one_safe_word(value: object, shown: str) -> None:
     assert quote_value(value) == shown
 
 
-def test_a_long_value_is_cut_and_says_so() -> None:
+def test_a_long_value_is_cut_with_the_number_of_missing_characters() -> None:
     assert quote_value("x" * 2000) == "x" * 2000
     assert quote_value("x" * 2005) == '"' + "x" * 2000 + '...(5 more)"'
 
 
-def test_json_is_one_object_a_line(log: io.StringIO) -> None:
+def test_json_has_one_object_per_line(log: io.StringIO) -> None:
     set_up_log(log, form="json")
     log_event(
         logging.INFO, "run", id=12, text='"a"\n\x1b\u202eb', took=timedelta(seconds=1.5), ok=True, level="mine", key=Secret("x")
@@ -113,7 +113,7 @@ def test_an_error_is_one_field_with_its_traceback(log: io.StringIO) -> None:
     assert line(log).endswith('RuntimeError: no\\nway"')
 
 
-def test_of_a_long_traceback_the_end_is_kept(log: io.StringIO) -> None:
+def test_the_end_of_a_long_traceback_is_kept(log: io.StringIO) -> None:
     set_up_log(log)
     log_event(logging.ERROR, "crash", error=RuntimeError("x" * 5000 + "the point"))
     assert line(log).endswith('the point"')
@@ -127,7 +127,7 @@ def test_events_below_the_level_are_not_written(log: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpcore", "httpcore2.connection", "httpx2", "anthropic", "uvicorn.error"])
-def test_libraries_that_print_urls_are_held_at_warning_even_if_they_turn_themselves_up(log: io.StringIO, library: str) -> None:
+def test_libraries_that_log_urls_can_only_log_warnings_even_if_they_lower_their_level(log: io.StringIO, library: str) -> None:
     set_up_log(log, level=logging.DEBUG)
     logger = logging.getLogger(library)
     logger.setLevel(logging.DEBUG)  # as ANTHROPIC_LOG=debug does
@@ -143,7 +143,7 @@ def test_a_warning_of_a_library_has_the_form_of_an_event(log: io.StringIO) -> No
     assert line(log) == r'WARNING library logger=a_library message="queue\noverflowed at /x"'
 
 
-def test_setting_up_twice_writes_each_event_once(log: io.StringIO) -> None:
+def test_after_two_set_ups_each_event_is_written_once(log: io.StringIO) -> None:
     set_up_log(log)
     set_up_log(log)
     log_event(logging.INFO, "run", id=1)

@@ -1,4 +1,4 @@
-"""Who may read or write a file: its mode, and who is in its group."""
+"""Tests who may read or write a file, by its mode and its group."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def may(found: os.stat_result, what: int, members: Mapping[int, list[str]], user
         ({}, True),  # the number of a group that there is not
     ],
 )
-def test_a_users_private_group_is_the_user_alone(members: dict[int, list[str]], others: bool) -> None:
+def test_a_private_group_contains_only_its_user(members: dict[int, list[str]], others: bool) -> None:
     assert may(file(0o664, ANN), MAY_WRITE, members) is others
 
 
@@ -49,11 +49,11 @@ def test_a_group_that_is_the_login_group_of_two_users_is_not_private() -> None:
     assert may(file(0o664, ANN), MAY_WRITE, {ANN: []}, shared)
 
 
-def test_a_group_of_which_nobody_is_known_to_be_a_member_is_not_private() -> None:
+def test_a_group_without_known_members_is_not_private() -> None:
     assert may(file(0o664, OPS), MAY_WRITE, {OPS: []})
 
 
-def test_the_private_group_of_another_user_is_another_user() -> None:
+def test_the_private_group_of_another_user_is_not_private_for_the_owner() -> None:
     assert may(file(0o664, BOB), MAY_WRITE, {BOB: []})
 
 
@@ -70,11 +70,11 @@ def test_the_private_group_of_another_user_is_another_user() -> None:
         (0o710, MAY_READ, False),
     ],
 )
-def test_only_the_rights_in_question_count(mode: int, what: int, others: bool) -> None:
+def test_only_the_permissions_in_question_count(mode: int, what: int, others: bool) -> None:
     assert may(file(mode, OPS), what, {OPS: ["bob"]}) is others
 
 
-def test_everybody_is_more_than_a_group() -> None:
+def test_permissions_for_everybody_count() -> None:
     assert everybody_may(file(0o666, ANN), MAY_WRITE)
     assert not everybody_may(file(0o664, OPS), MAY_WRITE)
     assert may(file(0o666, ANN), MAY_WRITE, {ANN: []})
