@@ -31,7 +31,7 @@ def main(agents: int) -> None:
         text = "agents:\n" + "".join(AGENT.format(number=number) for number in range(agents))
         path.write_text(text)
         begun = time.perf_counter()
-        plan.make(load_config(path, {}).settings)
+        plan.make_plan(load_config(path, {}).settings)
         ours = time.perf_counter() - begun
     begun = time.perf_counter()
     parser = CParser(text)

@@ -85,7 +85,7 @@ def engine(folder: Path, agents: int, beat: Beat) -> Engine:
     settings.state.parent.mkdir()
     store = Store.open(settings.state)
     executors = Executors(NoWork(beat.result), NoWork(beat.result))
-    made = Engine(store, plan.make(settings), executors, Inbox(lambda: None), [], "bench", random.Random(1))
+    made = Engine(store, plan.make_plan(settings), executors, Inbox(lambda: None), [], "bench", random.Random(1))
     made.start_boot(ClockReading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
     return made
 

@@ -144,7 +144,7 @@ class Daemon:
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
-            plan.make(self.settings),
+            plan.make_plan(self.settings),
             Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
             inbox,
             [EventLog().log_event, self.metrics.count_event, self._count_failed_run],
@@ -296,7 +296,7 @@ class Daemon:
         with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
             elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
-            return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)
+            return await claim.entry.run_attempt(claim_in_lane, Resources(start, self._http), elapsed)
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
         return await delivery.send_delivery(outgoing, children.start, self._http)

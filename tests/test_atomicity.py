@@ -100,7 +100,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
     while True:
         with store.transaction() as db:
             now = utc("2026-03-02 08:00")
-            tick = Tick(Transaction(db, now, owner), plan.make(settings), now, random.Random(1))
+            tick = Tick(Transaction(db, now, owner), plan.make_plan(settings), now, random.Random(1))
             due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
             for entry_row in due:
                 claim = opening.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)

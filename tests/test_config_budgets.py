@@ -10,7 +10,7 @@ from config_file import complaints, read
 
 from scheduler.model.budget import Amount
 from scheduler.model.outcome import Kind
-from scheduler.work.plan import diff
+from scheduler.work.plan import compare_settings
 
 KEY = "sk-ant-canary-0123456789"
 ENVIRON = {"KEY": KEY}
@@ -132,11 +132,11 @@ def test_a_jobs_prompt_has_a_budget_of_its_own_and_a_command_has_none(tmp_path: 
 def test_a_reload_names_the_entries_whose_budget_changed(tmp_path: Path) -> None:
     before = read(tmp_path, RIGHT, ENVIRON).settings
     after = read(tmp_path, RIGHT.replace("runs_per_day: 60", "runs_per_day: 61"), ENVIRON).settings
-    assert diff(before, after).lines() == ["changed agent/ops: budget"]
+    assert compare_settings(before, after).lines() == ["changed agent/ops: budget"]
     other = read(tmp_path, RIGHT.replace(TOOL, "{budget: {usd_per_run: 0.03}}"), ENVIRON).settings
-    assert diff(before, other).lines() == ["changed agent/tool: budget"]
+    assert compare_settings(before, other).lines() == ["changed agent/tool: budget"]
     without = read(tmp_path, RIGHT.replace(LIMITS, "limits: {budget: {usd_per_day: 6}}"), ENVIRON).settings
-    assert diff(before, without).lines() == ["changed limits: budget"]
+    assert compare_settings(before, without).lines() == ["changed limits: budget"]
 
 
 def test_an_entry_can_disable_an_inherited_budget(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from thread_limit import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
-from scheduler.system.process import MAX_SPAWN_THREADS, Children, Why
+from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
 from scheduler.work.executor import Done, LocalExecutor, NeverBegun, WorkerLoop
 
 PATIENCE = 10
@@ -111,7 +111,7 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown", "timeout"])
-def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: Why) -> None:
+def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: EndReason) -> None:
     begun: list[str] = []
     told = threading.Semaphore(0)
 

@@ -22,7 +22,7 @@ from scheduler.work import plan
 def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> AttemptResult:
     """How one attempt of a job with these keys ends; `after` seconds its time is over."""
     settings = read(folder, f"cron:\n  measure: {{every: 1h, {keys}}}\n", environ or {}).settings
-    entry = plan.make(settings).entries[(Kind.CRON, "measure")]
+    entry = plan.make_plan(settings).entries[(Kind.CRON, "measure")]
     now = utc("2026-03-02 08:00")
     claim = Claim(7, 1, "me", entry, now, Trigger.EVERY, 1, 0, now, paused=False, wakes=(), last_beat=None, failures=0)
 
@@ -30,7 +30,7 @@ def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
         children = Children(claim.run_mark)
         if after is not None:
             asyncio.get_running_loop().call_later(after, children.end_all, "timeout")
-        return await entry.carry(claim, Resources(children.start, new_http_client()), timedelta)
+        return await entry.run_attempt(claim, Resources(children.start, new_http_client()), timedelta)
 
     return asyncio.run(carry())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.config.build.load import load_config
-from scheduler.work.plan import diff
+from scheduler.work.plan import compare_settings
 
 BASE = """
 timezone: UTC
@@ -30,7 +30,7 @@ def told(tmp_path: Path, old: str, new: str) -> list[str]:
     for text in (old, new):
         path.write_text(text)
         settings.append(load_config(path, {}).settings)
-    return diff(*settings).lines()
+    return compare_settings(*settings).lines()
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_what_does_not_change_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(BASE)
     settings = load_config(path, {}).settings
-    assert diff(settings, settings).unchanged == 3
+    assert compare_settings(settings, settings).unchanged == 3

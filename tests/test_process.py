@@ -17,7 +17,7 @@ import pytest
 from heartbeat.runners import ProcessResult
 from scheduler.model.secret import Secret
 from scheduler.system import process
-from scheduler.system.process import Children, Why
+from scheduler.system.process import Children, EndReason
 
 MIB = 1024 * 1024
 
@@ -64,7 +64,7 @@ class Background:
         given: Any = {"stdin": b"", "env": {}, "cwd": pipe.folder}
         self._result = asyncio.run_coroutine_threadsafe(self._children.start(argv, **given), self._loop)
 
-    def end(self, why: Why) -> None:
+    def end(self, why: EndReason) -> None:
         self._loop.call_soon_threadsafe(self._children.end_all, why)
 
     def result(self) -> ProcessResult:
@@ -189,7 +189,7 @@ def test_a_program_left_in_the_background_continues_and_is_not_waited_for(tmp_pa
 
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled", "shutdown"])
-def test_a_running_program_is_ended_from_another_thread(why: process.Why, pipe: Pipe, running: list[Background]) -> None:
+def test_a_running_program_is_ended_from_another_thread(why: process.EndReason, pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()

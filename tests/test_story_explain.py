@@ -32,7 +32,7 @@ DAY = "2026-03-02"
 
 def explained_entry(world: World, name: str = "ops", *, running: bool = True) -> explanation.ExplainedEntry:
     """The explain query for one entry of a world."""
-    made = plan.make(load_config(world.config, world.environ).settings)
+    made = plan.make_plan(load_config(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
     key = next((key for key in keys if key in made.entries), keys[0])
     found = explanation.find_entry(

@@ -487,7 +487,7 @@ def test_on_failure_is_inherited_merged_and_reset(tmp_path: Path) -> None:
 def read_both(folder: Path, text: str) -> tuple[Any, Any]:
     from scheduler.work import plan
 
-    return tuple(entry.on_failure for entry in plan.make(read(folder, text).settings).entries.values())  # type: ignore[return-value]
+    return tuple(entry.on_failure for entry in plan.make_plan(read(folder, text).settings).entries.values())  # type: ignore[return-value]
 
 
 def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class World:
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """The plan of the current config file. Raises ConfigError if it is invalid, with `strict` also for times that have passed."""
         today = TimeCheck(self.clock.now, entries.has_seen_one_time_job, strict)
-        return plan.make(load_config(self.config, self.environ, time_check=today).settings)
+        return plan.make_plan(load_config(self.config, self.environ, time_check=today).settings)
 
     def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The run records, oldest first."""
@@ -289,7 +289,7 @@ class World:
             with agent_calls.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
 
                 def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
-                    return claim.entry.carry(claim_in_lane, Resources(start, http), lambda: elapsed)
+                    return claim.entry.run_attempt(claim_in_lane, Resources(start, http), lambda: elapsed)
 
                 return LOOP.run_until_complete(with_http(attempt)), took
         except Exception as surprise:  # noqa: BLE001 (as an executor does)

@@ -232,7 +232,7 @@ class OfflineDaemonClient:
     """
 
     def __init__(self, path: Path) -> None:
-        self._plan = plan.make(
+        self._plan = plan.make_plan(
             load.load_config(path, os.environ, resolve_secrets=False).settings
         )  # secrets are not needed: nothing is sent from here
 

@@ -111,7 +111,7 @@ def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Pl
     from scheduler.work import plan
 
     try:
-        return plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)
+        return plan.make_plan(load.load_config(path, os.environ, resolve_secrets=False).settings)
     except ConfigError:
         if not files.database.exists():
             raise

@@ -49,7 +49,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:
-        wake_starts.reconsider_waiting(tick)
+        wake_starts.retry_blocked_runs_and_wakes(tick)
 
 
 def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:

@@ -59,7 +59,7 @@ def claim_of_run(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) ->
     return _make_claim(tick, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
 
 
-def seize_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
+def take_over_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """Take over an open run without a worker, so that it can be closed like any other."""
     return claim_of_run(tick, entry, entry_row, runs.take_over_run(tick.tx, run))
 

@@ -77,7 +77,7 @@ def _skip_to_former_time(tx: Transaction) -> None:
     for entry_row in entries.all_entries(tx.db):
         if entry_row.settled_until < behind.undone_to:
             back = entry_row._replace(anchor=_anchor_before_change(tx, entry_row, behind), settled_until=behind.undone_to)
-            planning.replan_entry(tx, entry_row, back)
+            planning.save_with_next_due(tx, entry_row, back)
 
 
 def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
@@ -105,7 +105,7 @@ def _follow_set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None
             else _keep_local_schedule(tick.tx, after)
         )
         seen = min(entry_row.first_seen_at, tick.now)
-        planning.replan_entry(tick.tx, entry_row, after._replace(first_seen_at=seen))
+        planning.save_with_next_due(tick.tx, entry_row, after._replace(first_seen_at=seen))
 
 
 def _limit_future_times(tick: Tick) -> None:

@@ -59,7 +59,7 @@ def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     after = planning.end_pause_if_over(tick, after)
     if after.state == "active" and not after.paused:
         after = planning.skip_passed_slots(tick, after, tick.now, Skip.ALREADY_RUNNING)
-    entries.change_entry(tick.tx, before, planning.plan_next_look(tick.tx, after))
+    entries.change_entry(tick.tx, before, planning.with_next_due(tick.tx, after))
 
 
 def _is_temporary_refusal(tick: Tick, claim: Claim, why: Skip) -> bool:
@@ -78,8 +78,8 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip) -> 
         return
     if why is Skip.BUSY and before.reason != why:
         tick.tx.report(LaneBusy(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
-    if entry_row.state == "active" and planning.still_in_time(tick.tx, entry, entry_row, claim.slot):
-        entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, again_at))
+    if entry_row.state == "active" and planning.may_still_run(tick.tx, entry, entry_row, claim.slot):
+        entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
     else:
         has_begun = before.outcome and not before.has_not_begun
         give_up_waiting(tick, entry, entry_row, before if has_begun else replace(before, outcome=Outcome.SKIPPED, reason=why))
@@ -117,7 +117,7 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     if not runs.keep_run_for_retry(tx, claim, result, again_at):
         tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return
-    entries.change_entry(tx, entry_row, planning.wait_until(entry_row, again_at))
+    entries.change_entry(tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
     tx.report(RetryPlanned(claim.run_id, entry.kind, entry.name, claim.attempt, result.reason, again_at, result.error))
 
 
@@ -205,7 +205,7 @@ def _request_wake(tick: Tick, wake: Wake) -> None:
     if woken is None or (Kind.HEARTBEAT, wake.name) not in tick.plan.entries:
         wakes.report_rejected_wake(tick.tx, wake)
         return
-    wake_starts.request_run(tick, woken, wake, wake_starts.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)
+    wake_starts.accept_wake(tick, woken, wake, wake_starts.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)
 
 
 def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: OpenRun, result: AttemptResult) -> None:
@@ -216,8 +216,8 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         wakes.return_wakes(tick.tx, run.run_id)
         _drop_wakes_if_inactive(tick.tx, entry_row)
     else:
-        after = _close_run(tick, entry_row, claims.seize_claim(tick, entry, entry_row, run), result)
-    entries.change_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, after or entry_row))
+        after = _close_run(tick, entry_row, claims.take_over_claim(tick, entry, entry_row, run), result)
+    entries.change_entry(tick.tx, entry_row, planning.with_next_due(tick.tx, after or entry_row))
 
 
 def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: OpenRun, *, spent: bool = False) -> None:
@@ -262,5 +262,5 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
     late_result = checklist_items.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
     after = _close_run(tick, entry_row, claims.claim_of_run(tick, entry, entry_row, run), late_result)
-    planning.replan_entry(tick.tx, entry_row, after or entry_row)
+    planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
     return run.run_id

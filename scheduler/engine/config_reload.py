@@ -18,7 +18,7 @@ from scheduler.model.settings import Settings
 from scheduler.system.file_watch import hash_of_file
 from scheduler.system.log import log_event
 from scheduler.work import plan as plans
-from scheduler.work.plan import Diff, Plan
+from scheduler.work.plan import ConfigChanges, Plan
 
 ANSWER_TIMEOUT = 30.0  # seconds
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
@@ -28,7 +28,7 @@ MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than ha
 class Reloaded:
     """The result of a successful reload: what changed, and the warnings of the loader."""
 
-    diff: Diff
+    diff: ConfigChanges
     warnings: tuple[str, ...]
 
 
@@ -65,8 +65,8 @@ class Reloader:
 
     def _reload(self, *, dry: bool, doubt: bool) -> Reloaded:
         loaded = self._load()
-        new = plans.make(loaded.settings)
-        change = plans.diff(self._current_plan().settings, new.settings)
+        new = plans.make_plan(loaded.settings)
+        change = plans.compare_settings(self._current_plan().settings, new.settings)
         if doubt:
             _check_removals(self._current_plan(), change)
         warnings = (*map(str, loaded.warnings), *_restart_warnings(self._current_plan().settings, new.settings))
@@ -81,9 +81,9 @@ class Reloader:
             log_event(logging.WARNING, "config", problem=warning)
         return Reloaded(adopted, warnings)
 
-    def _adopt_plan(self, new: Plan) -> Diff:
+    def _adopt_plan(self, new: Plan) -> ConfigChanges:
         try:
-            adopted: Diff = self._inbox.submit(AdoptPlan(new)).result(ANSWER_TIMEOUT)
+            adopted: ConfigChanges = self._inbox.submit(AdoptPlan(new)).result(ANSWER_TIMEOUT)
         except NoAnswer as error:
             raise Refused("no_answer", "the database cannot be written now; the new config is applied once it can be") from error
         return adopted
@@ -97,7 +97,7 @@ class Reloader:
             log_event(logging.DEBUG if before == self._last_rejection else logging.ERROR, "reload_refused", problem=line)
 
 
-def _check_removals(in_force: Plan, change: Diff) -> None:
+def _check_removals(in_force: Plan, change: ConfigChanges) -> None:
     had = len(in_force.entries)
     if had >= MIN_ENTRIES_TO_DOUBT and len(change.removed) * 2 > had:
         raise Refused(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult, Failure, Outcome
-from scheduler.system.process import Why
+from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Executor
 
 STUCK_SECONDS = 10.0  # from the cancellation of a run until it is given up
@@ -22,7 +22,7 @@ class Deadlines:
     def __init__(self, runs: Executor[Claim, AttemptResult]) -> None:
         self._runs = runs
         self._timeout_at: dict[int, float] = {}
-        self._cancelled: dict[int, tuple[Why, float]] = {}
+        self._cancelled: dict[int, tuple[EndReason, float]] = {}
         self._first_deadline = math.inf  # no deadline is earlier
 
     def start_deadline(self, claim: Claim, monotonic: float) -> None:
@@ -37,11 +37,11 @@ class Deadlines:
             self._timeout_at.pop(run_id, None)
             self._cancelled.pop(run_id, None)
 
-    def why_ended(self, run_id: int) -> Why | None:
+    def why_ended(self, run_id: int) -> EndReason | None:
         """Why the daemon cancelled this run; None if it did not."""
         return self._cancelled[run_id][0] if run_id in self._cancelled else None
 
-    def end_run(self, run_id: int, why: Why, monotonic: float) -> None:
+    def end_run(self, run_id: int, why: EndReason, monotonic: float) -> None:
         """Cancel a run in progress. Its result is still awaited. The first reason counts, but `cancelled` replaces others."""
         first, since = self._cancelled.get(run_id, (why, monotonic))
         self._cancelled[run_id] = (why if why == "cancelled" else first, since)

@@ -59,7 +59,9 @@ def _is_failure(result: AttemptResult) -> bool:
     return result.outcome in FAILURES and result.reason is not Reason.CANCELLED
 
 
-def _blame_outage(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, blamed: outage_notices.Blame) -> EntryRow:
+def _blame_outage(
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, blamed: outage_notices.FailedCircuit
+) -> EntryRow:
     """Record the failure in the entry's incident, for `status`, and leave the notifications to the provider's outage."""
     entry, count = claim.entry, entry_row.troubles + 1
     was = _incident_or_new(tick.tx, claim, entry_row)

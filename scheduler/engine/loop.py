@@ -45,7 +45,7 @@ from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import log_event
-from scheduler.system.process import Why
+from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Executor, NeverBegun
 from scheduler.work.plan import Plan
 
@@ -59,7 +59,7 @@ STALL_THRESHOLD = timedelta(
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
 
-RESULT_BY_CAUSE: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
+RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
     "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was interrupted: the daemon stopped"),
     "cancelled": (Outcome.ABANDONED, Reason.CANCELLED, "was cancelled"),
@@ -127,7 +127,9 @@ class Engine:
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
 
-    def start_boot(self, reading: ClockReading, boot: boots.Boot, survivors: startup.Survivors, *, at_once: bool = False) -> None:
+    def start_boot(
+        self, reading: ClockReading, boot: boots.Boot, survivors: startup.SurvivorsByRun, *, at_once: bool = False
+    ) -> None:
         """Recover from the last boot, and make the entry rows agree with the plan. Raises DatabaseUnavailable.
 
         1. The boot is recorded. A clock change while the daemon was down is followed.
@@ -148,7 +150,7 @@ class Engine:
             incident_notices.note_dead_messages(tick)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
-            wake_starts.reconsider_waiting(tick, other_config=True)
+            wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
             startup.wake_boot_jobs(tick)
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
@@ -309,7 +311,9 @@ class Engine:
         why = self._deadlines.why_ended(claim.run_id)
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _is_due_after_restart(tick, claim):
-                return EntryStep(claim.entry.kind, claim.entry.name, partial(startup.return_to_queue, tick, claim, result))
+                return EntryStep(
+                    claim.entry.kind, claim.entry.name, partial(startup.requeue_interrupted_run, tick, claim, result)
+                )
             result = _result_of_ended_run(claim, result, why)
         return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
 
@@ -389,7 +393,7 @@ def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim 
     if entry is None:
         entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=None))
         return None
-    return opening.start_or_continue(tick, entry, entry_row, run)
+    return opening.start_due_with_run(tick, entry, entry_row, run)
 
 
 def _is_due_after_restart(tick: Tick, claim: Claim) -> bool:
@@ -398,7 +402,7 @@ def _is_due_after_restart(tick: Tick, claim: Claim) -> bool:
     return claim.entry.retries_after_crash and entry is not None and entry.enabled
 
 
-def _result_of_ended_run(claim: Claim, result: AttemptResult, why: Why) -> AttemptResult:
+def _result_of_ended_run(claim: Claim, result: AttemptResult, why: EndReason) -> AttemptResult:
     outcome, reason, error = RESULT_BY_CAUSE[why]
     message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
     transient = why == "timeout" and result.transient
@@ -417,4 +421,4 @@ def _result_of_exception(error: BaseException | None) -> AttemptResult:
 def _replan_all_entries(tx: Transaction) -> None:
     entries.save_changed_entries(tx)
     for entry_row in entries.all_entries(tx.db):
-        planning.replan_entry(tx, entry_row, entry_row)
+        planning.save_with_next_due(tx, entry_row, entry_row)

@@ -20,10 +20,10 @@ from scheduler.store.transaction import Transaction
 
 def start_due(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     """Start what is due of one entry. None, with its next due time saved, if nothing is to run now."""
-    return start_or_continue(tick, entry, before, runs.find_open_run(tick.tx.db, before.kind, before.name))
+    return start_due_with_run(tick, entry, before, runs.find_open_run(tick.tx.db, before.kind, before.name))
 
 
-def start_or_continue(tick: Tick, entry: Entry, before: EntryRow, run: OpenRun | None) -> Claim | None:
+def start_due_with_run(tick: Tick, entry: Entry, before: EntryRow, run: OpenRun | None) -> Claim | None:
     """Like `start_due`, if the entry's open run (None: it has none) is known already."""
     return _start_new_run(tick, entry, before) if run is None else _start_next_attempt(tick, entry, before, run)
 
@@ -44,10 +44,10 @@ def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
         waker = wakes.find_starting_wake(tick.tx, entry_row.kind, entry_row.name)
         claim = _claim_wake(tick, entry, entry_row, waker) if waker else None
     if claim is None:
-        entries.change_entry(tick.tx, before, planning.plan_next_look(tick.tx, entry_row))
+        entries.change_entry(tick.tx, before, planning.with_next_due(tick.tx, entry_row))
         return None
     last_slot = entry_row.last_slot if slot is None else slot
-    entries.change_entry(tick.tx, before, planning.wait_until(entry_row._replace(last_slot=last_slot), None))
+    entries.change_entry(tick.tx, before, planning.due_while_run_is_open(entry_row._replace(last_slot=last_slot), None))
     return claim
 
 
@@ -95,7 +95,7 @@ def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
             closing.give_up_waiting(tick, entry, entry_row, run, spent=has_time)
             return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
     again = runs.claim_next_attempt(tick.tx, run, entry.model) if run.state == "waiting" else None
-    entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, None))
+    entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, None))
     if again is None:
         return None
     claim = claims.next_attempt(tick, entry, entry_row, again)
@@ -105,7 +105,7 @@ def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
 def _may_try_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:
     """Whether a waiting run is in time for another attempt. A run that failed is not tried again while its breaker is open."""
     is_blocked = run.has_failed and breakers.has_open_breaker(tx, entry)
-    return not is_blocked and planning.still_in_time(tx, entry, entry_row, run.slot)
+    return not is_blocked and planning.may_still_run(tx, entry, entry_row, run.slot)
 
 
 def _is_budget_spent(tick: Tick, entry: Entry, run: OpenRun) -> bool:

@@ -23,7 +23,7 @@ PROVIDER_KIND = "provider"  # the kind under which state changes of circuits are
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class FailedCircuit:
     """The circuit that caused a run to fail, with the class of the failure and the error text of the provider.
 
     `seen` is False if the run was not started because the breaker is open. Such a run has no new information.
@@ -35,25 +35,25 @@ class Blame:
     seen: bool = True
 
 
-def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> Blame | None:
+def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCircuit | None:
     """The circuit that caused a run to fail or to be skipped; None if the entry itself is the cause."""
     if result.reason is Skip.BREAKER_OPEN:
         breaker = breakers.first_open_breaker(tx, claim.entry)
-        return Blame(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
+        return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
     if result.outcome not in FAILURES:
         return None
     failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
     found = circuit_blamed_for(failed) if failed else None
     if failed and found:
-        return Blame(*found, error=refusal_text(failed.provider, result))
+        return FailedCircuit(*found, error=refusal_text(failed.provider, result))
     return None if failed else _blame_of_an_earlier_attempt(claim, result)
 
 
-def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> Blame | None:
+def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> FailedCircuit | None:
     """The circuit of the last attempt. A run without time or budget for a retry keeps its error, which names the provider."""
     providers = (asked.provider for asked in claim.entry.models)
     provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
-    return Blame(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
+    return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
 
 
 def refusal_text(provider: str | None, result: AttemptResult) -> str:
@@ -61,7 +61,7 @@ def refusal_text(provider: str | None, result: AttemptResult) -> str:
     return (result.error or "").removeprefix(f"provider {provider!r}: ")
 
 
-def record_outage_failure(tick: Tick, claim: Claim, blamed: Blame, count: int) -> None:
+def record_outage_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) -> None:
     """Record that a circuit made an entry fail, for the `count`-th time in a row, and notify the entry's recipients if needed.
 
     An outage is reported as soon as the circuit breaker is open, or an entry has failed `after` times in a row.

@@ -60,9 +60,9 @@ def _add_entry(tick: Tick, entry: Entry, *, at_once: bool) -> None:
     if runs_now:
         entries.change_entry(tick.tx, entry_row, entry_row._replace(slot=tick.now, due_at=tick.now))
         return
-    entries.change_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, entry_row))
+    entries.change_entry(tick.tx, entry_row, planning.with_next_due(tick.tx, entry_row))
     if starts_now:
-        wake_starts.request_run(
+        wake_starts.accept_wake(
             tick,
             entries.get_entry(tick.tx, entry.kind, entry.name),
             Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
@@ -91,7 +91,7 @@ def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
 def _enable_entry(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
     """Enable an entry that was disabled or removed. It keeps its anchor and history; slots in between are not recorded."""
     settled, anchor = _settled_under_new_schedule(entry, entry_row, tx.now), _anchor_of_new_schedule(entry, entry_row, tx.now)
-    planning.replan_entry(
+    planning.save_with_next_due(
         tx, entry_row, entry_row._replace(state="active", settled_until=settled, schedule_text=entry.schedule_text, anchor=anchor)
     )
 
@@ -102,7 +102,7 @@ def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     if not _have_same_slots(entry_row.schedule_text, entry.schedule_text):
         after = _record_old_slots(tick, entry_row)
         after = after._replace(settled_until=_settled_under_new_schedule(entry, after, tick.now))
-    planning.replan_entry(
+    planning.save_with_next_due(
         tick.tx,
         entry_row,
         after._replace(schedule_text=entry.schedule_text, anchor=_anchor_of_new_schedule(entry, entry_row, tick.now)),
@@ -128,7 +128,7 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     if entry_row.state == state:
         return
     retired = planning.record_passed_slots(tick, entry_row, reason)._replace(state=state, paused_until=None)
-    planning.replan_entry(tick.tx, entry_row, retired)
+    planning.save_with_next_due(tick.tx, entry_row, retired)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":
         closing.give_up_waiting(tick, entry, retired, run)
@@ -136,10 +136,10 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
     flapping.delete_changes(tick.tx, entry_row.kind, entry_row.name)
     gone = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
-    planning.replan_entry(tick.tx, gone, gone._replace(troubles=0, flapping=0))
+    planning.save_with_next_due(tick.tx, gone, gone._replace(troubles=0, flapping=0))
 
 
-def foreseen_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
+def planned_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
     """The anchor of an entry, and the time up to which its slots are settled, if the plan were adopted now."""
     if entry_row is None:
         return _anchor_of_new_entry(now, entry.schedule_text), _settled_at(now, entry.schedule_text) - MILLISECOND

@@ -71,7 +71,7 @@ def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: 
 
 def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
     """Whether a late slot may start: within its grace, not counting the time in which the concurrency limit was reached."""
-    waits_since = tick.now if tick.full_since is None else tick.full_since
+    waits_since = tick.now if tick.no_capacity_since is None else tick.no_capacity_since
     if waits_since - due_at > entry.grace or not entry.is_open_at(tick.now):
         return False
     return entry.catch_up or due_at >= tick.awake_since
@@ -131,7 +131,7 @@ def record_unplanned_slots(tick: Tick, entry_row: EntryRow) -> None:
         or entry_schedule.allowed_days(entry_row.schedule_text) is None
     ):
         return
-    replan_entry(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
+    save_with_next_due(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
 
 
 def _spans_without_records(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:
@@ -217,7 +217,7 @@ def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
     return slot is not None and slot + entry_row.schedule.offset <= by
 
 
-def plan_next_look(tx: Transaction, entry_row: EntryRow) -> EntryRow:
+def with_next_due(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """The row of an entry without an open run. It is due at its next slot, a wake's start, or the end of its pause."""
     slot = _next_slot(entry_row)
     slot_due_at = slot and slot + entry_row.schedule.offset
@@ -225,7 +225,7 @@ def plan_next_look(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     return entry_row._replace(slot=slot, due_at=min((time for time in times if time is not None), default=None))
 
 
-def wait_until(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
+def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
     """The row of an entry with an open run. It is due when the next attempt may start, or (None) not before the run ends."""
     return entry_row._replace(slot=_next_slot(entry_row), due_at=due_at)
 
@@ -237,10 +237,10 @@ def _next_slot(entry_row: EntryRow) -> datetime | None:
     return entry_row.schedule.next(max(after, backed_off_until - MILLISECOND) if backed_off_until else after)
 
 
-def replan_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
+def save_with_next_due(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     """Save an entry row with its next due time, whether or not it has an open run."""
     run = runs.find_open_run(tx.db, after.kind, after.name)
-    entries.change_entry(tx, before, wait_until(after, run.not_before) if run else plan_next_look(tx, after))
+    entries.change_entry(tx, before, due_while_run_is_open(after, run.not_before) if run else with_next_due(tx, after))
 
 
 def next_due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
@@ -253,7 +253,7 @@ def next_due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
 def retry_waiting_run(tx: Transaction, entry_row: EntryRow, reason: Skip) -> None:
     """Let a waiting run try to start now, if it waits for `reason`."""
     if runs.retry_waiting_run_now(tx, entry_row, reason):
-        replan_entry(tx, entry_row, entry_row)
+        save_with_next_due(tx, entry_row, entry_row)
 
 
 def next_look_at_waiting_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
@@ -262,7 +262,7 @@ def next_look_at_waiting_run(tx: Transaction, entry: Entry, entry_row: EntryRow,
     return min(end for end in ends if end is not None)
 
 
-def still_in_time(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> bool:
+def may_still_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> bool:
     """Whether a run may still start: not paused, before the next slot, and within the active hours."""
     following = next_due_after(entry_row, slot)
     return not entry_row.paused and entry.is_open_at(tx.now) and (following is None or following > tx.now)

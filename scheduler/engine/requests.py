@@ -21,7 +21,7 @@ from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, entries, lane_holds, outbox, runs, slot_records, targets, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
-from scheduler.work.plan import Diff, Plan, diff
+from scheduler.work.plan import ConfigChanges, Plan, compare_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WakeAgent:
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
             wakes.report_rejected_wake(tick.tx, self.wake)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
-        return wake_starts.request_run(tick, entry_row, self.wake)
+        return wake_starts.accept_wake(tick, entry_row, self.wake)
 
 
 JOB_OBSTACLE_TEXTS = {
@@ -65,7 +65,7 @@ class RunJob:
         if obstacle is not None:
             slot_records.record_skip(tick.tx, entry_row, self.source, obstacle, tick.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
-        return wake_starts.request_run(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+        return wake_starts.accept_wake(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
 def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
@@ -89,7 +89,7 @@ class PauseEntries:
         chosen = list(_chosen_entries(tick, self.key))
         for entry_row in chosen:
             settled = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
-            planning.replan_entry(tick.tx, entry_row, settled._replace(paused_until=self.until or UNTIL_RESUMED))
+            planning.save_with_next_due(tick.tx, entry_row, settled._replace(paused_until=self.until or UNTIL_RESUMED))
         return [_kind_and_name(entry_row) for entry_row in chosen]
 
 
@@ -103,7 +103,7 @@ class ResumeEntries:
         """The slots of the pause are recorded as one skip with a count."""
         paused = [entry_row for entry_row in _chosen_entries(tick, self.key) if entry_row.paused]
         for entry_row in paused:
-            planning.replan_entry(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
+            planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
         return [_kind_and_name(entry_row) for entry_row in paused]
 
 
@@ -151,7 +151,9 @@ class HoldLane:
         """A run in progress continues. The holder has the lane once it has ended."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if not lane_holds.save_hold(tick.tx, self.name, self.holder, self.until):
-            raise Refused("too_many", f"the lane of agent {self.name!r} is already held by {lane_holds.MOST} others")
+            raise Refused(
+                "too_many", f"the lane of agent {self.name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others"
+            )
         run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
         return run.run_id if run is not None and run.state == "running" else None
 
@@ -225,7 +227,7 @@ class AdoptPlan:
 
     plan: Plan
 
-    def apply(self, tick: Tick) -> Diff:
+    def apply(self, tick: Tick) -> ConfigChanges:
         """The entry rows are made to agree with the plan in the same transaction."""
         before = tick.plan
         tick.adopt_plan(self.plan)
@@ -233,9 +235,9 @@ class AdoptPlan:
         budget_reservations.adopt_budgets(tick)
         boots.record_config(tick.tx)
         breakers.allow_probes_now(tick.tx)
-        wake_starts.reconsider_waiting(tick, other_config=True)
+        wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
         tick.tx.report(SettingsApplied(self.plan.settings))
-        return diff(before.settings, self.plan.settings)
+        return compare_settings(before.settings, self.plan.settings)
 
 
 @dataclass(frozen=True, slots=True)

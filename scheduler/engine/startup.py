@@ -31,7 +31,7 @@ LOCK_RETRY_SECONDS = 0.3  # seconds
 
 MAX_CRASHES = 3  # a run that was interrupted more often probably crashes the daemon, so it is not run again
 
-Survivors = Mapping[str, bool] | None
+SurvivorsByRun = Mapping[str, bool] | None
 """By mark of a run: whether one of its processes could not be ended. None if processes cannot be inspected."""
 
 
@@ -70,7 +70,7 @@ def open_store(path: Path) -> Store:
     return Store.open(path, check=not clean, reserve=reserve)
 
 
-def end_orphans(store: Store) -> Survivors:
+def end_orphans(store: Store) -> SurvivorsByRun:
     """End the processes of runs and messages that were interrupted. Returns, by mark, whether a process survived.
 
     Background processes of runs that had ended are left alone, because they were meant to continue.
@@ -103,7 +103,7 @@ def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
     }
 
 
-def recover_runs(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
+def recover_runs(tick: Tick, survivors: SurvivorsByRun, seen: datetime | None) -> None:
     """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery.
 
     `seen` is the last tick of that boot, which counts as the time of the interruption.
@@ -116,35 +116,35 @@ def recover_runs(tick: Tick, survivors: Survivors, seen: datetime | None) -> Non
             _recover_run(tick, entry_row, entry, run, survivors)
 
 
-def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: Survivors) -> None:
+def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: SurvivorsByRun) -> None:
     runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
     tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, runs_again))
     if runs_again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
-        entries.change_entry(tick.tx, entry_row, planning.wait_until(entry_row, tick.now))
+        entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
     else:
         closing.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
 
 
-def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: Survivors) -> bool:
+def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: SurvivorsByRun) -> bool:
     """Whether an interrupted run is tried again. Never while a process of it may still be running."""
     if not entry.retries_after_crash or run.crashes >= MAX_CRASHES or run.is_cancelled or _has_survivors(run, survivors):
         return False
-    return planning.still_in_time(tx, entry, entry_row, run.slot)
+    return planning.may_still_run(tx, entry, entry_row, run.slot)
 
 
-def _has_survivors(run: OpenRun, survivors: Survivors) -> bool:
+def _has_survivors(run: OpenRun, survivors: SurvivorsByRun) -> bool:
     return survivors is None or survivors.get(f"{run.owner}/{run.run_id}", False)
 
 
-def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
+def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: SurvivorsByRun) -> AttemptResult:
     """The result of an interrupted run that is not tried again. For a job it has a message, because only a person can check."""
     reason, error = _why_not_run_again(run, survivors)
     message = f"{name} was interrupted: {error}" if kind is Kind.CRON else None
     return AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
 
 
-def _why_not_run_again(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
+def _why_not_run_again(run: OpenRun, survivors: SurvivorsByRun) -> tuple[Failure | Reason, str]:
     if run.crashes >= MAX_CRASHES:
         return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times during this run"
     if _has_survivors(run, survivors):
@@ -165,13 +165,13 @@ def wake_boot_jobs(tick: Tick) -> None:
         elif entry.is_day_off(tick.now):
             slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
         else:
-            wake_starts.request_run(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+            wake_starts.accept_wake(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
 
 
-def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Put a run back that the stop of the daemon interrupted. It uses up no retry. Its usage so far is recorded."""
     call_usage.record_calls(tick, claim, result)
     entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
     runs.record_interruption(tick.tx, claim, tick.now)
     runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
-    planning.replan_entry(tick.tx, entry_row, entry_row)
+    planning.save_with_next_due(tick.tx, entry_row, entry_row)

@@ -15,8 +15,8 @@ from scheduler.work.plan import Plan
 class Tick:
     """One iteration of the main loop: its transaction, the plan in force, and the runs to cancel after the commit.
 
-    `awake_since` is when this process started, or when the machine last resumed from suspend. `full_since` is the time since
-    which `limits.concurrency` runs have been in progress (None: another one may start). `chance` spreads retries. `cancelled`
+    `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
+    `limits.concurrency` runs have been in progress (None: another one may start). `chance` spreads retries. `cancelled`
     are the ids of the runs to end after the commit.
     """
 
@@ -24,7 +24,7 @@ class Tick:
     plan: Plan
     awake_since: datetime
     chance: random.Random
-    full_since: datetime | None = None
+    no_capacity_since: datetime | None = None
     cancelled: list[int] = field(default_factory=list)
 
     @property

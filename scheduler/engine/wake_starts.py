@@ -14,7 +14,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
-from scheduler.model.wake import FLOOD, GAP, Wake
+from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 
@@ -39,7 +39,7 @@ CONFIG_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
 Start = tuple[datetime | None, str | None]
 
 
-def request_run(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None = None) -> int:
+def accept_wake(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None = None) -> int:
     """Save a wake with the time at which it may start a run. Returns the id of its row.
 
     1. Too many wakes of programs wait already: Refused, and nothing is saved.
@@ -90,7 +90,7 @@ def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, k
     row = None
     if known is None or known.waits_for != obstacle:
         if obstacle is not Skip.PAUSED:
-            planning.replan_entry(tick.tx, entry_row, planning.record_passed_slots(tick, entry_row, Skip.MISSED))
+            planning.save_with_next_due(tick.tx, entry_row, planning.record_passed_slots(tick, entry_row, Skip.MISSED))
             entry_row = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
         row = slot_records.record_skip(tick.tx, entry_row, Trigger(wake.source), obstacle, tick.now)
     others = wakes.find_wait_reason(tick.tx, entry_row.kind, entry_row.name, [obstacle])
@@ -122,8 +122,8 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
         flood = tick.limits.wake_flood
         began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
         if began is not None and began + flood.within > start:
-            return began + flood.within, FLOOD
-    return start, GAP if start > tick.now else None
+            return began + flood.within, WAITS_FOR_FLOOD
+    return start, WAITS_FOR_GAP if start > tick.now else None
 
 
 def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> datetime | None:
@@ -173,7 +173,7 @@ def refused_until(tick: Tick, entry: Entry) -> datetime | None:
     return max((end for end in ends if end is not None), default=None)
 
 
-def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
+def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> None:
     """Let runs and wakes that wait for a provider start when its next probe is due, which may be sooner than they expect.
 
     `other_config`: the config has changed, so wakes that wait for active hours or a budget are reconsidered too.
@@ -204,7 +204,7 @@ def release_held_wakes(tick: Tick, entry: Entry) -> None:
 
 def _other_jobs_under_way(tick: Tick, agent: str) -> bool:
     """Whether a job that may wake the agent is running, waits for its next attempt, or is due."""
-    return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.wakers.get(agent, ()))
+    return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.jobs_by_woken_agent.get(agent, ()))
 
 
 def expire_wakes(tick: Tick) -> None:

@@ -77,7 +77,7 @@ def find_entry(
 
 def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
     """The row that an entry would get if the daemon saw it now for the first time."""
-    anchor, settled = plan_sync.foreseen_anchor(entry, None, now)
+    anchor, settled = plan_sync.planned_anchor(entry, None, now)
     schedule = entry_schedule.parse_schedule(entry.schedule_text, anchor)
     slot = schedule.next(settled) if entry.enabled else None
     return EntryRow(

@@ -63,7 +63,7 @@ def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: date
 
 
 def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -> EntryForecast:
-    anchor, settled = plan_sync.foreseen_anchor(entry, entry_row, now)
+    anchor, settled = plan_sync.planned_anchor(entry, entry_row, now)
     same = entry_row is not None and (entry_row.state, entry_row.schedule_text) == ("active", entry.schedule_text)
     paused = entry.enabled and entry_row is not None and entry_row.paused
     course = ScheduledEntry(
@@ -80,7 +80,11 @@ def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -
 
 
 def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
-    names = plan.wakers.get(foreseen.course.name, ()) if foreseen.course.kind is Kind.HEARTBEAT and foreseen.will_fire else ()
+    names = (
+        plan.jobs_by_woken_agent.get(foreseen.course.name, ())
+        if foreseen.course.kind is Kind.HEARTBEAT and foreseen.will_fire
+        else ()
+    )
     jobs = [planned[Kind.CRON, name] for name in sorted(names)]
     return replace(foreseen, waking_jobs=tuple(job.course for job in jobs if job.will_fire), limits=plan.settings.limits)
 

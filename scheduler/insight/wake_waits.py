@@ -11,7 +11,7 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
 from scheduler.model.timestamps import from_optional_millis, iso_utc
-from scheduler.model.wake import FLOOD, GAP
+from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
 from scheduler.store.runs import OpenRun
 
@@ -63,8 +63,8 @@ WAIT_TEXTS = {
     NEXT_SLOT: "it is delivered with the next scheduled run",
     ANOTHER_WAKE: "no run is planned; another wake will start one",
     OTHER_JOBS: "other jobs that may wake the agent are still running",
-    GAP: "the minimum time after the last woken run (limits.wake_gap)",
-    FLOOD: "wakes have started too many runs (limits.wake_flood)",
+    WAITS_FOR_GAP: "the minimum time after the last woken run (limits.wake_gap)",
+    WAITS_FOR_FLOOD: "wakes have started too many runs (limits.wake_flood)",
     Skip.PAUSED: "the agent is paused",
     Skip.ALREADY_RUNNING: "a run is in progress; another one will follow",
     Reason.CANCELLED: "its run was cancelled",
@@ -110,7 +110,7 @@ def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow |
         return WakeWait(OTHER_JOBS, held_until)
     if start <= now:
         return WakeWait(STARTING)
-    return WakeWait(reason or GAP, min(start, _next_due_time(entry_row) or start))
+    return WakeWait(reason or WAITS_FOR_GAP, min(start, _next_due_time(entry_row) or start))
 
 
 def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:

@@ -204,7 +204,7 @@ class Entry(ABC):
         """The result of a run with this answer. `truncated`: the answer was cut at a token limit."""
 
     @abstractmethod
-    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         """Carry one attempt through, in a worker's thread; is put aside while it waits for an answer."""
 
     @property

@@ -10,8 +10,8 @@ from scheduler.model.outcome import Kind, Trigger
 
 TEXT_LIMIT = 4096  # bytes of UTF-8 that are kept of a wake's text
 
-GAP = "wake_gap"
-FLOOD = "wake_flood"
+WAITS_FOR_GAP = "wake_gap"
+WAITS_FOR_FLOOD = "wake_flood"
 
 
 @dataclass(frozen=True, slots=True)

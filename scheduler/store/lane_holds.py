@@ -9,8 +9,8 @@ from typing import Any
 from scheduler.model.timestamps import from_millis, iso_utc, to_millis
 from scheduler.store.transaction import Transaction
 
-MOST = 100  # per agent
-LONGEST = timedelta(hours=24)
+MAX_HOLDS_PER_AGENT = 100  # per agent
+MAX_HOLD = timedelta(hours=24)
 
 
 def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
@@ -18,7 +18,7 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     others = tx.db.execute(
         "select count(*) from hold where name = ? and holder <> ? and until_at > ?", (name, holder, to_millis(tx.now))
     ).fetchone()[0]
-    if others >= MOST:
+    if others >= MAX_HOLDS_PER_AGENT:
         return False
     tx.db.execute("insert or replace into hold (name, holder, until_at) values (?, ?, ?)", (name, holder, to_millis(until)))
     tx.held_lanes = None
@@ -41,7 +41,7 @@ def is_lane_held(tx: Transaction, name: str) -> bool:
 
 def clamp_future_times(tx: Transaction) -> None:
     """After the system clock was set back: no hold lasts longer than a hold may."""
-    tx.db.execute("update hold set until_at = min(until_at, ?)", (to_millis(tx.now + LONGEST),))
+    tx.db.execute("update hold set until_at = min(until_at, ?)", (to_millis(tx.now + MAX_HOLD),))
 
 
 def delete_ended_holds(tx: Transaction) -> None:

@@ -12,7 +12,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis, to_optional_millis
-from scheduler.model.wake import FLOOD, GAP, Wake, clip_wake_text
+from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, Wake, clip_wake_text
 from scheduler.store import entries, runs
 from scheduler.store.transaction import Transaction
 
@@ -148,7 +148,7 @@ def _merge_wake(
 
     The row starts a run no later than before, unless it was refused.
     """
-    start, is_refused = to_optional_millis(due_at), waits_for not in (None, GAP, FLOOD)
+    start, is_refused = to_optional_millis(due_at), waits_for not in (None, WAITS_FOR_GAP, WAITS_FOR_FLOOD)
     row = tx.db.execute(
         MERGE,
         _sender_columns(wake)
@@ -238,7 +238,7 @@ def end_delivered_wakes(tx: Transaction, run_id: int, result: WakeResult | None 
 
 def _delivered_result(wake: Wake) -> WakeResult:
     """The result of a delivered wake: deferred if an earlier run did not deliver it, or something else delayed it."""
-    if wake.tries or wake.waits_for not in (None, GAP):
+    if wake.tries or wake.waits_for not in (None, WAITS_FOR_GAP):
         return WakeResult.DEFERRED
     return WakeResult.STARTED if wake.started else WakeResult.JOINED
 
@@ -280,7 +280,7 @@ def delay_waiting_wakes(tx: Transaction, kind: Kind, name: str, gap: timedelta) 
     tx.db.execute(
         "update wake set due_at = ?, waits_for = coalesce(waits_for, ?)"
         " where kind = ? and name = ? and state = 'waiting' and due_at < ?",
-        (start, GAP if gap else None, kind, name, start),
+        (start, WAITS_FOR_GAP if gap else None, kind, name, start),
     )
 
 

@@ -21,7 +21,7 @@ from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.system.file_limits import is_scarcity
 
-Why = Literal["timeout", "cancelled", "shutdown"]
+EndReason = Literal["timeout", "cancelled", "shutdown"]
 
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
@@ -43,7 +43,7 @@ class Children:
     def __init__(self, mark: str) -> None:
         self.mark = mark
         self._running: set[_ChildProcess] = set()
-        self._end_reason: Why | None = None
+        self._end_reason: EndReason | None = None
 
     async def start(
         self,
@@ -92,7 +92,7 @@ class Children:
         """Whether the run was ended from outside."""
         return self._end_reason is not None
 
-    def end_all(self, why: Why) -> None:
+    def end_all(self, why: EndReason) -> None:
         """End the process group of every program: TERM now, KILL after 2 s. The first reason is kept."""
         self._end_reason = self._end_reason or why
         for child in list(self._running):
@@ -147,7 +147,7 @@ class _ChildProcess:
         self._errors = BoundedOutput(STDERR_KEPT, tail=True)
         self._kill_timer: asyncio.TimerHandle | None = None
         self._killed = False
-        self._end_reason: Why | None = None
+        self._end_reason: EndReason | None = None
         self._flooded = False
         assert process.stdin and process.stdout and process.stderr
         self._stdin = process.stdin
@@ -163,7 +163,7 @@ class _ChildProcess:
         else:
             self._loop.add_reader(self._pidfd, self._on_leader_exit)
 
-    def stop(self, why: Why | None) -> None:
+    def stop(self, why: EndReason | None) -> None:
         """Send TERM now and KILL later. Further calls change nothing."""
         if self.ended.done() or self._kill_timer is not None:
             return
@@ -326,7 +326,7 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _not_started(problem: str | None, why: Why | None) -> ProcessResult:
+def _not_started(problem: str | None, why: EndReason | None) -> ProcessResult:
     return ProcessResult(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
 
 

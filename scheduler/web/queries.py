@@ -196,7 +196,7 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
     begin = _parse_begin(request, now)
     span = _parse_span(request)
     with open_reader(request.app_state) as db:
-        seen = forecast.forecast_entries(db, plans.make(request.app_state.settings()), now)
+        seen = forecast.forecast_entries(db, plans.make_plan(request.app_state.settings()), now)
     chosen = _select_entries(request, seen)
     told = forecast.forecast_data(chosen, begin, begin + span)
     if not each:
@@ -209,7 +209,7 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
 def get_explanation(request: ApiRequest) -> dict[str, Any]:
     """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
     request.allow_only("kind", "at", "on")
-    now, plan = request.app_state.clock(), plans.make(request.app_state.settings())
+    now, plan = request.app_state.clock(), plans.make_plan(request.app_state.settings())
     if "at" in request.query and "on" in request.query:
         raise bad_request("write either at or on")
     with open_reader(request.app_state) as db:

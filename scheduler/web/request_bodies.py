@@ -51,8 +51,8 @@ def _replace_control_characters(text: str | None) -> str | None:
 
 def _parse_hold_span(value: object) -> timedelta:
     span = value_parsers.parse_positive_duration(value)
-    if span > lane_holds.LONGEST:
-        raise ValueError(f"at most {format_duration(lane_holds.LONGEST)}; send it again to prolong it")
+    if span > lane_holds.MAX_HOLD:
+        raise ValueError(f"at most {format_duration(lane_holds.MAX_HOLD)}; send it again to prolong it")
     return span
 
 

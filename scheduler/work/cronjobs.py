@@ -91,7 +91,7 @@ class JobEntry(Entry):
             return agent_calls.result_without_text(text)
         return replace(result, message=self.answer_text(result).strip() or None)
 
-    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         if self.agent is None:
             return await run_command(self.spec, resources)
         return _with_failure_message(self.spec, await self._call_agent(self.agent, claim, resources))

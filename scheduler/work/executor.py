@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from scheduler.system.process import Children, Why
+from scheduler.system.process import Children, EndReason
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class Executor(Protocol[T, R]):
         """What has been taken and not ended."""
         ...
 
-    def cancel(self, number: int, why: Why) -> None:
+    def cancel(self, number: int, why: EndReason) -> None:
         """Ask a task to end; it still gives its result. One that has not begun does not begin any more."""
         ...
 
@@ -172,7 +172,7 @@ class LocalExecutor(Generic[T, R]):
         with self._lock:
             return {number: job.task for number, job in self._submitted.items()}
 
-    def cancel(self, number: int, why: Why) -> None:
+    def cancel(self, number: int, why: EndReason) -> None:
         with self._lock:
             job = self._submitted.get(number)
         if job is not None:
@@ -201,7 +201,7 @@ class LocalExecutor(Generic[T, R]):
         except (KeyboardInterrupt, SystemExit) as error:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-    def _end_task(self, job: _SubmittedTask[T, R], why: Why) -> None:
+    def _end_task(self, job: _SubmittedTask[T, R], why: EndReason) -> None:
         """End its programs and cancel its call; but not after a timeout, because a call has its own, with a better error."""
         job.children.end_all(why)
         if job.running is not None and why != "timeout":

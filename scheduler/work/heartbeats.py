@@ -96,7 +96,7 @@ class HeartbeatEntry(Entry):
     def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
         return _classify_answer(self.spec, text, truncated=truncated)
 
-    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         return await _Attempt(self.spec, claim, resources, elapsed).run()
 
     def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:

@@ -23,10 +23,10 @@ class Plan:
 
     settings: Settings
     entries: Mapping[Key, Entry]
-    wakers: Mapping[str, Sequence[str]]
+    jobs_by_woken_agent: Mapping[str, Sequence[str]]
 
 
-def make(settings: Settings) -> Plan:
+def make_plan(settings: Settings) -> Plan:
     """The plan for valid settings; pure, so that it can fail without touching anything."""
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
@@ -42,7 +42,7 @@ def _wakers(entries: list[Entry]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class ConfigChanges:
     """What a reload changes, in the user's words: entries by `kind/name`, with the keys that changed."""
 
     added: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Diff:
 PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices", "deadman")
 
 
-def diff(old: Settings, new: Settings) -> Diff:
+def compare_settings(old: Settings, new: Settings) -> ConfigChanges:
     """What `new` changes against `old`."""
     before, after = _named(old), _named(new)
     whole = {part: (getattr(old, part), getattr(new, part)) for part in PARTS}
@@ -72,7 +72,7 @@ def diff(old: Settings, new: Settings) -> Diff:
     for name in before.keys() & after.keys():
         if _budget(old, name) != _budget(new, name):
             changed[name] = (*changed.get(name, ()), "budget")
-    return Diff(
+    return ConfigChanges(
         added=tuple(sorted(after.keys() - before.keys())),
         removed=tuple(sorted(before.keys() - after.keys())),
         changed=changed,
