@@ -19,7 +19,6 @@ from rich.cells import cell_len
 from scheduler.cli.main import main
 from scheduler.cli.output import (
     abbreviate_duration,
-    escape_control,
     format_elapsed,
     format_short_time,
     format_table,
@@ -35,6 +34,7 @@ from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
 from scheduler.system.state_lock import StateLock
+from scheduler.system.text import escape_control
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

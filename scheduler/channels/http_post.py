@@ -16,6 +16,7 @@ from scheduler.channels.channel_kind import SEND_TIMEOUT, SendContext
 from scheduler.channels.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
+from scheduler.system.text import one_line
 
 if TYPE_CHECKING:
     from scheduler.net.http_client import HttpClient, Method
@@ -114,7 +115,7 @@ def clean_reason(text: object, secrets: Iterable[str]) -> str:
     """The reason that a receiver gives, as one short line without the secrets of the request."""
     if not isinstance(text, str):
         return ""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in Redactor(secrets).redact(text)).split())[:MAX_REASON]
+    return " ".join(one_line(Redactor(secrets).redact(text)).split())[:MAX_REASON]
 
 
 def wait_from_seconds(value: object) -> timedelta | None:

@@ -19,7 +19,6 @@ from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
 from scheduler.cli import options, output
 from scheduler.cli.options import InputError
-from scheduler.cli.output import one_line
 from scheduler.config.build import config_data, crontab_jobs, load
 from scheduler.config.build.crontab_jobs import CrontabAccount
 from scheduler.config.build.secrets import has_reference
@@ -31,6 +30,7 @@ from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.config.keys import time_zones
 from scheduler.model import entry_schedule
 from scheduler.system import files
+from scheduler.system.text import one_line
 
 WEEK = timedelta(days=7)
 MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted

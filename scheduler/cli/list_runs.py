@@ -15,7 +15,6 @@ from scheduler.cli.arguments import REASONS, ZONE_RULE, NumberParam, ReasonParam
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     entry_label,
-    escape_control,
     format_elapsed,
     format_fact,
     format_reason,
@@ -31,6 +30,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, run_history
 from scheduler.store.run_history import RunFilter
+from scheduler.system.text import escape_control
 
 RUNNING = "running"  # the value of --outcome for a run without an outcome
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")

@@ -15,6 +15,7 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from scheduler.model.outcome import Kind
+from scheduler.system.text import one_line
 
 COLUMN_GAP = "  "
 LINE_WIDTH = 80
@@ -65,16 +66,6 @@ def wrap_text(text: str, indent: int) -> list[str]:
 def format_fact(word: str, value: str) -> list[str]:
     """A value after its label, wrapped to several lines if necessary; no line for an empty value."""
     return wrap_text(f"{word:<10} {value}", 11) if value else []
-
-
-def one_line(text: str) -> str:
-    """The text as one line: each character that is not printable becomes a space."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
-
-
-def escape_control(text: str) -> str:
-    """An untrusted text with its control characters escaped. Line breaks and tabs are kept."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
 
 
 def _fit_widths(widths: list[int], width: int) -> list[int]:

@@ -11,11 +11,12 @@ import click
 
 from scheduler.cli import daemon_state
 from scheduler.cli.daemon_state import DaemonFiles
-from scheduler.cli.output import entry_label, escape_control, format_time, utc_now
+from scheduler.cli.output import entry_label, format_time, utc_now
 from scheduler.insight import wake_waits
 from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
 from scheduler.model.outcome import Reason
 from scheduler.store import run_history, wakes
+from scheduler.system.text import escape_control
 
 POLL_INTERVAL = 0.1  # seconds
 REFUSAL_TIMEOUT = 0.5  # seconds in which most runs that are skipped have ended

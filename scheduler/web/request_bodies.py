@@ -25,6 +25,7 @@ from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import join_with_or
 from scheduler.config.keys import value_parsers, value_types
 from scheduler.store import lane_holds
+from scheduler.system.text import one_line
 from scheduler.web.http_errors import bad_request, unknown_key
 
 MAX_TEXT_LENGTH = 200
@@ -46,7 +47,7 @@ def parse_time(value: object) -> datetime:
 
 def _replace_control_characters(text: str | None) -> str | None:
     """The text with a blank in place of each control character."""
-    return text and "".join(sign if sign.isprintable() else " " for sign in text)
+    return text and one_line(text)
 
 
 def _parse_hold_span(value: object) -> timedelta:
