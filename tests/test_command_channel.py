@@ -122,4 +122,4 @@ def test_ping_tests_a_command_channel(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "config.yaml").chmod(0o644)
     assert main(["-c", str(tmp_path / "config.yaml"), "ping", "tell"]) == 0
     assert capsys.readouterr().out == "tell: delivered\n"
-    assert "test message of heartbeatd" in (tmp_path / "told").read_text()
+    assert "test message from heartbeatd" in (tmp_path / "told").read_text()

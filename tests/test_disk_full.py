@@ -240,7 +240,7 @@ def test_a_first_start_on_a_full_disk_names_the_path_and_remedy_and_leaves_no_pa
     said = start.stderr.splitlines()[-1]
     assert said.startswith("heartbeatd: cannot ")
     assert f" {tmp_path / 'state'}/" in said
-    assert "make room" in said
+    assert "free some space" in said
     left = {path.name for path in (tmp_path / "state").iterdir()} - {"ballast"}
     assert left <= {"h.db.lock", "h.db", "h.db-wal", "h.db-shm", "token", "lanes"}, left
 
@@ -259,7 +259,7 @@ def test_a_later_start_on_a_full_disk_names_the_path_and_remedy_and_changes_noth
     before = sizes(tmp_path / "state")
     start = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert start.returncode == 1, start.stderr
-    assert re.search(rf"heartbeatd: cannot .* {tmp_path}/state/.*make room", start.stderr.splitlines()[-1])
+    assert re.search(rf"heartbeatd: cannot .* {tmp_path}/state/.*free some space", start.stderr.splitlines()[-1])
     assert sizes(tmp_path / "state") == before
     disk.clear()
     subprocess.run(RUN, cwd=tmp_path, timeout=60, check=True)
@@ -276,7 +276,7 @@ def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(
     disk.fill()
     ballast = tmp_path / "state" / "ballast"
     os.truncate(ballast, ballast.stat().st_size - 80 * 1024)  # space to open the database, but not for a copy
-    with pytest.raises(StoreError, match="its disk is full; make room there"):
+    with pytest.raises(StoreError, match="its disk is full; free some space there"):
         Store.open(path)
     assert not path.with_name("h.db.before-migration").exists()
     disk.clear()

@@ -131,7 +131,7 @@ class Store:
     def _translate_error(self, error: sqlite3.DatabaseError) -> Exception:
         """The error to raise for an error of SQLite. An error that means a bug of ours is returned unchanged."""
         if _is_disk_full(error):
-            return DatabaseFull(f"cannot write {self.path}: {error}; make room on its disk")
+            return DatabaseFull(f"cannot write {self.path}: {error}; free some space there")
         if _primary_code(error) in PASSING:
             return DatabaseUnavailable(str(error))
         return StoreError(_damage_message(self.path, str(error))) if _primary_code(error) in DAMAGE else error
@@ -365,7 +365,7 @@ def _is_disk_full(error: sqlite3.Error) -> bool:
 def _unusable_error(path: Path, error: sqlite3.DatabaseError) -> StoreError:
     """The StoreError for an error of SQLite. Only corruption counts as damage; a locked or unreadable file may be sound."""
     if _is_disk_full(error):
-        return StoreError(f"cannot use {path} just now: its disk is full; make room there")
+        return StoreError(f"cannot use {path} just now: its disk is full; free some space there")
     return StoreError(
         _damage_message(path, str(error)) if _primary_code(error) in DAMAGE else f"cannot use {path} just now: {error}"
     )

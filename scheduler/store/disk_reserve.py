@@ -50,7 +50,7 @@ class DiskReserve:
         except OSError:
             return False
         self._missed = True
-        remedy = "beats go on for a while: make room there, or keep less (history.keep, history.runs)"
+        remedy = "runs continue for a while: free some space there, or keep less history (history.keep, history.runs)"
         problem = f"no room on the disk of {self.path.parent}, so {self.path.name} was given up; {remedy}"
         log_event(logging.ERROR, "reserve_given_up", problem=problem)
         return True
