@@ -1,1 +1,1 @@
-"""The way to other machines: one HTTP client, and the rule for which addresses a message may go to."""
+"""The HTTP client of the daemon, and the rule for the addresses that a message may be sent to."""

@@ -1,4 +1,4 @@
-"""A plan: the settings as entries of the due-queue, and what changes from one plan to the next."""
+"""Makes a plan of the settings: one entry for each agent and job. Compares the settings of two plans."""
 
 from __future__ import annotations
 
