@@ -17,6 +17,7 @@ from world import World, utc
 from scheduler.config.build.load import load_config
 from scheduler.engine import opening
 from scheduler.engine.tick import Tick
+from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
@@ -109,3 +110,33 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
         if not due:
             store.close()
             return claimed
+
+
+NOON = utc("2026-03-02 12:00")
+
+
+def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: Path) -> None:
+    """Two changes that start from the same row are both kept, as when a run ends and wakes its own agent."""
+    with closing(Store.open(tmp_path / "h.db")) as store, store.transaction() as db:
+        tx = Transaction(db, NOON, "me")
+        row = entries.add_entry(tx, Kind.HEARTBEAT, "ops", "active", "{}", NOON, NOON)
+        entries.change_entry(tx, row, row._replace(failures=1))
+        entries.change_entry(tx, row, row._replace(quiet=2))
+        assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row
+        assert entries.get_entry(tx, Kind.HEARTBEAT, "ops") == row._replace(failures=1, quiet=2)
+        before = db.total_changes
+        entries.save_changed_entries(tx)
+        entries.save_changed_entries(tx)
+        assert db.total_changes == before + 1
+        assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row._replace(failures=1, quiet=2)
+
+
+def test_a_row_that_was_changed_in_a_failed_step_stays_as_it_was(tmp_path: Path) -> None:
+    with closing(Store.open(tmp_path / "h.db")) as store, store.transaction() as db:
+        tx = Transaction(db, NOON, "me")
+        row = entries.add_entry(tx, Kind.HEARTBEAT, "ops", "active", "{}", NOON, NOON)
+        with pytest.raises(ZeroDivisionError), tx.savepoint():
+            entries.change_entry(tx, row, row._replace(failures=1))
+            raise ZeroDivisionError
+        entries.save_changed_entries(tx)
+        assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row
