@@ -1,6 +1,7 @@
 """Tests how programs are started, what they get, what is kept of their output, and that their whole process group is ended."""
 
 import asyncio
+import gc
 import os
 import select
 import signal
@@ -307,11 +308,12 @@ def test_an_argument_that_the_kernel_rejects_gives_a_problem_without_secrets() -
 
 def test_many_programs_leave_no_open_descriptor() -> None:
     start("true")
+    gc.collect()  # earlier tests in this process may have left descriptors to the garbage collector
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         start("true", stdin=b"x")
         start("nonesuch")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_only_the_process_module_uses_subprocess() -> None:
