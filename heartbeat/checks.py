@@ -16,7 +16,10 @@ from heartbeat.spec import Heartbeat
 
 
 class Skip(StrEnum):
-    """Why a slot was skipped, in the order of the checks. The last two reasons are set elsewhere."""
+    """Why a slot was skipped, in the order of the checks.
+
+    No check here gives `removed`, `already_running`, `missed` and `superseded`: the scheduler records them by itself.
+    """
 
     DISABLED = "disabled"
     PAUSED = "paused"

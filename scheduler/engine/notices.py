@@ -17,6 +17,7 @@ from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, 
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Target
 from scheduler.model.wake import Wake
 from scheduler.store import incidents, targets
+from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.outages import Outage
 from scheduler.store.outbox import OutboxMessage
 
@@ -181,7 +182,8 @@ def outage_text(
     does = _outage_verb(outage)
     flaps = f"{_outage_subject(outage)} flaps: it failed repeatedly within 24 hours"
     names = f"Affected: {_list_entries(affected)}." if affected else ""
-    probed = " No calls are made except a probe every 30 minutes." if is_open else ""
+    minutes = PROBE_EVERY // timedelta(minutes=1)
+    probed = f" No calls are made except a probe every {minutes} minutes." if is_open else ""
     match notice:
         case Notice.RECOVERED if outage.failing:
             return "\n".join(line for line in (f"{_outage_subject(outage)} answers again. {failed}", names) if line)
