@@ -1,4 +1,4 @@
-"""The command `busy`: runs a command while an agent has no heartbeat run in progress."""
+"""The command `busy`: runs a command while the lane of an agent is locked."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from scheduler.system.state_lock import make_state_folder
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @options.config_option
 def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
-    """Run a command while an agent has no heartbeat run in progress.
+    """Lock an agent, run a command, and release the agent.
 
-    The command starts when the run in progress has ended. Later runs wait until the command has ended. The exit code is that of
-    the command. `flock lanes/AGENT.lock COMMAND` in the folder of the database does the same.
+    The command starts after the agent's current run has ended. The agent's later runs wait until the command has ended.
+    heartbeatd exits with the exit code of the command. Without heartbeatd, run `flock lanes/AGENT.lock COMMAND` in the
+    folder of the database.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
     files = daemon_state.locate_files(path)

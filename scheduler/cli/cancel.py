@@ -25,8 +25,9 @@ CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
 def cancel(run: int, path: Path) -> None:
     """Cancel a run that is in progress or will be retried.
 
-    RUN is the number of the run in `heartbeatd runs`. The run ends `abandoned` with the reason `cancelled` and is not retried.
-    A run that waits for its next attempt or for a late answer can be cancelled too. Its wakes stay in the queue.
+    RUN is the number of the run in `heartbeatd runs`. The run gets the outcome `abandoned` and the reason `cancelled`, and is
+    not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of the
+    cancelled run are put into the prompt of the agent's next run.
     """
     files = daemon_state.locate_files_or_warn(path)
     running = connect_to_daemon(files)

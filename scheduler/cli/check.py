@@ -22,15 +22,20 @@ from scheduler.store import entries
 
 
 @click.command()
-@click.option("--effective", "name", metavar="NAME", help="Show each value in force for this agent or job, and where it is set.")
+@click.option(
+    "--effective",
+    "name",
+    metavar="NAME",
+    help="Show all settings of this agent or job, including defaults, and where each is set.",
+)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @options.config_option
 @options.format_option
 def check(name: str | None, strict: bool, path: Path, form: str) -> int:
-    """Check the config, or show the values in force for one agent or job.
+    """Check the config, or show all settings of one agent or job.
 
-    Every error is printed on a line of its own. The exit code is 2 if there are errors. A missing file, folder or program is
-    a warning.
+    Each error is printed on its own line. The exit code is 2 if there are errors. A missing file, folder or program is only a
+    warning.
     """
     try:
         loaded = load.load_config(

@@ -44,7 +44,7 @@ MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted
     metavar="NAME",
     help="The user who runs the commands. With --user-column, only this user's lines are imported.  [default: you]",
 )
-@click.option("--timezone", metavar="ZONE", help="The IANA time zone in which cron reads the file.  [default: this host's]")
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone of the times in the crontab.  [default: this host's]")
 @click.option(
     "--into",
     type=click.Path(path_type=Path),
@@ -71,8 +71,10 @@ def import_crontab(file: str, user_column: bool, user: str | None, timezone: str
 
 
 @click.command(name="export")
-@click.option("--user", metavar="NAME", help="The user whose crontab it will be.  [default: you]")
-@click.option("--timezone", metavar="ZONE", help="The IANA time zone of the host that will read it.  [default: this host's]")
+@click.option("--user", metavar="NAME", help="The user who will own the crontab.  [default: you]")
+@click.option(
+    "--timezone", metavar="ZONE", help="The IANA time zone of the host that will run the crontab.  [default: this host's]"
+)
 @options.config_option
 def export_crontab(user: str | None, timezone: str | None, path: Path) -> None:
     """Print the config's cron jobs as a crontab for one user.

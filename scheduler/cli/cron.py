@@ -54,14 +54,14 @@ def run(name: str, wait: bool, path: Path) -> int:
 @click.option(
     "--after",
     metavar="TIME",
-    help="Only times after this one. Without an offset, it is in the time zone of the expression.  [default: now]",
+    help="Show only times after TIME. A TIME without an offset is in the time zone of the expression.  [default: now]",
 )
 @click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Number of times to show.")
 @options.format_option
 def next(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:  # noqa: A001 (the command's word)
     """Show when a cron expression fires next.
 
-    EXPRESSION is five fields or a macro, in quotes.
+    EXPRESSION has five fields, such as "0 9 * * mon", or is a macro, such as @daily. Put it in quotes.
     """
     schedule = _parse_expression(expression, timezone)
     found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))

@@ -32,11 +32,11 @@ Data = dict[str, Any]
     "--at",
     "instant",
     metavar="TIME",
-    help="Explain the slot (scheduled time) that covers this time."
-    " A time without an offset is in the time zone of the agent or job.",
+    help="Explain the last scheduled time (slot) at or before TIME."
+    " A TIME without an offset is in the time zone of the agent or job.",
 )
 @click.option(
-    "--on", "day", metavar="DAY", help="Explain every slot (scheduled time) of this local day: 2026-11-20, today or yesterday."
+    "--on", "day", metavar="DAY", help="Explain every scheduled time (slot) of a local day: 2026-11-20, today or yesterday."
 )
 @options.config_option
 @options.state_option
@@ -44,8 +44,8 @@ Data = dict[str, Any]
 def explain(name: str, instant: str | None, day: str | None, path: Path, state: Path | None, form: str) -> None:
     """Explain why an agent or a job ran or did not run.
 
-    Without options, the output has the last scheduled run, the checks that would block a run now, and the next scheduled time.
-    Times are in the time zone of the agent or job.
+    Without --at and --on, the output shows the last scheduled run, the checks that would block a run now, and the next scheduled
+    time. Times are in the time zone of the agent or job.
     """
     if instant is not None and day is not None:
         raise InputError("--at and --on exclude each other")

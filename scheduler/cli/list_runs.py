@@ -61,7 +61,7 @@ def runs(
 ) -> None:  # fmt: skip
     """List runs and skipped runs, newest first.
 
-    The column WHY has the reason of a skip, a failure or a suppressed answer, and the delivery state of the messages.
+    The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)

@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "run": ("run:run", "Run the daemon in the foreground."),
-    "check": ("check:check", "Check the config, or show the values in force for one agent or job."),
+    "check": ("check:check", "Check the config, or show all settings of one agent or job."),
     "schema": ("check:schema", "Print the JSON schema of config.yaml."),
     "init": ("init:init", "Write a first config.yaml with one agent into a folder."),
     "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),
@@ -65,9 +65,9 @@ COMMANDS = {
     "report": ("report:report", "Sum up the last days: runs, cost, alerts, skipped and missed runs."),
     "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),
     "wake": ("wake_agent:wake", "Wake an agent now."),
-    "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
+    "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
     "resume": ("pause:resume", "Resume a paused agent or job."),
-    "busy": ("busy:busy", "Run a command while an agent has no heartbeat run in progress."),
+    "busy": ("busy:busy", "Lock an agent, run a command, and release the agent."),
     "reload": ("reload:reload", "Reload the config in the running daemon."),
     "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
     "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),

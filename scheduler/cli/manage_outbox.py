@@ -41,7 +41,8 @@ MessageRequest = Callable[[DaemonClient, int], None]
 def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form: str) -> None:
     """List undelivered messages, send them again, or drop them.
 
-    Pending and held messages come first, then dead letters. A held message may have arrived, and is not sent again automatically.
+    Pending and held messages come first, then dead letters. For a held message it is unknown whether it arrived, so it is not
+    sent again automatically.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -58,9 +59,7 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
 def _message_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments `ids` (ID...) and `everything` (--all) to a command."""
     command = click.argument("ids", metavar="[ID]...", type=NumberParam(), nargs=-1)(command)
-    return click.option("--all", "everything", is_flag=True, help="Every message that is pending, held or a dead letter.")(
-        command
-    )
+    return click.option("--all", "everything", is_flag=True, help="All undelivered messages.")(command)
 
 
 @outbox.command(short_help="Send messages again now.")
@@ -69,7 +68,7 @@ def _message_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Send messages again now, including held messages and dead letters.
 
-    Each message keeps its idempotency key. If the daemon is down, it sends them at its next start.
+    Each message keeps its idempotency key. If the daemon is down, the messages are sent at its next start.
     """
     return _request_each(
         _choose_messages(ids, everything, path),

@@ -21,7 +21,7 @@ from scheduler.model.entry import Key
 @click.option("--for", "span", type=DurationParam(), help="Resume automatically after this time, for example 2h.")
 @options.config_option
 def pause(name: str | None, everything: bool, span: timedelta | None, path: Path) -> None:
-    """Pause an agent or a job, for a time or until resumed.
+    """Pause an agent or a job until it is resumed, or for a given time.
 
     Runs that fall due during the pause are recorded as one skipped run with a count. Runs in progress continue.
     """

@@ -18,7 +18,7 @@ from scheduler.config.file.diagnostics import Diagnostic
 def reload(dry: bool, path: Path) -> int:
     """Reload the config in the running daemon.
 
-    A config with errors is rejected with exit code 2, and the old one stays in force.
+    If the new config has errors, the daemon keeps the old one, and the exit code is 2.
     """
     running = connect_to_daemon(daemon_state.locate_files_or_warn(path))
     if running is None:

@@ -43,7 +43,11 @@ Data = dict[str, Any]
 @click.command()
 @click.option("--for", "span", type=DurationParam(), default="7d", show_default=True, help="How far back to look.")
 @click.option(
-    "--by", type=click.Choice(["entry", "model"]), default="entry", show_default=True, help="List agents and jobs, or models."
+    "--by",
+    type=click.Choice(["entry", "model"]),
+    default="entry",
+    show_default=True,
+    help="Group by agent and job (entry), or by model.",
 )
 @options.config_option
 @options.state_option
@@ -51,7 +55,7 @@ Data = dict[str, Any]
 def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) -> None:
     """Sum up the last days: runs, cost, alerts, skipped and missed runs.
 
-    A cron job with this command and `deliver:` sends the report regularly.
+    To receive the report regularly, run this command in a cron job with `deliver:`.
     """
     files, until = daemon_state.locate_files_or_warn(path, state), utc_now()
     with daemon_state.open_for_reading(files) as db:

@@ -41,7 +41,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     type=click.Choice(LOG_LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
-    help="The lowest level that is logged.",
+    help="Log only events of this level and above.",
 )
 @options.config_option
 def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str, path: Path) -> int:

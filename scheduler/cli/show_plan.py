@@ -38,11 +38,11 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
 @click.argument("name", required=False)
 @click.option("--for", "span", type=DurationParam(), default="24h", show_default=True, help="How far ahead to look.")
 @click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
-@click.option("--all", "each", is_flag=True, help="List every run on a line of its own.")
+@click.option("--all", "each", is_flag=True, help="List each run on its own line.")
 @click.option(
     "--worst",
     is_flag=True,
-    help="Show the highest possible cost of one day instead, for each agent and job and for all together.",
+    help="Show instead the highest possible cost of one day, for each agent and job and in total.",
 )
 @options.config_option
 @options.state_option
@@ -52,8 +52,9 @@ def plan(
 ) -> None:
     """List the runs that are scheduled for the next hours or days.
 
-    With NAME, each run of that agent or job is on a line of its own. For intervals, the schedule stored in the database is used.
-    If there is no database, a first start now is assumed. Days and local times are in the time zone of each agent or job.
+    With NAME, each run of that agent or job is on its own line. Intervals are counted from the start times in the database.
+    Without a database, the plan assumes that the daemon starts now for the first time. Days and local times are in the time zone
+    of each agent or job.
     """
     if not timedelta() < span <= forecast.MAX_SPAN:
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")

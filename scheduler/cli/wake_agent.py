@@ -20,7 +20,7 @@ from scheduler.model.outcome import Kind
 def wake(agent: str, text: str, wait: bool, path: Path) -> int:
     """Wake an agent now.
 
-    If the daemon is down, the wake is kept in the database until its next start.
+    If the daemon is down, the agent is woken when the daemon starts again.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
     before = newest_run_id(path)
