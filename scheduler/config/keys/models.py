@@ -77,7 +77,7 @@ class ConfigPart(BaseModel):
 class Window(ConfigPart):
     start: OpeningTime = required_key("Start of the window, local time.")
     end: ClosingTime = required_key(
-        "End of the window; before `start`: on the next day. `24:00` and `00:00` are the following midnight."
+        "End of the window. An end before `start` is on the next day. `24:00` and `00:00` mean the midnight after `start`."
     )
     timezone: ZoneOrNone = optional_key(
         None, "The time zone of `start` and `end`.", default_in_words="the heartbeat's, else the top-level one"
@@ -89,7 +89,9 @@ class ModelRunner(ConfigPart):
     """Calls a model directly, in one turn and without tools."""
 
     kind: Literal["anthropic", "openai"] = required_key("Calls a model directly, in one turn and without tools.")
-    provider: TextOrNone = optional_key(None, "The provider of the model.", default_in_words="the provider named like `kind`")
+    provider: TextOrNone = optional_key(
+        None, "The provider of the model.", default_in_words="the provider with the same name as `kind`"
+    )
 
 
 class CommandRunner(ConfigPart):
@@ -101,17 +103,20 @@ class CommandRunner(ConfigPart):
     argv: Annotated[
         tuple[str, ...],
         ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
-    ] = required_key("The program and its arguments; no shell is used.")
-    env: Environment = optional_key((), "Environment variables for it, in addition to PATH, HOME and LANG.", written_default={})
+    ] = required_key("The program and its arguments. No shell is used.")
+    env: Environment = optional_key(
+        (), "Environment variables for the program, in addition to PATH, HOME and LANG.", written_default={}
+    )
 
 
 class HttpRunner(ConfigPart):
     """Posts the run to a URL; the answer is in the response or comes later."""
 
     kind: Literal["http"] = required_key(
-        "Posts the run as JSON. A 200 response contains the answer; after a 202 the answer comes later."
+        "Sends a POST request with the prompt as JSON. A 200 response contains the answer. After a 202 response, the agent"
+        " sends the answer later."
     )
-    url: SecretText = required_key("The URL, http or https; private addresses are allowed.")
+    url: SecretText = required_key("The URL (http or https). Private addresses are allowed.")
     headers: Annotated[
         tuple[tuple[str, str], ...],
         ValueType(
@@ -125,13 +130,13 @@ class HttpRunner(ConfigPart):
 class PythonRunner(ConfigPart):
     """Calls a Python function."""
 
-    kind: Literal["python"] = required_key("Calls a Python function with the run; its return value is the answer.")
+    kind: Literal["python"] = required_key("Calls a Python function. Its return value is the answer.")
     call: Annotated[str, text_type(value_parsers.parse_callable, "`package.module:function`")] = required_key(
-        "The function; its module is looked for in the workspace first."
+        "The function. Its module is searched in the workspace first."
     )
     in_process: Boolean = optional_key(
         False,
-        "Calls it inside the daemon. It starts immediately, but cannot be stopped at its timeout.",
+        "With `true`, the function runs inside the daemon. It starts faster, but cannot be stopped at its timeout.",
     )
 
 
@@ -141,24 +146,24 @@ Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
 class Decide(ConfigPart):
     """A model that decides whether there is something to do before the agent itself is called."""
 
-    model: Text = required_key("The model that decides; a small one is enough.")
+    model: Text = required_key("The model that decides. A small model is enough.")
     provider: TextOrNone = optional_key(
-        None, "The provider of that model.", default_in_words="the heartbeat's, else the runner's, else `anthropic`"
+        None, "The provider of `model`.", default_in_words="the heartbeat's, else the runner's, else `anthropic`"
     )
 
 
 class Precheck(ConfigPart):
     """A command that checks whether there is anything to do before the agent is called."""
 
-    command: Text = required_key("A shell command, run in the workspace; its output is put into the prompt.")
+    command: Text = required_key("A shell command, run in the workspace. Its output is put into the prompt.")
     unchanged: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
-        "run", "What to do if its output is the same as before the last answered run."
+        "run", "What to do if the output is the same as at the last run that was answered."
     )
     on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
-        "run", "What to do if it fails."
+        "run", "What to do if the command fails."
     )
     timeout: PositiveDurationOrNone = optional_key(
-        None, "Its timeout.", default_in_words="half the heartbeat's timeout, at most 30s"
+        None, "The timeout of the command.", default_in_words="half the heartbeat's timeout, at most 30s"
     )
 
 
@@ -166,13 +171,13 @@ class DayBudget(ConfigPart):
     """The limits of one day."""
 
     usd_per_day: Annotated[float | None, USD_A_DAY] = optional_key(
-        None, "Cost in USD; every model that is called needs a price.", default_in_words="no limit"
+        None, "The maximum cost. Every model that is called needs an entry in `prices`.", default_in_words="no limit"
     )
     tokens_per_day: Annotated[int | None, TOKENS_A_DAY] = optional_key(
-        None, "Tokens of all kinds together.", default_in_words="no limit"
+        None, "The maximum number of tokens of all kinds (input, output and cache).", default_in_words="no limit"
     )
     runs_per_day: Annotated[int | None, integer_type(1, 1_000_000)] = optional_key(
-        None, "Runs that call an agent; retries of a run are not counted.", default_in_words="no limit"
+        None, "The maximum number of runs that call an agent. Retries are not counted.", default_in_words="no limit"
     )
 
 
@@ -181,45 +186,51 @@ class Budget(DayBudget):
 
     usd_per_run: Annotated[float | None, USD_A_RUN] = optional_key(
         None,
-        "The most that one attempt may cost. A model gets no prompt that could cost more. For other runners it is your own figure"
-        " for the cost of an attempt.",
-        default_in_words="from the limits of tokens",
+        "The maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write your"
+        " own estimate of the cost of one attempt.",
+        default_in_words="computed from the token limits",
     )
 
 
 class HeartbeatMisfire(ConfigPart):
     grace: DurationOrNone = optional_key(
         None,
-        "How late a slot may start; waiting for `limits.concurrency` does not count.",
-        default_in_words="half the interval, or the shortest of the schedule, at most 10m",
+        "How late a scheduled run may start. Time spent waiting for `limits.concurrency` does not count.",
+        default_in_words="half the interval (or half the shortest interval of the schedule), at most 10m",
     )
 
 
 class Dedup(ConfigPart):
-    window: Duration = optional_key(timedelta(hours=24), "How long the same alert is not sent again.", written_default="24h")
+    window: Duration = optional_key(
+        timedelta(hours=24), "How long the same alert is suppressed after it was sent.", written_default="24h"
+    )
     normalize: Annotated[DedupNormalize, choice_type(DedupNormalize)] = optional_key(
-        "text", "`numbers`: alerts that differ only in numbers are the same."
+        "text", "With `numbers`, alerts that differ only in numbers count as the same alert."
     )
 
 
 class OnFailure(ConfigPart):
     """When and where failures and recovery are reported."""
 
-    after: Annotated[int, integer_type(1, 1000)] = optional_key(2, "Number of failures in a row before a notification.")
+    after: Annotated[int, integer_type(1, 1000)] = optional_key(
+        2, "The number of failures in a row after which a notification is sent."
+    )
     remind: PositiveDuration = optional_key(
-        timedelta(hours=6), "Interval of reminders while it keeps failing.", written_default="6h"
+        timedelta(hours=6), "The interval of reminders while the failures continue.", written_default="6h"
     )
     deliver: TargetsOrNone = optional_key(
         None,
         "The channels of the notifications.",
-        default_in_words="the entry's own `deliver`; if that is `none`, the only declared channel, else `log`",
+        default_in_words="`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
 
 
 class JobOnFailure(OnFailure):
     """When and where failures and recovery are reported."""
 
-    after: Annotated[int, integer_type(1, 1000)] = optional_key(1, "Number of failures in a row before a notification.")
+    after: Annotated[int, integer_type(1, 1000)] = optional_key(
+        1, "The number of failures in a row after which a notification is sent."
+    )
 
 
 class Heartbeat(ConfigPart):
@@ -228,40 +239,43 @@ class Heartbeat(ConfigPart):
         timedelta | Literal["missing"] | None,
         ValueType(value_parsers.parse_interval, {"type": "string", "pattern": f"^none$|{DURATION_PATTERN}"}, "duration, `none`"),
     ] = optional_key(
-        "missing", "Time between runs. `none`: only when woken. `0m`: disabled.", default_in_words="this or `schedule`"
+        "missing",
+        "The time between runs. With `none`, the agent runs only when it is woken. `0m` disables the heartbeat.",
+        default_in_words="required without `schedule`",
     )
     schedule: TextOrNone = optional_key(
         None,
-        "Times of the runs, as a cron expression in its time zone; times outside the active hours are skipped.",
-        default_in_words="this or `interval`",
+        "The times of the runs, as a cron expression in the heartbeat's time zone. Times outside the active hours are skipped.",
+        default_in_words="required without `interval`",
     )
     backoff_on_failure: Boolean = optional_key(
-        False, "Doubles the interval after each failed run, up to 8 times the interval; the first successful run resets it."
+        False, "With `true`, each failed run doubles the interval, up to 8 times its length. The first successful run resets it."
     )
     stagger: Stagger = optional_key(
         0.1,
-        "Delays the runs by a stable hash of the agent's name, at most by this much; with `schedule` only if written.",
+        "The maximum delay of the runs. The delay is fixed for each agent and computed from its name. With `schedule`, the"
+        " default is 0.",
         written_default="10%",
     )
     active_hours: Annotated[list[Window], BeforeValidator(value_parsers.parse_windows)] = Field(
         default=[],
-        description="When the heartbeat runs: `always`, `08:00-22:00`, a map, or a list of them.",
+        description="When the heartbeat may run: `always`, a window such as `08:00-22:00`, a map, or a list of windows and maps.",
         json_schema_extra=lambda schema: _active_hours_schema(schema),
     )
     timezone: ZoneOrNone = optional_key(
         None,
-        "Time zone of its windows and of the time in the prompt.",
-        default_in_words="the zone of its windows if they share one, else the top-level one",
+        "The time zone of the schedule, of the active hours, and of the time in the prompt.",
+        default_in_words="the time zone of the active hours if they share one, else the top-level one",
     )
-    skip_on: Calendars = optional_key((), "Calendars with days on which it does not run.", written_default="none")
-    only_on: Calendars = optional_key((), "Calendars with the only days on which it runs.", written_default="none")
+    skip_on: Calendars = optional_key((), "The calendars whose days are excluded.", written_default="none")
+    only_on: Calendars = optional_key((), "The calendars whose days are the only ones allowed.", written_default="none")
     misfire: HeartbeatMisfire = optional_key(
-        HeartbeatMisfire(), "What happens to a slot that could not start in time.", written_default={}
+        HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.", written_default={}
     )
-    model: TextOrNone = optional_key(None, "The model for heartbeat runs only.", default_in_words="the agent's")
+    model: TextOrNone = optional_key(None, "The model for heartbeat runs.", default_in_words="the agent's")
     prompt: TextOrNone = optional_key(None, "Instructions that replace the built-in ones.", default_in_words="built in")
     checklist: Annotated[str, text_type(value_parsers.parse_checklist, "file in the workspace, or text with a line break")] = (
-        optional_key("HEARTBEAT.md", "The checklist.")
+        optional_key("HEARTBEAT.md", "The checklist of the agent.")
     )
     on_missing: Annotated[OnMissing, choice_type(OnMissing)] = optional_key("skip", "What to do if there is no checklist.")
     on_empty: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
@@ -270,54 +284,63 @@ class Heartbeat(ConfigPart):
     memory: Annotated[tuple[str, ...], list_type(value_parsers.parse_workspace_files, "file in the workspace, or list")] = (
         optional_key(
             (),
-            "Files that are put into the prompt of runs without a checklist (`on_missing: run`, `on_empty: run`).",
+            "Files that are put into the prompt if there is no checklist or it is empty (with `on_missing: run`, `on_empty:"
+            " run`).",
             written_default=[],
         )
     )
     precheck: Annotated[Precheck | None, BeforeValidator(value_parsers.parse_precheck)] = Field(
         default=None,
-        description="A command that checks first whether there is anything to do.",
+        description="A command that checks whether there is anything to do, before the agent is called.",
         json_schema_extra=lambda schema: _or_none_schema(schema, {"type": "string"}),
     )
-    provider: TextOrNone = optional_key(None, "The provider of that model; of any kind.", default_in_words="the runner's")
-    max_output_tokens: Annotated[int, TOKENS] = optional_key(2000, "The longest answer of a model.", written_default="2k")
+    provider: TextOrNone = optional_key(
+        None, "The provider of `model`. It may be of another kind than the runner.", default_in_words="the runner's"
+    )
+    max_output_tokens: Annotated[int, TOKENS] = optional_key(
+        2000, "The maximum length of an answer from a model.", written_default="2k"
+    )
     max_input_tokens: Annotated[int, TOKENS] = optional_key(
         50_000,
-        "The longest prompt, estimated: three ASCII characters count as one token, any other character as one.",
+        "The maximum length of the prompt, estimated: three ASCII characters count as one token, and so does any other"
+        " character.",
         written_default="50k",
     )
     decide: Annotated[Decide | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=None,
-        description="A model that decides first whether there is something to do, from the checklist and the facts alone.",
+        description="A model that decides whether there is anything to do, before the agent is called. It gets the checklist"
+        " and the metadata of the run.",
         json_schema_extra=lambda schema: _or_none_schema(schema),
     )
-    light_context: Boolean = optional_key(False, "Leaves the context files out.")
+    light_context: Boolean = optional_key(False, "With `true`, the `context` files are not put into the prompt.")
     isolated_session: Boolean = optional_key(
-        True, "`true`: each run starts without history. `false`: earlier messages of the agent are put into the prompt."
+        True, "With `true`, each run starts without history. With `false`, earlier messages of the agent are put into the prompt."
     )
     session_keep: Annotated[
         int, ValueType(value_parsers.even_integer_between(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")
-    ] = optional_key(8, "Number of earlier messages in the prompt if `isolated_session` is false.")
-    retries: Annotated[int, integer_type(0, 10)] = optional_key(2, "Further attempts after a failed one.")
-    timeout: PositiveDuration = optional_key(timedelta(minutes=5), "Timeout of one attempt.", written_default="5m")
+    ] = optional_key(8, "The number of earlier messages in the prompt if `isolated_session` is false.")
+    retries: Annotated[int, integer_type(0, 10)] = optional_key(2, "The number of further attempts after a failed one.")
+    timeout: PositiveDuration = optional_key(timedelta(minutes=5), "The timeout of one attempt.", written_default="5m")
     async_timeout: DurationUpToADay = optional_key(
         timedelta(hours=1),
-        "How long to wait for the result of an agent that answers later (`202`); after that the run has failed.",
+        "How long to wait for the result of an agent that answers later (status 202). If no result arrives in this time, the"
+        " run fails.",
         written_default="1h",
     )
     ok_match: Annotated[OkMatch, choice_type(OkMatch)] = optional_key("edges", "Where in the answer HEARTBEAT_OK is recognized.")
     ack_max_chars: Annotated[int, integer_type(0, 10_000)] = optional_key(
-        5, "Up to this many characters next to HEARTBEAT_OK are ignored."
+        5, "An answer with HEARTBEAT_OK may have up to this many other characters and is still suppressed."
     )
     strip_reasoning: Boolean = optional_key(
         True, "Removes a leading `<think>...</think>` from the answer before it is classified and delivered."
     )
-    show_ok: Boolean = optional_key(False, "Delivers answers that report no problem, too.")
-    show_alerts: Boolean = optional_key(True, "Delivers alerts.")
-    dedup: Dedup = optional_key(Dedup(), "Suppresses repeated alerts.", written_default={})
+    show_ok: Boolean = optional_key(False, "With `true`, answers that report no problem are delivered too.")
+    show_alerts: Boolean = optional_key(True, "With `false`, alerts are not delivered.")
+    dedup: Dedup = optional_key(Dedup(), "When a repeated alert is suppressed.", written_default={})
     deliver: TargetsOrNone = optional_key(
         None,
-        "Channels for its messages. `last`: the recipient who wrote to the agent last, by a channel with `{target}` in its URL.",
+        "The channels for messages of the agent. `last` is the chat in which a user wrote to the agent last. It needs a"
+        " channel with `{target}` in its URL.",
         default_in_words="the only declared channel, else `log`",
     )
     on_failure: Annotated[OnFailure | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
@@ -327,34 +350,36 @@ class Heartbeat(ConfigPart):
     )
     budget: Annotated[Budget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=Budget(),
-        description="Limits of what its runs may use in a day. `unlimited`: no limit, and no warning.",
+        description="Daily limits for the runs of the agent. `unlimited` means no limit, and no warning about a missing budget.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
 
 
 class Agent(ConfigPart):
     workspace: PathOrNone = optional_key(
-        None, "Its folder; all files that are read for it are inside.", default_in_words="`agents/NAME`"
+        None,
+        "The folder of the agent. It contains the checklist and all other files that are read for the agent.",
+        default_in_words="`agents/NAME`",
     )
     runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(value_parsers.parse_runner)] = optional_key(
-        ModelRunner(kind="anthropic"), "How it is called.", written_default={"kind": "anthropic"}
+        ModelRunner(kind="anthropic"), "How the agent is called.", written_default={"kind": "anthropic"}
     )
     model: TextOrNone = optional_key(
-        None, "Its model.", default_in_words="`claude-haiku-5-5` at Anthropic; else none, and the runner chooses"
+        None, "The model of the agent.", default_in_words="`claude-haiku-5-5` for Anthropic, else chosen by the runner"
     )
     context: Annotated[tuple[str, ...], list_type(value_parsers.parse_workspace_files, "file in the workspace, or list")] = (
         optional_key((), "Files that are put into the prompt.", written_default=[])
     )
-    heartbeat: Heartbeat = optional_key(Heartbeat(), "Its heartbeat.", written_default={})
+    heartbeat: Heartbeat = optional_key(Heartbeat(), "The heartbeat of the agent.", written_default={})
 
 
 class JobMisfire(ConfigPart):
     policy: Annotated[Misfire, choice_type(Misfire)] = optional_key(
-        "latest", "`latest`: the latest missed slot runs; `skip`: no missed slot runs."
+        "latest", "`latest` runs the latest of the missed runs. `skip` runs none of them."
     )
     grace: DurationOrNone = optional_key(
         None,
-        "How late a slot may start; waiting for `limits.concurrency` does not count.",
+        "How late a scheduled run may start. Time spent waiting for `limits.concurrency` does not count.",
         default_in_words="half the period, at most 1h",
     )
 
@@ -362,22 +387,24 @@ class JobMisfire(ConfigPart):
 class Job(ConfigPart):
     enabled: Boolean = optional_key(True, "Whether the job runs.")
     schedule: TextOrNone = optional_key(
-        None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', default_in_words="this, `every` or `at`"
+        None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', default_in_words="required without `every` and `at`"
     )
-    every: EveryOrNone = optional_key(None, "A fixed interval.", default_in_words="this, `schedule` or `at`")
+    every: EveryOrNone = optional_key(
+        None, "The fixed interval between runs.", default_in_words="required without `schedule` and `at`"
+    )
     at: TextOrNone = optional_key(
         None,
-        "One run at this local time, `2026-12-24T18:00`, or with an offset or `Z`.",
-        default_in_words="this, `schedule` or `every`",
+        "The time of a single run: `2026-12-24T18:00` in local time, or a time with an offset or `Z`.",
+        default_in_words="required without `schedule` and `every`",
     )
     timezone: ZoneOrNone = optional_key(
         None, "The time zone of `schedule`, `at` and calendars.", default_in_words="the top-level one"
     )
-    skip_on: Calendars = optional_key((), "Calendars with days on which it does not run.", written_default="none")
-    only_on: Calendars = optional_key((), "Calendars with the only days on which it runs.", written_default="none")
-    command: Annotated[
-        str | tuple[str, ...] | None, list_type(value_parsers.parse_command, "text for the shell, or list without one")
-    ] = optional_key(None, "The command.", default_in_words="none: the job has a `prompt`, or only wakes")
+    skip_on: Calendars = optional_key((), "The calendars whose days are excluded.", written_default="none")
+    only_on: Calendars = optional_key((), "The calendars whose days are the only ones allowed.", written_default="none")
+    command: Annotated[str | tuple[str, ...] | None, list_type(value_parsers.parse_command, "text for the shell, or list")] = (
+        optional_key(None, "The command to run.", default_in_words="none, if the job has a `prompt` or only wakes agents")
+    )
     prompt: TextOrNone = optional_key(
         None, "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.",
         default_in_words="none",
@@ -389,25 +416,31 @@ class Job(ConfigPart):
     )
     workdir: PathOrNone = optional_key(None, "The working directory of the command.", default_in_words="the config's folder")
     stdin: AnyText = optional_key("", "Text for the command's stdin.")
-    shell: Text = optional_key("/bin/sh", "The shell for a command that is text.")
-    timeout: PositiveDuration = optional_key(timedelta(minutes=10), "Timeout of one attempt.", written_default="10m")
+    shell: Text = optional_key("/bin/sh", "The shell that runs a `command` written as text.")
+    timeout: PositiveDuration = optional_key(timedelta(minutes=10), "The timeout of one attempt.", written_default="10m")
     async_timeout: DurationUpToADay = optional_key(
         timedelta(hours=1),
-        "How long to wait for the result of an agent that answers later; after that the run has failed.",
+        "How long to wait for the result of an agent that answers later. If no result arrives in this time, the run fails.",
         written_default="1h",
     )
     strip_reasoning: Boolean = optional_key(
         True, "Removes a leading `<think>...</think>` from the answer before it is delivered."
     )
     retries: Annotated[int, integer_type(0, 10)] = optional_key(
-        0, "Further attempts after a failed one; make sure that the command is safe to repeat."
+        0, "The number of further attempts after a failed one. Set this only for a command that is safe to repeat."
     )
     stagger: Stagger = optional_key(
-        timedelta(0), "Delays the runs by a stable hash of the job's name, at most by this much.", written_default=0
+        timedelta(0),
+        "The maximum delay of the runs. The delay is fixed for each job and computed from its name.",
+        written_default=0,
     )
-    misfire: JobMisfire = optional_key(JobMisfire(), "What happens to a slot that could not start in time.", written_default={})
-    rerun_after_crash: Boolean = optional_key(False, "Runs the command again if the daemon died while it was running.")
-    deliver: Targets = optional_key((), "Channels for the output.", written_default="none")
+    misfire: JobMisfire = optional_key(
+        JobMisfire(), "What happens to a scheduled run that could not start in time.", written_default={}
+    )
+    rerun_after_crash: Boolean = optional_key(
+        False, "With `true`, the command runs again if the daemon stopped or crashed during the run."
+    )
+    deliver: Targets = optional_key((), "The channels for the output.", written_default="none")
     on_failure: Annotated[JobOnFailure | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=JobOnFailure(),
         description="When and where failures and recovery are reported.",
@@ -415,15 +448,16 @@ class Job(ConfigPart):
     )
     budget: Annotated[Budget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=Budget(),
-        description="Limits of what runs with a prompt may use in a day. `unlimited`: no limit, and no warning.",
+        description="Daily limits for the runs of a job with a `prompt`. `unlimited` means no limit, and no warning about a"
+        " missing budget.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
     wake_heartbeat: Annotated[tuple[str, ...], list_type(value_parsers.parse_names, "agent or list")] = optional_key(
-        (), "Agents whose heartbeat it wakes.", written_default=[]
+        (), "The agents that are woken when the job ends.", written_default=[]
     )
-    wake_on: Annotated[WakeOn, choice_type(WakeOn)] = optional_key("always", "After which outcome it wakes.")
+    wake_on: Annotated[WakeOn, choice_type(WakeOn)] = optional_key("always", "The outcomes after which the agents are woken.")
     wake_mode: Annotated[WakeMode, choice_type(WakeMode)] = optional_key(
-        "now", "`next`: the wake waits for the agent's next slot."
+        "now", "`now` starts a run. `next` waits for the agent's next scheduled run."
     )
     wake_text: TextOrNone = optional_key(
         None, "The text that is put into the agent's prompt.", default_in_words="the job, its outcome and the end of its output"
@@ -431,53 +465,56 @@ class Job(ConfigPart):
 
 
 class Token(ConfigPart):
-    value: SecretText = required_key("The token, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
+    value: SecretText = required_key("The token, written as `${NAME}` or `${file:PATH}`. It has at least 16 bytes.")
     may: Annotated[
         tuple[Permission, ...], list_type(value_parsers.parse_token_rights, "list of `read`, `wake`, `operate`, `edit`")
     ] = required_key("The permissions of the token.")
-    agents: NameListOrNone = optional_key(None, "The agents to which it is limited.", default_in_words="all")
+    agents: NameListOrNone = optional_key(None, "The only agents that the token may access.", default_in_words="all")
 
 
 class Server(ConfigPart):
     listen: Text = optional_key(
-        "127.0.0.1:7857", "Address and port. An address that other machines can reach needs tokens. Port 0: any free port."
+        "127.0.0.1:7857",
+        "The address and the port. An address that other machines can reach needs tokens. Port 0 means any free port.",
     )
-    hosts: NameList = optional_key((), "Further host names that requests may use.", written_default=[])
+    hosts: NameList = optional_key((), "Further host names that are allowed in the Host header of a request.", written_default=[])
     tokens: dict[str, Token] = optional_key(
         {}, "Tokens for the HTTP API, by name.", default_in_words="one token with all permissions is generated"
     )
     metrics_entries: Annotated[int, integer_type(0, 1_000_000)] = optional_key(
-        1000, "Up to this number of entries, each entry has its own metric series."
+        1000, "The maximum number of agents and jobs with metric series of their own."
     )
 
 
 class Limits(ConfigPart):
-    concurrency: Annotated[int, integer_type(1, 1000)] = optional_key(8, "The most runs at the same time.")
+    concurrency: Annotated[int, integer_type(1, 1000)] = optional_key(8, "The maximum number of runs at the same time.")
     min_interval: Duration = optional_key(
-        timedelta(minutes=5), "The shortest interval of entries that call a model; `0s`: no limit.", written_default="5m"
+        timedelta(minutes=5),
+        "The shortest interval allowed for agents and jobs that call a model. `0s` means no limit.",
+        written_default="5m",
     )
     wake_gap: Duration = optional_key(
         timedelta(seconds=30),
-        "The shortest time between the end of a run and the next run that a wake starts. A wake by a job waits this long for"
-        " other jobs.",
+        "The shortest time between the end of a run and the start of the next run by a wake. A wake from a job also waits at"
+        " most this long for other jobs that wake the same agent.",
         written_default="30s",
     )
     wake_flood: Annotated[tuple[int, timedelta], text_type(value_parsers.parse_rate, "rate", pattern=r"^\d+ per \S+$")] = (
         optional_key(
             (5, timedelta(minutes=10)),
-            "The maximum rate of runs of one agent that programs start with wakes.",
+            "The maximum rate of runs of one agent that are started by wakes from programs.",
             written_default="5 per 10m",
         )
     )
     wake_keep: PositiveDuration = optional_key(
-        timedelta(hours=24), "How long a wake is kept until a run puts it into a prompt.", written_default="24h"
+        timedelta(hours=24), "How long a wake waits for a run. After this time it expires.", written_default="24h"
     )
     shutdown_grace: Duration = optional_key(
-        timedelta(seconds=30), "How long running attempts may continue when the daemon stops.", written_default="30s"
+        timedelta(seconds=30), "How long runs in progress may continue when the daemon stops.", written_default="30s"
     )
     budget: Annotated[DayBudget | None, BeforeValidator(value_parsers.parse_budget)] = Field(
         default=None,
-        description="Daily limits for all runs that call an agent, taken together. A day is in the top-level time zone.",
+        description="Daily limits for the sum of all runs that call an agent. Days are counted in the top-level time zone.",
         json_schema_extra=lambda schema: _or_unlimited_schema(schema),
     )
 
@@ -486,24 +523,24 @@ class Provider(ConfigPart):
     """A provider of models."""
 
     kind: Annotated[ProviderKind | None, choice_type(ProviderKind)] = optional_key(
-        None, "Its API.", default_in_words="the provider's name, if it is one of these"
+        None, "The kind of API.", default_in_words="the name of the provider, if it is `anthropic` or `openai`"
     )
     api_key: Annotated[str | None, SECRET] = optional_key(
-        None, "The key; from `${NAME}` or `${file:PATH}`.", default_in_words="none"
+        None, "The API key, written as `${NAME}` or `${file:PATH}`.", default_in_words="none"
     )
     base_url: Annotated[str | None, SECRET] = optional_key(
-        None, "Base URL of the API; http or https.", default_in_words="the URL of Anthropic or OpenAI"
+        None, "The base URL of the API (http or https).", default_in_words="the URL of Anthropic or OpenAI"
     )
 
 
 class Price(ConfigPart):
-    input: Annotated[float, PRICE] = required_key("For input tokens.")
-    output: Annotated[float, PRICE] = required_key("For output tokens.")
+    input: Annotated[float, PRICE] = required_key("The price of input tokens.")
+    output: Annotated[float, PRICE] = required_key("The price of output tokens.")
     cache_read: Annotated[float | None, PRICE] = optional_key(
-        None, "For tokens read from the cache.", default_in_words="the same as `input`"
+        None, "The price of tokens read from the cache.", default_in_words="the same as `input`"
     )
     cache_write: Annotated[float | None, PRICE] = optional_key(
-        None, "For tokens written to the cache.", default_in_words="1.25 times `input`"
+        None, "The price of tokens written to the cache.", default_in_words="1.25 times `input`"
     )
 
 
@@ -515,7 +552,7 @@ class Channel(ConfigPart):
 
     kind: Annotated[str | None, choice_type(tuple(kind.name for kind in registry.KINDS))] = optional_key(
         None,
-        "The kind of the channel.",
+        "The kind of channel.",
         default_in_words=", ".join(
             [f"`{kind.name}` for `{kind.schemes[0]}://`" for kind in registry.kinds_with_own_scheme()]
             + [f"`{registry.FALLBACK.name}` for all others"]
@@ -524,8 +561,8 @@ class Channel(ConfigPart):
     url: Annotated[str | None, SECRET] = optional_key(
         None,
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
-        + ", or an Apprise URL; for `webhook` http or https. With `{target}` in place of the chat,"
-        " messages are sent to the recipient who wrote to the agent last.",
+        + ", an http or https URL for `webhook`, or an Apprise URL. If `{target}` is in place of the chat,"
+        " messages go to the chat in which a user wrote to the agent last.",
         default_in_words="required, except for `command`",
     )
     argv: Annotated[
@@ -533,23 +570,26 @@ class Channel(ConfigPart):
         ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
     ] = optional_key(
         (),
-        "For `command`: the program and its arguments, started in the folder of this file. It gets the text on stdin; exit code 0"
-        " means delivered.",
+        "For `command`: the program and its arguments. The program starts in the folder of config.yaml and gets the message"
+        " on stdin. Exit code 0 means that the message was delivered.",
         default_in_words="required for `command`",
     )
     base_url: Annotated[str | None, SECRET] = optional_key(
         None,
-        "Base URL of " + " or ".join(f"{kind.name.capitalize()}'s" for kind in registry.KINDS if kind.has_base_url) + " API.",
+        "The base URL of the API of " + " or ".join(kind.name.capitalize() for kind in registry.KINDS if kind.has_base_url) + ".",
         default_in_words="the public API",
     )
     allow_private: Boolean = optional_key(
-        False, "Allows addresses of this machine and of private networks. Apprise channels may always use them."
+        False,
+        "With `true`, addresses of this machine and of private networks are allowed. Apprise channels may always use such"
+        " addresses.",
     )
     uncertain: Annotated[OnUncertain | None, choice_type(OnUncertain)] = optional_key(
         None,
-        "What happens to a message if it is unknown whether it arrived. A channel of kind"
-        f" {_DETECTING_REPEATS} recognises a repeated message by its key; other channels may get the message twice.",
-        default_in_words=f"`resend`; for output of jobs on channels of other kinds than {_DETECTING_REPEATS} `hold`",
+        "What happens to a message if it is unknown whether it arrived. With `hold`, it waits for your decision. With"
+        " `resend`, it may arrive twice."
+        f" A receiver of {_DETECTING_REPEATS} can recognise repeated messages by their key.",
+        default_in_words=f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
 
 
@@ -565,10 +605,11 @@ class Deadman(ConfigPart):
     """A dead man's switch: a service elsewhere that reports when pings stop."""
 
     url: SecretText = required_key(
-        "The URL to ping, as for healthchecks.io; /start and /fail are added for a start and a failure."
+        "The URL to ping, for example from healthchecks.io. `/start` is added after a start, and `/fail` while the database"
+        " cannot be written."
     )
-    every: PositiveDuration = optional_key(timedelta(minutes=1), "Time between pings.", written_default="1m")
-    allow_private: Boolean = optional_key(False, "Allows addresses of this machine and of private networks.")
+    every: PositiveDuration = optional_key(timedelta(minutes=1), "The time between pings.", written_default="1m")
+    allow_private: Boolean = optional_key(False, "With `true`, addresses of this machine and of private networks are allowed.")
 
 
 class Network(ConfigPart):
@@ -576,10 +617,13 @@ class Network(ConfigPart):
 
     proxy: SecretText = optional_key(
         "environment",
-        "`environment` (HTTPS_PROXY, HTTP_PROXY), `none`, or a URL. NO_PROXY applies to a URL, too.",
+        "`environment` (HTTPS_PROXY and HTTP_PROXY), `none`, or the URL of a proxy. The hosts in NO_PROXY are always reached"
+        " directly.",
     )
     ca_file: PathOrNone = optional_key(
-        None, "Certificates (PEM) of authorities to trust in addition to those of the system.", default_in_words="none"
+        None,
+        "A PEM file with certificates of authorities that are trusted in addition to those of the system.",
+        default_in_words="none",
     )
 
 
@@ -587,7 +631,11 @@ class Calendar(ConfigPart):
     """Days for `skip_on` and `only_on`."""
 
     dates: Annotated[tuple[DateRange, ...], list_type(value_parsers.parse_calendar_dates, "date, `FIRST..LAST`, list")] = (
-        optional_key((), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written_default=[])
+        optional_key(
+            (),
+            "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31`, which include both ends.",
+            written_default=[],
+        )
     )
     days: Days = optional_key(frozenset(), "Days of the week.", default_in_words="none")
 
@@ -600,7 +648,9 @@ class Calendar(ConfigPart):
 
 class History(ConfigPart):
     keep: PositiveDuration = optional_key(timedelta(days=30), "How long run records are kept.", written_default="30d")
-    runs: Annotated[int, integer_type(1, 10_000_000)] = optional_key(1000, "How many run records are kept for each entry.")
+    runs: Annotated[int, integer_type(1, 10_000_000)] = optional_key(
+        1000, "The number of run records that are kept for each agent or job."
+    )
 
 
 class Defaults(ConfigPart):
@@ -611,13 +661,17 @@ class Defaults(ConfigPart):
 
 class Config(ConfigPart):
     timezone: Zone = optional_key(
-        ZoneInfo("UTC"), "The time zone of windows and schedules that have no zone of their own.", written_default="UTC"
+        ZoneInfo("UTC"), "The time zone of active hours and schedules without a time zone of their own.", written_default="UTC"
     )
-    state: PathText = optional_key("state/heartbeatd.db", "The database: a regular file, created if missing. A link is followed.")
-    env_file: PathOrNone = optional_key(None, "A file of NAME=value lines, mode 0600, for `${NAME}`.", default_in_words="none")
+    state: PathText = optional_key(
+        "state/heartbeatd.db", "The database file. It is created if it does not exist. A symbolic link is followed."
+    )
+    env_file: PathOrNone = optional_key(
+        None, "A file of `NAME=value` lines with the values for `${NAME}`. Its mode must be 0600.", default_in_words="none"
+    )
     server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
-    network: Network = optional_key(Network(), "Proxy and certificates of outgoing requests.", written_default={})
-    limits: Limits = optional_key(Limits(), "Limits for all entries.", written_default={})
+    network: Network = optional_key(Network(), "The proxy and the certificates for outgoing requests.", written_default={})
+    limits: Limits = optional_key(Limits(), "Limits for all agents and jobs.", written_default={})
     providers: dict[str, Provider] = optional_key({}, "Model providers by name.", default_in_words="`anthropic`, without a key")
     prices: dict[str, Price] = optional_key({}, "Prices of models, by model name.", written_default={})
     channels: dict[str, Annotated[Channel, BeforeValidator(value_parsers.parse_channel), _OrText()]] = optional_key(
@@ -625,16 +679,17 @@ class Config(ConfigPart):
     )
     deadman: Annotated[Deadman | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=None,
-        description="A URL that the daemon pings as long as it works, so that a service elsewhere can report when it stops.",
+        description="A URL that the daemon pings regularly, so that a service elsewhere can report when the pings stop.",
         json_schema_extra=lambda schema: _or_none_schema(schema),
     )
-    calendars: dict[str, Calendar] = optional_key({}, "Days by name, for `skip_on` and `only_on`.", written_default={})
+    calendars: dict[str, Calendar] = optional_key({}, "Named sets of days, for `skip_on` and `only_on`.", written_default={})
     history: History = optional_key(History(), "How long run records are kept.", written_default={})
     agents: dict[str, Agent] = optional_key({}, "Agents by name.", written_default={})
     cron: dict[str, Job] = optional_key({}, "Jobs by name.", written_default={})
     defaults: Defaults = optional_key(
         Defaults(),
-        "Values that entries inherit. Maps are merged key by key; other values, and `active_hours` as a whole, are replaced.",
+        "Default values for agents and jobs. Maps are merged key by key. Other values, and `active_hours`, are replaced as a"
+        " whole.",
         written_default={},
     )
 
