@@ -58,7 +58,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("first beat soon after start"),
         Row("stateless runs, each with its own session key"),
         Row("the same tools as in chat"),
-        Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_async_result_is_classified_and_sent_once",)),
+        Row("results: none, error, async, silent, for the user", ("test_story_async_results.py::test_an_async_result_is_classified_and_sent_once",)),
         Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
         Row("heartbeat.log, and tool calls in the log", ("test_log.py::test_an_event_is_one_line_with_its_fields_in_order", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_waits_for_runs_in_progress_and_exits_cleanly",)),

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 import required_programs
 from prometheus_client.parser import text_string_to_metric_families
+from servers import gateway
+from servers.messages import error_answer
+from servers.scripted import Server
+from test_story_async_results import http_agent
+from test_story_models import KEY, config
 from world import Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
@@ -488,3 +493,24 @@ def test_what_a_program_reports_to_have_cost_is_counted_and_stays_over_a_reload(
     world.reload(agent(retries="0"))
     assert sum(page.series("cost_usd_total").values()) == 0.25
     assert sum(page.series("tokens_total").values()) == 7
+
+
+def test_the_token_counters_of_an_http_agent_exist_at_zero_from_the_start(make_world: MakeWorld) -> None:
+    with Server([gateway.text_answer("HEARTBEAT_OK", model="opus-9", tokens={"input": 3, "output": 4})]) as server:
+        world = make_world(http_agent(server.url))
+        page = Page(world)
+        before = page.series("tokens_total")
+        world.run(minutes=1)
+        after = page.series("tokens_total")
+    assert (set(after) - set(before), sum(before.values()), sum(after.values())) == (set(), 0, 7)
+
+
+def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: MakeWorld) -> None:
+    with Server([error_answer(401, "authentication_error", "no")]) as server:
+        world = make_world(config(server.url), environ={"KEY": KEY})
+        page = Page(world)
+        world.run(minutes=1)
+        before = [name for name in page.series() if "anthropic" in name or "claude" in name]
+        world.reload(agent())
+    assert {name.split("{")[0] for name in before} >= {"provider_errors_total", "unpriced_tokens_total", "tokens_total"}
+    assert set(before) & set(page.series()) == set()

@@ -53,7 +53,7 @@ def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent
     world = world_with_run_in_progress(
         make_world(agent(), scripts={"ops": lambda call: Delayed("The disk is full.", timedelta(minutes=1))})
     )
-    world.runs.cancel = lambda number, why: None  # cancelling has no effect, and the answer arrives in time
+    world.runs.can_cancel = False  # the answer arrives in time
     world.request(CancelRun(1))
     world.clock.advance(timedelta(minutes=1))
     world.settle()
@@ -145,11 +145,23 @@ def test_a_cancelled_run_is_not_repeated_if_the_daemon_dies_before_it_ends(make_
 def test_a_run_cancelled_at_its_timeout_is_not_retried(make_world: MakeWorld) -> None:
     world = make_world(agent(timeout="10s", retries="3"), scripts={"ops": lambda call: Delayed("x", HOUR)})
     world.run(seconds=1)
-    world.runs.cancel = lambda number, why: None  # cancelling has no effect
+    world.runs.can_cancel = False
     world.run(seconds=10)
     world.request(CancelRun(1))
     world.run(minutes=2)
     assert world.history() == [CANCELLED]
+
+
+def test_a_cancelled_run_that_does_not_end_is_given_up_after_seconds(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="1h"))
+    world.scripts["ops"] = lambda call: Delayed("never", timedelta(days=1))
+    world.run(minutes=1)
+    world.runs.can_cancel = False
+    world.request(CancelRun(world.records()[0]["id"]))
+    world.run(seconds=9)
+    assert world.records()[0]["state"] == "running"
+    world.run(seconds=3)
+    assert world.history() == ["03-02 08:00 interval abandoned cancelled"]
 
 
 def test_the_report_does_not_count_a_cancelled_run_as_a_failure(make_world: MakeWorld) -> None:

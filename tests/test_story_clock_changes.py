@@ -393,3 +393,132 @@ def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(make_
     closed = [event for event in world.events if isinstance(event, RunClosed) and event.started_at is not None]
     assert [event.started_at <= event.finished_at for event in closed if event.started_at] == [True]
     assert [row["started_at"] <= row["finished_at"] for row in world.records("ops") if row["started_at"]] == [True]
+
+
+# --- retries, wakes, messages and timeouts ----------------------------------------------------------------------------
+
+
+def test_setting_the_clock_back_while_the_database_is_locked_does_not_stop_an_agent(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=70)
+    other = world.lock_database()
+    world.clock.now -= 2 * HOUR
+    world.engine.tick(world.clock.read())
+    other.execute("rollback")
+    other.close()
+    before = len(world.calls)
+    world.run(minutes=35)
+    assert len(world.calls) > before
+
+
+def test_setting_the_clock_back_twice_by_an_interval_in_total_does_not_stop_an_agent(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=70)
+    world.clock.now -= HOUR
+    world.run(minutes=5)
+    before = len(world.calls)
+    world.clock.now -= timedelta(minutes=29, seconds=59)
+    world.run(minutes=65)
+    assert len(world.calls) - before >= 2
+
+
+def test_setting_the_clock_back_does_not_delay_a_retry(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else QUIET
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.clock.now -= timedelta(days=3)
+    world.run(minutes=65)
+    assert len(world.calls) >= 3
+
+
+def test_setting_the_clock_back_after_a_woken_run_does_not_supersede_every_slot(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    world.clock.now -= timedelta(days=1)
+    before = len(world.calls)
+    world.run(minutes=65)
+    assert len(world.calls) - before >= 2
+
+
+def test_setting_the_clock_back_does_not_delay_a_wake(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d"))
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    world.clock.now -= timedelta(days=1)
+    world.run(minutes=1)
+    before = len(world.calls)
+    world.wake("ops", "look again")
+    world.run(minutes=2)
+    assert len(world.calls) == before + 1
+
+
+def test_setting_the_clock_back_does_not_delay_a_message(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    down = [True]
+    world.send = lambda _: DeliveryResult("retry", "down") if down[0] else DeliveryResult("delivered")
+    world.run(minutes=1)
+    world.clock.now -= timedelta(days=3)
+    down[0] = False
+    world.run(hours=3)
+    assert [text for _, _, text in world.delivered] == [ALARM]
+
+
+def test_setting_the_clock_back_does_not_delay_the_reminder_of_a_failure(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: 1
+    world.run(hours=1)
+    world.clock.now -= timedelta(days=365)
+    world.run(hours=7)
+    assert [text.split(":")[0] for _, _, text in world.delivered][1:] == ["Agent ops still has the same problem"]
+
+
+def test_setting_the_clock_back_does_not_keep_a_held_message_forever(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="7d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("uncertain", "no answer")
+    world.run(minutes=1)
+    world.clock.now -= timedelta(days=365)
+    world.run(hours=25)
+    assert world.records()[0]["delivery"]["state"] == "dead"
+
+
+def test_a_cron_job_keeps_running_after_the_clock_was_ten_years_ahead_for_a_minute(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:30")
+    world.run(minutes=40)
+    world.clock.now += timedelta(days=3650)
+    world.run(minutes=1)
+    world.clock.now -= timedelta(days=3650)
+    world.run(hours=3)
+    assert len(world.calls) >= 3
+
+
+def test_the_timeout_of_a_run_is_measured_by_the_monotonic_clock(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", timeout="10m"))
+    world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=9))
+    world.run(minutes=61)
+    world.clock.now -= timedelta(hours=5)
+    world.run(minutes=15)
+    assert world.history()[0].endswith("timeout timeout")
+
+
+def test_a_suspend_does_not_count_against_the_timeout_of_a_run(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="12h", timeout="5m", retries="0"))
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(hours=8, seconds=20))  # 20 s without the suspend
+    world.run(seconds=10)
+    world.clock.now += timedelta(hours=8)
+    world.run(minutes=1)
+    assert world.history()[0] == "03-02 08:00 interval ok heartbeat_ok"
+
+
+def test_no_run_record_is_later_than_the_last_tick_of_its_boot(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1s"))
+    for _ in range(20):
+        world.run(seconds=1)
+        latest = "select last_tick_at, (select max(max(started_at), max(finished_at)) from run) from boot"
+        seen, written = world.store.connection.execute(latest).fetchone()
+        assert written is None or written <= seen

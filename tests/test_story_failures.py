@@ -8,13 +8,13 @@ import sqlite3
 from datetime import datetime, timedelta
 
 import pytest
-from test_story_slots import agent, job
-from world import Delayed, MakeWorld, World, utc
+from test_story_slots import OPS, agent, job
+from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
-from scheduler.model.events import RunClosed
-from scheduler.store import entries
+from scheduler.engine.loop import ClockReading
+from scheduler.model.events import RunClosed, StaleResultDropped
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
@@ -87,6 +87,45 @@ def test_a_retry_never_runs_after_the_next_slot(make_world: MakeWorld) -> None:
     assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
 
 
+LOUD = job(every="10m", retries="2", deliver="log", wake_heartbeat="ops", wake_on="failure") + agent(interval="1d")
+
+
+def fail_without_retry(world: World) -> None:
+    world.scripts["measure"] = lambda call: 1
+    world.run(minutes=10)
+    world.settle()
+    assert len([call for call in world.calls if call.name == "measure"]) == 1
+    world.downtime(minutes=15)
+    world.scripts["measure"] = lambda call: ""
+    world.run(seconds=5)
+    assert "03-02 08:10 every failed no_time_left" in world.history("measure")
+
+
+def test_a_failed_job_whose_retry_never_started_causes_a_notification(make_world: MakeWorld) -> None:
+    world = make_world(LOUD)
+    fail_without_retry(world)
+    assert [text for _, name, text in world.delivered if name == "measure"]
+
+
+def test_a_failed_job_whose_retry_never_started_wakes_its_agent(make_world: MakeWorld) -> None:
+    world = make_world(LOUD)
+    fail_without_retry(world)
+    world.run(minutes=1)
+    assert [line for line in world.history("ops") if "cron" in line]
+
+
+def test_a_run_whose_retry_never_started_counts_as_a_failure(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="2"))
+    world.scripts["ops"] = lambda call: 1
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.downtime(minutes=35)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
+    world.run(seconds=5)
+    assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
+    assert world.store.connection.execute("select failures from entry").fetchone()[0] == 1
+
+
 def test_a_hung_run_is_ended_at_its_timeout_and_reported(make_world: MakeWorld) -> None:
     world = make_world(job(every="1h", timeout="10m", deliver="log"))
     world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
@@ -104,6 +143,46 @@ def test_each_of_several_hung_runs_is_ended_at_its_own_timeout(make_world: MakeW
     assert [row["name"] for row in world.records() if row["state"] == "running"] == ["measure"]
     world.run(minutes=5)
     assert not [row for row in world.records() if row["state"] == "running"]
+
+
+def test_an_attempt_after_a_timeout_has_a_timeout_of_its_own(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="1m", retries="1"))
+    answers = iter([Delayed("never", timedelta(days=1)), Delayed(QUIET, timedelta(seconds=30))])
+    world.scripts["ops"] = lambda call: next(answers)
+    world.run(minutes=5)
+    assert (len(world.calls), world.history()) == (2, ["03-02 08:00 interval ok heartbeat_ok"])
+
+
+def test_an_attempt_that_cannot_be_cancelled_is_not_retried_while_it_runs(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="1m", retries="2"))
+    world.scripts["ops"] = lambda call: Delayed("never", timedelta(days=1))
+    world.runs.can_cancel = False
+    world.run(minutes=10)
+    assert len(world.calls) == 1
+
+
+def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", timeout="1m"))
+    world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
+    world.run(minutes=60, seconds=30)
+    other = world.lock_database()
+    for _ in range(60):
+        world.clock.advance(timedelta(seconds=1))
+        world.engine.tick(world.clock.read())
+    ended = not world.runs.inflight()
+    other.execute("rollback")
+    other.close()
+    assert ended
+
+
+def test_a_deadline_within_a_rounding_error_does_not_make_the_engine_spin(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(interval="1d", timeout="5m"), scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(hours=1))}
+    )
+    world.engine.tick(world.clock.read())
+    now = world.clock.now + timedelta(minutes=5)
+    almost = world.clock.monotonic + 300 - 5e-10
+    assert world.engine.tick(ClockReading(now, almost)) > now
 
 
 def test_an_exception_in_a_runner_fails_the_run_and_not_the_daemon(make_world: MakeWorld) -> None:
@@ -289,6 +368,18 @@ def test_a_job_whose_process_outlived_the_daemon_is_reported(make_world: MakeWor
     assert world.history() == ["03-02 09:00 every abandoned child_may_still_run"]
 
 
+def test_a_run_whose_process_outlived_the_daemon_is_not_repeated(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
+    world.run(seconds=5)
+    run_id = world.records()[0]["id"]
+    world.kill()
+    world.boot(survivors={f"boot1/{run_id}": True})
+    world.run(minutes=2)
+    assert len(world.calls) == 1
+    assert world.history()[0] == "03-02 08:00 interval abandoned child_may_still_run"
+
+
 def test_a_job_declared_safe_to_repeat_is_repeated_after_a_crash(make_world: MakeWorld) -> None:
     world = make_world(job(every="1h", rerun_after_crash="true"))
     world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
@@ -296,6 +387,15 @@ def test_a_job_declared_safe_to_repeat_is_repeated_after_a_crash(make_world: Mak
     world.downtime(seconds=5)
     world.run(minutes=6)
     assert world.history() == ["03-02 09:00 every ok"]
+
+
+def test_the_rerun_of_an_interrupted_reboot_job_counts_as_its_run_at_boot(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"@reboot"', rerun_after_crash="true"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
+    world.run(seconds=5)
+    world.downtime(seconds=5)
+    world.run(minutes=5)
+    assert len(world.calls) == 2
 
 
 def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(make_world: MakeWorld) -> None:
@@ -319,8 +419,20 @@ def test_a_result_of_a_lost_claim_changes_nothing(make_world: MakeWorld) -> None
     with world.store.transaction() as db:
         db.execute("update run set fence = fence + 1")
     world.run(minutes=1)
-    assert [event for event in world.events if type(event).__name__ == "StaleResultDropped"]
+    assert world.events_of(StaleResultDropped)
     assert world.delivered == []
+
+
+def test_an_interrupted_run_that_another_daemon_has_claimed_is_not_put_back(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
+    world.run(seconds=5)
+    with world.store.transaction() as db:
+        db.execute("update run set fence = fence + 1, owner = 'another'")
+    world.engine.stopping = True
+    world.engine.end_all_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    assert world.records()[0]["state"] == "running"
 
 
 def test_the_database_refuses_a_second_open_run_of_one_agent(make_world: MakeWorld) -> None:
@@ -447,6 +559,13 @@ def test_an_alert_with_show_alerts_off_is_recorded_and_not_sent(make_world: Make
     assert world.delivered == []
 
 
+def test_the_quiet_counter_counts_successes_without_a_message(make_world: MakeWorld) -> None:
+    world = make_world(agent(show_alerts="false", show_ok="true"))
+    world.scripts["ops"] = lambda call: ALARM
+    world.run(hours=1)
+    assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 3
+
+
 def test_too_much_output_is_a_failure_with_its_reason(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     world.scripts["ops"] = lambda call: ProcessResult(
@@ -454,13 +573,3 @@ def test_too_much_output_is_a_failure_with_its_reason(make_world: MakeWorld) -> 
     )
     world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval failed bad_answer"]
-
-
-def test_an_entry_whose_planning_fails_does_not_stop_other_entries(make_world: MakeWorld) -> None:
-    world = make_world(agent() + job(every="10m"))
-    with world.store.transaction() as db:
-        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
-        db.execute("update entry set due_at = 0 where name = 'measure'")
-    world.run(minutes=31)
-    assert len(world.records("ops")) == 2
-    assert entries.find_entry(world.store.connection, "cron", "measure").due_at == utc("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]

@@ -11,10 +11,10 @@ import pytest
 from servers import gateway
 from servers.messages import error_answer, message, text, text_answer, tool
 from servers.scripted import Act, Server, hang_up, page, reply
+from test_story_async_results import http_agent
 from world import Delayed, MakeWorld
 
-from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import ReportResult
+from scheduler.model.events import CallCharged, ModelMismatched, ProviderFailed
 
 KEY = "sk-ant-canary-0123456789"
 
@@ -63,7 +63,7 @@ def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_mode
         world.reload(config(server.url))
         world.run(minutes=30)
         assert request_bodies(server)[1]["model"] == "claude-sonnet-5"
-    mismatches = [event for event in world.events if type(event).__name__ == "ModelMismatched"]
+    mismatches = world.events_of(ModelMismatched)
     assert [(event.requested, event.used) for event in mismatches] == [("claude-sonnet-5", "claude-haiku-5-5")]
 
 
@@ -345,7 +345,7 @@ def test_an_invalid_answer_of_a_provider_is_a_failed_run_with_an_error_class(
         world = make_world(config(server.url, retries="0"), environ={"KEY": KEY})
         world.run(minutes=1)
     assert world.history() == [f"03-02 08:00 interval failed {reason}"]
-    failed = [event for event in world.events if type(event).__name__ == "ProviderFailed"]
+    failed = world.events_of(ProviderFailed)
     assert [(event.provider, event.error_class) for event in failed] == [("anthropic", reason)]
     assert KEY not in json.dumps(world.records())
 
@@ -365,7 +365,7 @@ def test_a_call_of_an_unknown_tool_has_no_effect_and_is_counted(make_world: Make
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert [event.error_class for event in world.events if type(event).__name__ == "ProviderFailed"] == ["tool_use"]
+    assert [event.error_class for event in world.events_of(ProviderFailed)] == ["tool_use"]
 
 
 def test_failed_attempts_are_charged(make_world: MakeWorld) -> None:
@@ -373,7 +373,7 @@ def test_failed_attempts_are_charged(make_world: MakeWorld) -> None:
     with Server(
         [reply({"error": "busy", "tokens": tokens}), gateway.text_answer("HEARTBEAT_OK", tokens=tokens, cost_usd=0.01)]
     ) as server:
-        world = make_world(GATEWAY.format(url=server.url))
+        world = make_world(http_agent(server.url, interval="1d"))
         world.run(hours=3)
         assert len(server.requests) == 2
     assert world.records()[0]["tokens"]["input"] == 140
@@ -385,6 +385,41 @@ def test_a_model_without_a_price_is_counted_and_has_no_known_cost(make_world: Ma
         world.run(minutes=1)
     assert world.records()[0]["cost_usd"] is None
     assert world.records()[0]["tokens"]["output"] == 30
+
+
+def test_a_run_record_names_the_model_requested_by_its_last_attempt(make_world: MakeWorld) -> None:
+    with model(error_answer(429, "rate_limit_error", "x", retry_after="120"), text_answer("HEARTBEAT_OK")) as server:
+        world = make_world(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.reload(config(server.url, model="claude-haiku-5-5"))
+        world.run(minutes=2)
+        last = server.requests[-1].json["model"]
+    assert world.records()[0]["model_requested"] == last
+
+
+def test_an_attempt_whose_claim_was_lost_records_no_usage(make_world: MakeWorld) -> None:
+    with model(text_answer("HEARTBEAT_OK")) as server:
+        world = make_world(config(server.url), environ={"KEY": KEY})
+        world.durations["ops"] = timedelta(minutes=2)
+        world.run(minutes=1)
+        with world.store.transaction() as db:
+            db.execute("update run set fence = fence + 1")
+        world.run(minutes=2)
+    row = world.records()[0]
+    assert (row["state"], row["tokens"]["input"], world.events_of(CallCharged)) == ("running", 0, [])
+
+
+def test_the_tokens_of_an_interrupted_call_are_recorded(make_world: MakeWorld) -> None:
+    # A model gave a useless answer during the stop. The run is put back, but its tokens must be recorded.
+    with model(reply(message(tool("bash", {})))) as server:
+        world = make_world(config(server.url, retries="0"), environ={"KEY": KEY}, durations={"ops": timedelta(seconds=1)})
+        world.engine.tick(world.clock.read())
+        world.engine.stopping = True
+        world.runs.can_cancel = False  # as a model call
+        world.engine.end_all_runs(world.clock.read())
+        world.clock.advance(timedelta(seconds=2))
+        world.engine.tick(world.clock.read())
+    assert world.records()[0]["tokens"]["input"] == 120
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -444,6 +479,24 @@ def test_a_missing_decision_fails_the_run(make_world: MakeWorld, act: Act) -> No
     assert world.history() == ["03-02 08:00 interval failed bad_answer"]
 
 
+def test_a_decision_by_the_requested_model_is_no_model_mismatch(make_world: MakeWorld) -> None:
+    with model(decides("skip")) as server:
+        world = make_world(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.events_of(ModelMismatched) == []
+
+
+def test_the_usage_of_two_calls_of_an_attempt_is_added_in_one_statement(make_world: MakeWorld) -> None:
+    with model(decides("run", "do it"), text_answer("HEARTBEAT_OK")) as server:
+        world = make_world(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
+        statements: list[str] = []
+        world.store.connection.set_trace_callback(statements.append)
+        world.run(minutes=1)
+    assert [event.tokens.total for event in world.events_of(CallCharged) if event.tokens] == [159, 159]
+    assert world.records()[0]["tokens"]["input"] == 240
+    assert [text.split(" ")[0] for text in statements if "tokens" in text and "cost_usd" in text] == ["update"]
+
+
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
@@ -456,38 +509,10 @@ def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(
         assert "ALERT: disk" in json.dumps(request_bodies(server)[2])
 
 
-# --- agents behind a gateway ------------------------------------------------------------------------------------------
-
-
-GATEWAY = """
-agents:
-  ops:
-    runner: {{kind: http, url: "{url}"}}
-    heartbeat: {{interval: 1d, checklist: "- look\\n", deliver: log, async_timeout: 24h}}
-"""
-
-
-def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> None:
-    with Server([gateway.async_answer()]) as server:
-        world = make_world(GATEWAY.format(url=server.url))
-        world.run(hours=3)
-        run_id = server.requests[0].json["run"]
-    assert run_id == world.records()[0]["id"]
-    assert world.records()[0]["outcome"] == "async"
-    world.request(ReportResult(run_id, "ALERT: found it", None))
-    world.run(minutes=1)
-    later = world.records()[1]
-    assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.records()[0]["slot"], "alert")
-    assert [said for _, _, said in world.delivered] == ["ALERT: found it"]
-    with pytest.raises(Refused, match="already has its result"):
-        world.request(ReportResult(run_id, "again", None))
-
-
-def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
-    with Server([gateway.async_answer()]) as server:
-        world = make_world(GATEWAY.format(url=server.url))
-        world.run(hours=3)
-        run_id = server.requests[0].json["run"]
-    world.run(hours=25)
-    with pytest.raises(Refused, match="given up"):
-        world.request(ReportResult(run_id, "ALERT: found it", None))
+def test_session_messages_are_kept_no_longer_than_the_history(make_world: MakeWorld) -> None:
+    with model(text_answer("ALERT: x")) as server:
+        world = make_world(config(server.url, isolated_session="false"), environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.reload("agents: {other: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 30m, deliver: log}}}")
+        world.run(days=40)
+    assert world.store.connection.execute("select count(*) from message").fetchone()[0] == 0

@@ -14,6 +14,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import MAX_ENTRIES_PER_TICK
 from scheduler.engine.requests import DropMessage, ResendMessage
+from scheduler.model.timestamps import to_millis
 from scheduler.store import outbox
 
 CONFIG = """
@@ -299,3 +300,61 @@ def test_a_message_that_could_not_be_sent_for_lack_of_open_files_is_retried(make
     world.run(minutes=5)
     assert delivery_state(world) == "delivered"
     assert answers == []
+
+
+TELEGRAM = """
+channels: {phone: "tgram://12345:abcdefghijklmnopqrstuvwxyz0123456789/99"}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 12h, stagger: 0s, checklist: "- look\\n", deliver: phone}
+"""
+
+
+def test_an_alert_is_sent_again_after_its_window_even_if_an_older_message_is_held(make_world: MakeWorld) -> None:
+    channel = Channel(DOUBT)
+    world = make_world(TELEGRAM, scripts=ALARM, send=channel)
+    world.run(hours=1)
+    assert delivery_state(world) == "held"
+    channel.answers = [FINE]
+    world.run(days=5)
+    assert world.delivered[0][2] == "The disk is full."
+
+
+def test_message_parts_behind_a_held_part_expire(make_world: MakeWorld) -> None:
+    def send(delivery: Delivery) -> DeliveryResult:
+        return DeliveryResult("uncertain", "no answer") if delivery.message.part == 1 else DeliveryResult("delivered")
+
+    world = make_world(TELEGRAM, scripts={"ops": lambda call: "ALERT " + "word " * 2000}, send=send)
+    world.run(days=40)
+    old = "select state from outbox where created_at < ? and state in ('held', 'pending')"
+    assert not world.store.connection.execute(old, (to_millis(world.clock.now - timedelta(days=2)),)).fetchall()
+
+
+def agents_with_alerts(count: int, last_channel: str = "hook") -> str:
+    """The config of agents `a0`, `a1` and so on that use the channel `hook`. The last agent uses another channel."""
+    beat = 'interval: 1h, stagger: 0s, checklist: "- look\\n"'
+    agents = [
+        f"  a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{{beat}, deliver: {channel}}}}}\n"
+        for number, channel in enumerate(["hook"] * (count - 1) + [last_channel])
+    ]
+    return 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\nagents:\n' + "".join(agents)
+
+
+def test_a_hanging_channel_does_not_delay_other_channels(make_world: MakeWorld) -> None:
+    scripts = {f"a{number}": ALARM["ops"] for number in range(9)}
+    send = Delayed(DeliveryResult("delivered"), timedelta(seconds=30))
+    world = make_world(agents_with_alerts(9, "log"), scripts=scripts, send=lambda _: send)
+    for _ in range(4):
+        world.engine.tick(world.clock.read())
+    assert "a8" in [name for _, name, _ in world.delivered]
+
+
+def test_more_messages_than_can_be_sent_at_once_do_not_make_the_engine_spin(make_world: MakeWorld) -> None:
+    scripts = {f"a{number}": ALARM["ops"] for number in range(12)}
+    send = Delayed(DeliveryResult("delivered"), timedelta(seconds=20))
+    world = make_world(agents_with_alerts(12), scripts=scripts, send=lambda _: send)
+    for _ in range(5):
+        next_tick_at = world.engine.tick(world.clock.read())
+    assert len(world.deliveries.inflight()) == 4  # the concurrency limit of one channel
+    assert next_tick_at > world.clock.now

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from world import Delayed, MakeWorld, World, utc
 
+from scheduler.engine.loop import MAX_ENTRIES_PER_TICK
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
@@ -164,6 +166,43 @@ def test_a_changed_stagger_moves_the_start_and_not_the_slots(make_world: MakeWor
     assert world.calls[0].at == utc("2026-03-02 09:00") < utc("2026-03-02 10:00") < world.calls[1].at
 
 
+def test_a_changed_stagger_does_not_lose_the_slot_it_delays(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 3 * * *"', stagger="4h"), start="2026-03-02 00:00")
+    due = world.store.connection.execute("select due_at from entry").fetchone()[0] / 1000
+    assert due > utc("2026-03-02 03:10").timestamp()
+    world.run_until("2026-03-02 03:05")
+    world.reload(job(schedule='"0 3 * * *"', stagger="0s"))
+    world.run_until("2026-03-03 00:00")
+    assert sum(row["slots"] for row in world.records()) == 1
+
+
+def test_a_schedule_change_between_a_slot_and_its_staggered_start_does_not_lose_the_slot(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
+    world.run_until("2026-03-02 08:00:05")  # the stagger of this job is 10 s
+    world.reload(job(schedule='"0 8,20 * * *"', stagger="2m"))
+    world.run_until("2026-03-02 20:01")
+    assert world.history() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
+
+
+def test_a_job_added_or_enabled_between_a_slot_and_its_staggered_start_runs_that_slot(make_world: MakeWorld) -> None:
+    staggered = job(schedule='"0 8,9 * * *"', stagger="2m")  # 10 s
+    world = make_world(staggered, start="2026-03-02 08:00:05")
+    world.run_until("2026-03-02 08:30")
+    world.reload(job(schedule='"0 8,9 * * *"', stagger="2m", enabled="false"))
+    world.run_until("2026-03-02 09:00:05")
+    world.reload(staggered)
+    world.run_until("2026-03-02 10:00")
+    assert world.history() == ["03-02 08:00 schedule ok", "03-02 09:00 schedule ok"]
+
+
+def test_a_schedule_change_after_a_slot_has_run_does_not_repeat_the_slot(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
+    world.run_until("2026-03-02 08:00:12")
+    world.reload(job(schedule='"0 8,20 * * *"', stagger="5m"))
+    world.run_until("2026-03-02 20:05")
+    assert world.history() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
+
+
 def test_a_changed_schedule_applies_from_now_on(make_world: MakeWorld) -> None:
     world = make_world(job(schedule='"0 * * * *"'), start="2026-03-02 08:30")
     world.run_until("2026-03-02 09:10")
@@ -305,45 +344,6 @@ def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(make_wor
     assert [row["reason"] for row in world.records() if row["slots"] == 1 and row["outcome"] == "skipped"] == ["missed", "missed"]
 
 
-def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorld) -> None:
-    world = make_world(OPS)
-    world.run(minutes=10)
-    world.pause(None)
-    world.run(hours=3)
-    world.resume(None)
-    world.run(minutes=30)
-    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x6", "03-02 11:30 interval ok heartbeat_ok"]
-
-
-def test_a_pause_with_an_end_ends_by_itself(make_world: MakeWorld) -> None:
-    world = make_world(OPS)
-    world.run(minutes=10)
-    world.pause(("heartbeat", "ops"), utc("2026-03-02 09:45"))
-    world.run(hours=2)
-    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
-
-
-def test_a_disabled_agent_has_no_slots_and_resumes_its_old_slots_when_enabled(make_world: MakeWorld) -> None:
-    world = make_world(OPS)
-    world.run(minutes=10)
-    world.reload(agent(enabled="false"))
-    world.run(hours=3)
-    world.reload(OPS)
-    world.run(minutes=30)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
-
-
-def test_an_agent_that_is_removed_and_added_again_keeps_its_history_and_its_slots(make_world: MakeWorld) -> None:
-    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
-    world = make_world(OPS + other)
-    world.run(minutes=10)
-    world.reload("agents:\n" + other)
-    world.run(hours=3)
-    world.reload(OPS + other)
-    world.run(minutes=30)
-    assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
-
-
 def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(make_world: MakeWorld) -> None:
     two = OPS + OPS.replace("agents:\n", "").replace("ops:", "other:")
     world = make_world(two)
@@ -446,6 +446,18 @@ def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_w
     turns = " ".join(statements).split("begin immediate")
     assert len(world.records()) == 6
     assert max(turn.count("state in ('running', 'waiting')") for turn in turns) == 1
+
+
+def test_one_tick_handles_a_limited_number_of_due_entries(tmp_path: Path) -> None:
+    count = 5_000
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
+    world.clock.advance(timedelta(hours=5, minutes=15))  # all missed, older than their grace
+    world.engine.tick(world.clock.read())
+    assert len(world.records()) == MAX_ENTRIES_PER_TICK < count
+    world.settle()
+    assert len(world.records()) == count
+    world.store.close()
 
 
 def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWorld) -> None:

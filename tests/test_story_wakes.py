@@ -15,6 +15,7 @@ from world import Delayed, MakeWorld, World, utc
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.engine.requests import HoldLane, WakeAgent
+from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Trigger
 from scheduler.model.timestamps import to_millis
 from scheduler.model.wake import Wake
@@ -27,7 +28,7 @@ BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_he
 
 
 def wake_results(world: World) -> list[str]:
-    return [str(event.result) for event in world.events if type(event).__name__ == "WakeMoved"]
+    return [str(event.result) for event in world.events_of(WakeMoved)]
 
 
 def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(make_world: MakeWorld) -> None:
@@ -773,3 +774,39 @@ def test_the_output_of_a_job_is_delivered_to_its_channel(make_world: MakeWorld) 
     world.scripts["backup"] = lambda call: "copied 12 files\n"
     world.run_until("2026-03-04 03:01")
     assert [text for _, name, text in world.delivered if name == "backup"] == ["copied 12 files", "copied 12 files"]
+
+
+def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    for hour in range(24):
+        world.wake("ops", f"message {hour}")
+        world.run(hours=1)
+    world.wake("ops", "the house is on fire")
+    world.run(minutes=5)
+    world.resume(("heartbeat", "ops"))
+    world.run(hours=1)
+    assert "the house is on fire" in world.calls[-1].stdin
+
+
+def test_a_wake_starts_a_run_even_if_twenty_others_wait(make_world: MakeWorld) -> None:
+    world = make_world("limits: {wake_flood: 100 per 1s}\n" + agent(interval="1d"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    for number in range(20):
+        world.wake("ops", f"message {number}", sender=f"sender{number}")
+        world.run(seconds=2)
+    world.resume(("heartbeat", "ops"))
+    before = len(world.calls)
+    world.wake("ops", "look", sender="another")
+    world.run(minutes=2)
+    assert len(world.calls) == before + 1
+
+
+def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d") + "cron:\n  ops: {every: 1h, command: x}\n")
+    world.run(minutes=1)
+    world.run_job("ops")
+    world.run(minutes=1)
+    assert world.events_of(WakeMoved) == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from run_async import with_http
 
@@ -37,6 +38,7 @@ from scheduler.work.executor import Done
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
+E = TypeVar("E")
 
 
 def utc(text: str) -> datetime:
@@ -88,6 +90,8 @@ class VirtualExecutor:
         self._clock = clock
         self._execute = execute
         self._tasks: dict[int, tuple[Any, Any, datetime]] = {}
+        self.can_cancel = True
+        self.cancelled_result: Callable[[Any, str], Any] = _cancelled_result  # from the result without a cancellation, and why
 
     def submit(self, number: int, task: Any) -> None:
         result, duration = self._execute(task)
@@ -105,9 +109,9 @@ class VirtualExecutor:
         return {number: task for number, (task, _, ends) in self._tasks.items() if ends > self._clock.now}
 
     def cancel(self, number: int, why: str) -> None:
-        if number in self._tasks:
+        if number in self._tasks and self.can_cancel:
             task, result, _ = self._tasks[number]
-            self._tasks[number] = (task, _cancelled_result(result, why), self._clock.now)
+            self._tasks[number] = (task, self.cancelled_result(result, why), self._clock.now)
 
     def give_up(self, number: int, done: Done[Any, Any]) -> None:
         self._tasks[number] = (done.task, done.result, self._clock.now)
@@ -247,9 +251,20 @@ class World:
         today = TimeCheck(self.clock.now, entries.has_seen_one_time_job, strict)
         return plan.make_plan(load_config(self.config, self.environ, time_check=today).settings)
 
+    def lock_database(self) -> sqlite3.Connection:
+        """Lock the database as another process would, until the returned connection is rolled back."""
+        other = sqlite3.connect(self.state, isolation_level=None)
+        other.execute("begin immediate")
+        self.store.connection.execute("pragma busy_timeout = 1")
+        return other
+
     def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The run records, oldest first."""
         return run_history.list_runs(self.store.connection, RunFilter(name=name, **filters), limit=100_000)[::-1]
+
+    def events_of(self, kind: type[E]) -> list[E]:
+        """The events of one type, oldest first."""
+        return [event for event in self.events if isinstance(event, kind)]
 
     def history(self, name: str | None = None) -> list[str]:
         """The run records as short lines: `03-02 08:30 interval ok heartbeat_ok`, with `x4` for a record of four slots."""

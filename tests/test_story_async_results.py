@@ -1,0 +1,91 @@
+"""Async results end to end: reported once after the run, then classified, counted and sent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from servers import gateway
+from servers.scripted import Server
+from world import MakeWorld
+
+from scheduler.engine.inbox import Refused
+from scheduler.engine.pending_runs import ReportResult
+
+
+def http_agent(url: str, **keys: str) -> str:
+    """The config of one agent `ops` behind a URL with these heartbeat keys."""
+    words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | keys
+    heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f'agents:\n  ops:\n    runner: {{kind: http, url: "{url}"}}\n    heartbeat: {{{heartbeat}}}\n'
+
+
+def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, interval="1d", async_timeout="24h"))
+        world.run(hours=3)
+        run_id = server.requests[0].json["run"]
+    assert run_id == world.records()[0]["id"]
+    assert world.records()[0]["outcome"] == "async"
+    world.request(ReportResult(run_id, "ALERT: found it", None))
+    world.run(minutes=1)
+    later = world.records()[1]
+    assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.records()[0]["slot"], "alert")
+    assert [text for _, _, text in world.delivered] == ["ALERT: found it"]
+    with pytest.raises(Refused, match="already has its result"):
+        world.request(ReportResult(run_id, "again", None))
+
+
+def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, interval="1d", async_timeout="24h"))
+        world.run(hours=3)
+        run_id = server.requests[0].json["run"]
+    world.run(hours=25)
+    with pytest.raises(Refused, match="given up"):
+        world.request(ReportResult(run_id, "ALERT: found it", None))
+
+
+def test_a_result_that_arrives_before_its_202_is_recorded_is_not_refused_as_unknown(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url), durations={"ops": timedelta(seconds=1)})
+        world.engine.tick(world.clock.read())
+        with pytest.raises(Refused) as refused:
+            world.request(ReportResult(server.requests[0].json["run"], "ALERT fast", None))
+    assert refused.value.code == "not_yet"
+
+
+def test_a_nul_byte_is_removed_from_an_async_result(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
+        world.run(minutes=1)
+        world.request(ReportResult(server.requests[-1].json["run"], "a\0b", None))
+        world.run(minutes=1)
+    assert world.records()[-1]["text"] == "ab"
+
+
+def test_failed_async_results_count_as_consecutive_failures(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
+        for _ in range(3):
+            world.run(minutes=1)
+            world.request(ReportResult(server.requests[-1].json["run"], None, "it broke"))
+            world.run(minutes=29)
+    assert world.store.connection.execute("select failures from entry").fetchone()[0] == 3
+
+
+def test_a_suppressed_async_result_counts_once_as_quiet(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
+        world.run(minutes=1)
+        world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+    assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 1
+
+
+def test_an_active_alert_is_not_resolved_by_the_start_of_an_async_run(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url))
+        world.run(minutes=1)
+        world.request(ReportResult(server.requests[-1].json["run"], "ALERT: x", None))
+        world.run(minutes=30)
+    assert world.store.connection.execute("select alerting from entry").fetchone()[0] == 1

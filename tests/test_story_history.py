@@ -1,0 +1,62 @@
+"""History limits end to end: which run records are deleted, and when."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from test_story_slots import agent, job
+from world import QUIET, MakeWorld, World
+
+from scheduler.channels.message import DeliveryResult
+
+ALARM = "ALERT: the disk is full"
+HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+
+
+@pytest.mark.parametrize(("runs", "most"), [(50, 60), (500, 560)])
+def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(make_world: MakeWorld, runs: int, most: int) -> None:
+    world = make_world(job(every="1s") + f"history: {{keep: 30d, runs: {runs}}}\n")
+    rows = []
+    for _ in range(2 * runs):
+        world.run(seconds=1)
+        rows.append(world.store.connection.execute("select count(*) from run").fetchone()[0])
+    assert runs <= max(rows) <= most
+
+
+def test_old_records_are_deleted_in_small_batches(tmp_path: Path) -> None:
+    count = 10
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    world = World(
+        tmp_path, "history: {keep: 30d, runs: 10}\nagents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count))
+    )
+    with world.store.transaction() as db:
+        db.executemany(
+            "insert into run (kind, name, slot, trigger, state, outcome, finished_at) values ('heartbeat', ?, ?, 'interval', 'closed', 'ok', ?)",
+            [(f"a{n}", i, 1772438400000) for n in range(count) for i in range(600)],
+        )
+    world.engine.stopping = True
+    before = len(world.records())
+    world.engine.tick(world.clock.read())
+    assert before - len(world.records()) == 500
+    for _ in range(30):
+        world.clock.advance(timedelta(minutes=1))
+        world.engine.tick(world.clock.read())
+    assert len(world.records()) == count * 10
+    world.store.close()
+
+
+def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(make_world: MakeWorld) -> None:
+    world = make_world("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM if len(world.calls) == 1 else QUIET
+    away = [True]
+    world.send = lambda _: DeliveryResult("retry", "503") if away[0] else DeliveryResult("delivered")
+    world.run(hours=8)
+    rows = world.records("ops")
+    assert len(rows) < 97
+    assert rows[0]["slot"] == "2026-03-02T08:00:00Z"
+    assert rows[1]["slot"] > "2026-03-02T12:00:00Z"  # other records of its age are deleted
+    away[0] = False
+    world.run(hours=3)
+    assert [text for _, _, text in world.delivered] == [ALARM]

@@ -1,0 +1,140 @@
+"""Internal errors end to end: an unreadable entry, a failing request and a failing commit affect nothing else."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from test_story_slots import OPS, agent, job
+from world import QUIET, Delayed, MakeWorld, World, utc
+
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import WakeAgent
+from scheduler.engine.tick import Tick
+from scheduler.model.events import RunClosed
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.wake import Wake
+from scheduler.store import entries, wakes
+from scheduler.store.database import DatabaseUnavailable, Store
+
+ALARM = "ALERT: the disk is full"
+HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+
+
+def break_stored_schedule(world: World) -> None:
+    """Make the schedule of the job `measure` in the database unreadable."""
+    with world.store.transaction() as db:
+        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
+
+
+def test_an_entry_whose_stored_schedule_is_unreadable_does_not_keep_the_daemon_from_starting(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="10m"))
+    world.run(minutes=1)
+    break_stored_schedule(world)
+    world.downtime(seconds=5)
+    world.run(minutes=31)
+    assert len(world.records("ops")) == 2
+
+
+def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_ends_in_the_same_tick(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(agent(interval="30m") + job(every="30m"))
+    world.run(minutes=20)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
+    world.run(minutes=10, seconds=30)
+    assert len(world.runs.inflight()) == 2
+    break_stored_schedule(world)
+    world.run(minutes=5)
+    assert world.history("ops")[-1] == "03-02 08:30 interval ok heartbeat_ok"
+    (abandoned,) = world.records("measure")
+    assert abandoned["outcome"] == "abandoned"
+    assert "could not be recorded" in abandoned["error"]
+
+
+def test_an_entry_that_breaks_during_its_run_does_not_stop_other_entries(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="10m"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
+    world.run(minutes=10, seconds=5)
+    break_stored_schedule(world)
+    world.run(minutes=25)
+    assert len(world.records("ops")) == 2
+
+
+def test_an_entry_whose_planning_fails_does_not_stop_other_entries(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="10m"))
+    break_stored_schedule(world)
+    with world.store.transaction() as db:
+        db.execute("update entry set due_at = 0 where name = 'measure'")
+    world.run(minutes=31)
+    assert len(world.records("ops")) == 2
+    entry = entries.find_entry(world.store.connection, Kind.CRON, "measure")
+    assert entry is not None
+    assert entry.due_at == utc("2026-03-02 09:00")
+
+
+def test_an_error_text_that_is_not_valid_unicode_does_not_stop_the_daemon(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, logger="heartbeatd")  # a test worker cannot report a text that cannot be encoded
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: OSError("no such file: caf\udce9")
+    world.run(minutes=1)
+    assert world.history()[0].startswith("03-02 08:00 interval failed")
+
+
+class FaultyRequest:
+    """A request that raises an unexpected error after it has written a wake."""
+
+    def apply(self, tick: Tick) -> int:
+        WakeAgent(Wake("ops", source=Trigger.API, sender="odd")).apply(tick)
+        raise ValueError("unexpected")
+
+
+def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_daemon_goes_on(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(seconds=5)
+    with pytest.raises(Refused, match="the daemon failed to do this; see its log") as refused:
+        world.request(FaultyRequest())
+    assert refused.value.code == "broken"
+    assert wakes.count_waiting_by_agent(world.store.connection) == []
+    world.wake("ops", "look")
+    world.run(seconds=5)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
+
+
+class FailingCommit(Store):
+    """A store whose transactions fail at the commit while `fails` is set."""
+
+    fails = True
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with super().transaction() as db:
+            yield db
+            if self.fails:
+                raise DatabaseUnavailable("the disk is gone")
+
+
+def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(make_world: MakeWorld) -> None:
+    world = make_world(agent(deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.run(minutes=10)
+    before = (list(world.events), len(world.delivered), len(world.calls))
+    world.store.close()
+    store = FailingCommit.open(world.state)
+    assert isinstance(store, FailingCommit)
+    world.store = world.engine.store = store
+    world.run(hours=1)
+    assert (world.events, len(world.delivered), len(world.calls)) == before
+    assert world.engine.health.problem == "the disk is gone"
+    store.fails = False
+    world.run(minutes=1)
+    closed = [event.slot for event in world.events[len(before[0]) :] if isinstance(event, RunClosed)]
+    assert len(closed) == len(set(closed)) > 0
+    assert world.engine.health.problem is None

@@ -1,0 +1,154 @@
+"""Paused, disabled and removed entries end to end: what happens to their slots, retries, wakes and runs in progress."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from test_story_slots import OPS, agent, job
+from world import QUIET, Delayed, MakeWorld, utc
+
+
+def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=10)
+    world.pause(None)
+    world.run(hours=3)
+    world.resume(None)
+    world.run(minutes=30)
+    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x6", "03-02 11:30 interval ok heartbeat_ok"]
+
+
+def test_a_pause_with_an_end_ends_by_itself(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=10)
+    world.pause(("heartbeat", "ops"), utc("2026-03-02 09:45"))
+    world.run(hours=2)
+    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
+
+
+def test_pausing_everything_records_nothing_for_disabled_agents(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=1)
+    world.reload(agent(enabled="false"))
+    world.run(hours=3)
+    world.pause(None)
+    world.run(hours=3)
+    world.resume(None)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_a_paused_job_is_not_retried(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", retries="3"))
+    world.scripts["measure"] = lambda call: 1
+    world.run(minutes=60)
+    world.settle()
+    assert len(world.calls) == 1
+    world.pause(None)
+    world.run(minutes=5)
+    assert len(world.calls) == 1
+
+
+def test_a_failed_run_that_is_paused_before_its_retry_ends_failed_and_not_skipped(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="3"))
+    world.scripts["ops"] = lambda call: 1
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.pause(None)
+    world.run(minutes=5)
+    assert world.history() == ["03-02 08:00 interval failed no_time_left"]
+
+
+def test_a_paused_reboot_job_does_not_run_at_boot(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"@reboot"'))
+    world.run(minutes=1)
+    world.pause(None)
+    world.downtime(seconds=5)
+    world.run(minutes=1)
+    assert len(world.calls) == 1
+
+
+def test_slots_during_a_run_are_already_running_again_after_a_pause_has_ended(make_world: MakeWorld) -> None:
+    world = make_world(job(every="10m", timeout="5h", misfire="{grace: 1m}"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=115))
+    world.run(minutes=11)
+    world.pause(None, utc("2026-03-02 09:00"))
+    world.run_until("2026-03-02 10:06")
+    assert world.history() == [
+        "03-02 08:10 every ok",
+        "03-02 08:20 every skipped paused x5",
+        "03-02 09:10 every skipped already_running x6",
+    ]
+
+
+def test_a_run_interrupted_by_a_crash_during_a_pause_is_abandoned_and_not_skipped(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
+    world.run(seconds=5)
+    world.pause(None)
+    world.downtime(seconds=5)
+    world.run(minutes=1)
+    assert world.history()[0].startswith("03-02 08:00 interval abandoned")
+
+
+def test_a_disabled_agent_has_no_slots_and_resumes_its_old_slots_when_enabled(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=10)
+    world.reload(agent(enabled="false"))
+    world.run(hours=3)
+    world.reload(OPS)
+    world.run(minutes=30)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
+
+
+def test_a_disabled_job_interrupted_by_a_stop_does_not_run_again(make_world: MakeWorld) -> None:
+    text = job(every="1h", rerun_after_crash="true")
+    world = make_world(text)
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
+    world.run(minutes=61)
+    world.reload(job(every="1h", rerun_after_crash="true", enabled="false"))
+    world.engine.stopping = True
+    world.engine.end_all_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    world.stop()
+    world.boot()
+    world.run(minutes=1)
+    assert len(world.calls) == 1
+
+
+def test_an_agent_that_is_removed_and_added_again_keeps_its_history_and_its_slots(make_world: MakeWorld) -> None:
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
+    world = make_world(OPS + other)
+    world.run(minutes=10)
+    world.reload("agents:\n" + other)
+    world.run(hours=3)
+    world.reload(OPS + other)
+    world.run(minutes=30)
+    assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
+
+
+def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(make_world: MakeWorld) -> None:
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
+    world = make_world(agent(interval="1d", retries="0") + other)
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda call: Delayed(1, timedelta(minutes=2))
+    world.wake("ops", "look")
+    world.run(seconds=5)
+    world.reload("agents:\n" + other)
+    world.run(minutes=5)
+    states = [row[0] for row in world.store.connection.execute("select state from wake")]
+    assert states == ["ended"]
+
+
+def test_the_interrupted_run_of_a_removed_agent_is_closed(make_world: MakeWorld) -> None:
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
+    world = make_world(OPS + other)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
+    world.run(seconds=5)
+    world.reload("agents:\n" + other)
+    world.engine.stopping = True
+    world.engine.end_all_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    world.stop()
+    world.boot()
+    world.run(hours=5)
+    assert [row["state"] for row in world.records("ops")] == ["closed"]
