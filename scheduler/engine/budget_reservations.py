@@ -11,7 +11,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Allowance, Amount, Budget, BudgetDay, Reservation, Scope, usd_to_nanos
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
-from scheduler.model.settings import Price
+from scheduler.model.settings import Price, Settings
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
 
@@ -31,22 +31,22 @@ UNCHARGED_FAILURES = frozenset(
 TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 
 
-def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
+def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: bool) -> Claim:
     """Reserve the maximum usage of an attempt in every budget of its entry. The returned claim may be marked as over budget.
 
     `first`: this attempt starts the run, so it counts as a run. An entry without a budget needs no database access.
     """
-    allowance = _allowance_of(tick, claim.entry)
+    allowance = _allowance_of(settings, claim.entry)
     if allowance is None:
         return claim
     most = replace(allowance.max_usage, runs=int(first))
-    accounts = _budget_days(tick.tx, claim.entry, allowance)
-    lacking = _first_shortage(tick.tx, accounts, most)
+    accounts = _budget_days(tx, claim.entry, allowance)
+    lacking = _first_shortage(tx, accounts, most)
     if lacking is not None:
         return replace(claim, over_budget=lacking.description)
     for account, budget in accounts:
-        spend.reserve_amount(tick.tx, account, budget, most)
-    spend.record_charge(tick.tx, claim.run_id, most)
+        spend.reserve_amount(tx, account, budget, most)
+    spend.record_charge(tx, claim.run_id, most)
     return replace(claim, reserved=Reservation(tuple(account for account, _ in accounts), most, allowance.input_tokens))
 
 
@@ -60,43 +60,43 @@ class Shortage:
 
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets."""
-    allowance = _allowance_of(tick, entry)
+    allowance = _allowance_of(tick.plan.settings, entry)
     if allowance is None:
         return None
     return _first_shortage(tick.tx, _budget_days(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
 
 
-def adopt_budgets(tick: Tick) -> None:
+def adopt_budgets(tx: Transaction, settings: Settings) -> None:
     """Write the budgets in force into the rows of today, for readers without a config. All other rows are ended."""
-    for row in spend.budget_rows_near_today(tick.tx.db, tick.now):
+    for row in spend.budget_rows_near_today(tx.db, tx.now):
         account = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
-        budget = _budget_in_force(tick, account.scope)
-        if budget is not None and budget.local_day(tick.now) == account.day:
-            spend.record_budget(tick.tx, account, budget)
+        budget = _budget_in_force(settings, account.scope)
+        if budget is not None and budget.local_day(tx.now) == account.day:
+            spend.record_budget(tx, account, budget)
         else:
-            spend.end_budget_day(tick.tx, account)
+            spend.end_budget_day(tx, account)
 
 
-def _budget_in_force(tick: Tick, scope: Scope) -> Budget | None:
+def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
     if scope == ALL_ENTRIES:
-        return tick.limits.budget
-    found = tick.plan.settings.allowances.get((Kind(scope[0]), scope[1]))
+        return settings.limits.budget
+    found = settings.allowances.get((Kind(scope[0]), scope[1]))
     return found.own if found else None
 
 
-def settle_reservation(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+def settle_reservation(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult) -> None:
     """Replace the reservation of an attempt by its actual usage. If the usage is unknown, the reservation stays charged."""
     if claim.reserved is None:
         return
-    difference = _amount_used(tick, claim.reserved.amount, result) - claim.reserved.amount
+    difference = _amount_used(prices, claim.reserved.amount, result) - claim.reserved.amount
     if difference == NO_USAGE:
         return
-    spend.adjust_reservation(tick.tx, claim.reserved.days, difference)
-    spend.record_charge(tick.tx, claim.run_id, difference)
+    spend.adjust_reservation(tx, claim.reserved.days, difference)
+    spend.record_charge(tx, claim.run_id, difference)
 
 
-def _allowance_of(tick: Tick, entry: Entry) -> Allowance | None:
-    return tick.plan.settings.allowances.get((entry.kind, entry.name))
+def _allowance_of(settings: Settings, entry: Entry) -> Allowance | None:
+    return settings.allowances.get((entry.kind, entry.name))
 
 
 def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget]]:
@@ -118,10 +118,10 @@ def _describe_shortage(account: BudgetDay, budget: Budget, used: Amount, most: A
     return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
 
 
-def _amount_used(tick: Tick, most: Amount, result: AttemptResult) -> Amount:
+def _amount_used(prices: Mapping[str, Price], most: Amount, result: AttemptResult) -> Amount:
     if not result.calls:
         return NO_USAGE if _called_no_model(result) else most
-    parts = [_amount_of_call(tick, most, call) for call in result.calls]
+    parts = [_amount_of_call(prices, most, call) for call in result.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
     if None not in parts and result.outcome is not Outcome.ASYNC:  # an asynchronous run is still using tokens
         return known
@@ -133,12 +133,12 @@ def _called_no_model(result: AttemptResult) -> bool:
     return result.outcome is Outcome.SKIPPED or result.precheck is not None
 
 
-def _amount_of_call(tick: Tick, most: Amount, call: Call) -> Amount | None:
+def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:
     """The usage of a call; None if it is unknown. Zero tokens are not believed."""
     if call.tokens is None and call.cost_usd is None:
         return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else None
     tokens = call.tokens.total if call.tokens else 0
-    usd = call_cost(tick.plan.settings.prices, call)
+    usd = call_cost(prices, call)
     is_unreported = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if is_unreported or (most.nanos and usd is None):
         return None

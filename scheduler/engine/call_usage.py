@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from heartbeat.runners import Tokens
@@ -11,6 +12,7 @@ from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim
 from scheduler.model.events import CallCharged, ModelMismatched, ProviderFailed
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
+from scheduler.model.settings import Price
 from scheduler.store import breakers, runs
 from scheduler.store.transaction import Transaction
 
@@ -28,9 +30,10 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """
     if not (result.calls or claim.probes or claim.reserved):
         return
-    if not record_usage(tick, claim, result):
+    prices = tick.plan.settings.prices
+    if not record_usage(tick.tx, prices, claim, result):
         return
-    budget_reservations.settle_reservation(tick, claim, result)
+    budget_reservations.settle_reservation(tick.tx, prices, claim, result)
     for call in result.calls:
         _report_call(tick.tx, claim, call)
     # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
@@ -72,20 +75,19 @@ def _is_requested_model(requested: str, used: str) -> bool:
     return used == requested or used.startswith(f"{requested}-2")
 
 
-def record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
+def record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult) -> bool:
     """Add the usage of an attempt's calls to its run. False, and nothing is written, if the run no longer belongs to the claim.
 
     Calls without usage are not counted.
     """
-    prices = tick.plan.settings.prices
     charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
     paid = [(call, budget_reservations.call_cost(prices, call)) for call in charged]
     if not paid:
-        return runs.owns_run(tick.tx, claim)
+        return runs.owns_run(tx, claim)
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
-    if not runs.add_usage(tick.tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
+    if not runs.add_usage(tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
         return False
     for call, usd in paid:
-        tick.tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
+        tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
     return True

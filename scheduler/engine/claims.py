@@ -23,15 +23,14 @@ def first_attempt(
     """The first attempt of a run. It takes all waiting wakes; `waker` is the one that started it, if any."""
     run_id, fence = opened
     taken = wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run_id, waker)
-    claim = _make_claim(
-        tick, entry, entry_row, OpenRun(run_id, "running", slot, trigger, 1, 0, fence, tick.tx.owner, tick.now), taken
-    )
+    run = OpenRun(run_id, "running", slot, trigger, 1, 0, fence, tick.tx.owner, tick.now)
+    claim = _make_claim(tick.tx, tick.awake_since, entry, entry_row, run, taken)
     return with_permissions(tick, claim, first=True)
 
 
 def with_permissions(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     """The claim with its budget reservation, and with the open breaker that blocks it or the probes that it may make."""
-    claim = budget_reservations.reserve_budget(tick, claim, first=first)
+    claim = budget_reservations.reserve_budget(tick.tx, tick.plan.settings, claim, first=first)
     breaker_open, probes = breakers.admit_run(tick.tx, tick.plan.entries, claim.entry, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
@@ -40,7 +39,7 @@ def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
     """The claim of a slot that would start now, to explain what would happen. Nothing is written."""
     run = OpenRun(0, "running", tick.now, entry_row.schedule.trigger, 1, 0, 0, tick.tx.owner, tick.now)
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
-    claim = _make_claim(tick, entry, entry_row, run, ())
+    claim = _make_claim(tick.tx, tick.awake_since, entry, entry_row, run, ())
     open_breaker = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     return replace(
         claim, over_budget=lacking.description if lacking else None, breaker_open=str(open_breaker) if open_breaker else None
@@ -56,7 +55,7 @@ def next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) ->
 
 def claim_of_run(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """The claim of an open run, with the wakes that it has taken."""
-    return _make_claim(tick, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
+    return _make_claim(tick.tx, tick.awake_since, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
 
 
 def take_over_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
@@ -64,11 +63,13 @@ def take_over_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun)
     return claim_of_run(tick, entry, entry_row, runs.take_over_run(tick.tx, run))
 
 
-def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: tuple[Wake, ...]) -> Claim:
+def _make_claim(
+    tx: Transaction, up_since: datetime, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: tuple[Wake, ...]
+) -> Claim:
     return Claim(
         run_id=run.run_id,
         fence=run.fence,
-        owner=tick.tx.owner,
+        owner=tx.owner,
         entry=entry,
         slot=run.slot,
         trigger=run.trigger,
@@ -79,14 +80,14 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
         wakes=taken,
         last_beat=entry_row.last_ended_at,
         failures=entry_row.failures,
-        busy=entry.lane is not None and lane_holds.is_lane_held(tick.tx, entry.lane),
-        messages=sessions.session_messages(tick.tx, entry.name, entry.session_keep),
-        last_checked=checklist_items.last_checked_slots(tick.tx, entry),
+        busy=entry.lane is not None and lane_holds.is_lane_held(tx, entry.lane),
+        messages=sessions.session_messages(tx, entry.name, entry.session_keep),
+        last_checked=checklist_items.last_checked_slots(tx, entry),
         last_precheck=entry_row.precheck,
         last_success=entry_row.last_success_at,
-        last_error=runs.last_error(tick.tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
-        up_since=tick.awake_since,
-        activity=_agent_activity(tick.tx, entry, entry_row),
+        last_error=runs.last_error(tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
+        up_since=up_since,
+        activity=_agent_activity(tx, entry, entry_row),
     )
 
 

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_RETRY_DELAY
-from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
@@ -27,6 +26,7 @@ from scheduler.store import (
 )
 from scheduler.store.clock_changes import ClockSetBack
 from scheduler.store.transaction import Transaction
+from scheduler.work.plan import Plan
 
 SECOND = timedelta(seconds=1)
 LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
@@ -36,32 +36,30 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 """The elapsed time since an entry's last slot was started; None if unknown."""
 
 
-def follow_clock_change(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
+def follow_clock_change(tx: Transaction, plan: Plan, by: timedelta, since_start: SinceStart) -> None:
     """Adjust everything to a clock that was changed by `by`."""
-    entries.save_changed_entries(tick.tx)
-    clock_changes.record_clock_change(tick.tx, by)
+    entries.save_changed_entries(tx)
+    clock_changes.record_clock_change(tx, by)
     if by < timedelta():
-        _follow_set_back(tick, -by, since_start)
+        _follow_set_back(tx, plan, -by, since_start)
     else:
-        _skip_to_former_time(tick.tx)
+        _skip_to_former_time(tx)
 
 
-def follow_clock_while_down(tick: Tick, last_seen: datetime | None, believable: timedelta) -> None:
+def follow_clock_while_down(tx: Transaction, plan: Plan, last_seen: datetime | None, believable: timedelta) -> None:
     """Adjust everything to a clock change while the daemon was down. `last_seen` is its last tick; None on the first start.
 
     A command may have added entries since then.
     """
-    seen = max(
-        (instant for instant in (last_seen, entries.newest_first_seen_at(tick.tx.db)) if instant is not None), default=None
-    )
+    seen = max((instant for instant in (last_seen, entries.newest_first_seen_at(tx.db)) if instant is not None), default=None)
     if seen is None:
         return
-    by = tick.now - seen
+    by = tx.now - seen
     if by <= -believable:
-        follow_clock_change(tick, by, _no_start_known)
+        follow_clock_change(tx, plan, by, _no_start_known)
     elif by > RESTART_TIME:
-        clock_changes.record_clock_change(tick.tx, by, down=True)
-        _skip_to_former_time(tick.tx)
+        clock_changes.record_clock_change(tx, by, down=True)
+        _skip_to_former_time(tx)
 
 
 def _no_start_known(kind: Kind, name: str) -> timedelta | None:  # noqa: ARG001
@@ -91,37 +89,37 @@ def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSet
     return before.anchor if before is not None and moved else entry_row.anchor
 
 
-def _follow_set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
-    meaning = clock_changes.latest_set_back(tick.tx.db)
+def _follow_set_back(tx: Transaction, plan: Plan, by: timedelta, since_start: SinceStart) -> None:
+    meaning = clock_changes.latest_set_back(tx.db)
     assert meaning is not None
-    _limit_future_times(tick)
+    _limit_future_times(tx, plan)
     if meaning.undone:
-        boots.clamp_future_times(tick.tx)
-    for entry_row in entries.all_entries(tick.tx.db):
-        after = _restore_skipped_slots(tick.tx, entry_row, meaning) if meaning.undone else entry_row
+        boots.clamp_future_times(tx)
+    for entry_row in entries.all_entries(tx.db):
+        after = _restore_skipped_slots(tx, entry_row, meaning) if meaning.undone else entry_row
         after = (
-            _move_fixed_schedule(tick.tx, after, by, since_start)
+            _move_fixed_schedule(tx, after, by, since_start)
             if entry_schedule.grid_period(entry_row.schedule_text)
-            else _keep_local_schedule(tick.tx, after)
+            else _keep_local_schedule(tx, after)
         )
-        seen = min(entry_row.first_seen_at, tick.now)
-        planning.save_with_next_due(tick.tx, entry_row, after._replace(first_seen_at=seen))
+        seen = min(entry_row.first_seen_at, tx.now)
+        planning.save_with_next_due(tx, entry_row, after._replace(first_seen_at=seen))
 
 
-def _limit_future_times(tick: Tick) -> None:
+def _limit_future_times(tx: Transaction, plan: Plan) -> None:
     """Move times in the future to now, and shorten waits to their usual length."""
-    runs.clamp_future_times(tick.tx, longest_retry=LONGEST_RETRY_DELAY, longest_async=LONGEST_ASYNC)
-    wakes.clamp_future_times(tick.tx)
-    outbox.clamp_future_times(tick.tx)
-    lane_holds.clamp_future_times(tick.tx)
-    breakers.clamp_future_times(tick.tx)
-    incidents.clamp_future_times(tick.tx)
-    outages.clamp_future_times(tick.tx)
-    flapping.clamp_future_times(tick.tx)
-    entries.clamp_future_times(tick.tx)
-    for entry in tick.plan.entries.values():
+    runs.clamp_future_times(tx, longest_retry=LONGEST_RETRY_DELAY, longest_async=LONGEST_ASYNC)
+    wakes.clamp_future_times(tx)
+    outbox.clamp_future_times(tx)
+    lane_holds.clamp_future_times(tx)
+    breakers.clamp_future_times(tx)
+    incidents.clamp_future_times(tx)
+    outages.clamp_future_times(tx)
+    flapping.clamp_future_times(tx)
+    entries.clamp_future_times(tx)
+    for entry in plan.entries.values():
         if entry.dedup_window:
-            outbox.clamp_dedup_windows(tick.tx, entry.kind, entry.name, entry.dedup_window)
+            outbox.clamp_dedup_windows(tx, entry.kind, entry.name, entry.dedup_window)
 
 
 def _restore_skipped_slots(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:

@@ -13,7 +13,6 @@ from heartbeat.runners import StartProcess
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LOG_CHANNEL, Channel, Network, OnUncertain
 from scheduler.net.http_client import HttpClient
@@ -41,13 +40,13 @@ class Delivery:
     channel: Channel
 
 
-def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
+def claim_deliveries(tx: Transaction, channels: Mapping[str, Channel], under_way: Iterable[Delivery]) -> list[Delivery]:
     """Mark the due messages as `sending` and return them. A message whose channel is no longer declared becomes a dead letter."""
     deliveries = []
-    for message in outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way)):
-        channel = tick.plan.settings.channels.get(message.channel)
+    for message in outbox.claim_due_messages(tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way)):
+        channel = channels.get(message.channel)
         if channel is None or channel.needs_target != bool(message.recipient):
-            outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
+            outbox.mark_message_dead(tx, message, _describe_unreachable(message, channel))
         else:
             deliveries.append(Delivery(message, target_urls.channel_for_recipient(channel, message.recipient)))
     return deliveries
@@ -104,14 +103,14 @@ def _result_of_exception(error: BaseException | None) -> DeliveryResult:
     return DeliveryResult("uncertain", f"{type(error).__name__} while sending")
 
 
-def recover_deliveries(tick: Tick) -> None:
+def recover_deliveries(tx: Transaction, channels: Mapping[str, Channel]) -> None:
     """Record the messages that were being sent when the daemon died. It is unknown whether they arrived."""
-    for message in outbox.interrupted_messages(tick.tx.db):
-        channel = tick.plan.settings.channels.get(message.channel)
+    for message in outbox.interrupted_messages(tx.db):
+        channel = channels.get(message.channel)
         if channel is None:
-            outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
+            outbox.mark_message_dead(tx, message, _describe_unreachable(message, channel))
         else:
-            _settle_uncertain(tick.tx, message, channel, "the daemon stopped while sending")
+            _settle_uncertain(tx, message, channel, "the daemon stopped while sending")
 
 
 def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -143,10 +143,10 @@ class Engine:
             last, seen = boots.latest_boot(db), boots.last_tick_at(db)
             slots_may_differ = boots.record_boot(tick.tx, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
-                budget_reservations.adopt_budgets(tick)
-            clock_adjustment.follow_clock_while_down(tick, seen, CLOCK_CHANGE_THRESHOLD)
+                budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
+            clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)
             startup.recover_runs(tick, survivors, seen)
-            delivery.recover_deliveries(tick)
+            delivery.recover_deliveries(tick.tx, self.plan.settings.channels)
             incident_notices.note_dead_messages(tick)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
@@ -155,7 +155,7 @@ class Engine:
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
             entries.save_changed_entries(tick.tx)
-        self._publish_events(tick)
+        self._publish_events(tick.tx.events)
 
     def tick(self, reading: ClockReading) -> datetime:
         """Run one tick. Returns when the next one is due, unless a result or request arrives before."""
@@ -181,7 +181,7 @@ class Engine:
                 tick = self._new_tick(db, reading.now)
                 maintenance_state = self._record_results(tick, *results)
                 claims, full = self._start_due(tick)
-                deliveries = delivery.claim_deliveries(tick, self._deliveries.inflight().values())
+                deliveries = delivery.claim_deliveries(tick.tx, tick.plan.settings.channels, self._deliveries.inflight().values())
                 incident_notices.note_dead_messages(tick)
                 entries.save_changed_entries(tick.tx)
                 again_at = self._next_tick_time(tick, len(claims), deliveries)
@@ -193,7 +193,7 @@ class Engine:
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
-        self._after_commit(tick, *results)
+        self._after_commit(tick.tx.events, *results)
         for claim in claims:
             self._deadlines.start_deadline(claim, reading.monotonic)
             if claim.trigger not in WOKEN:
@@ -217,7 +217,7 @@ class Engine:
     ) -> MaintenanceState:
         """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
         if self._clock_change:
-            clock_adjustment.follow_clock_change(tick, self._clock_change, self._time_since_start)
+            clock_adjustment.follow_clock_change(tick.tx, tick.plan, self._clock_change, self._time_since_start)
         if self._stall:
             boots.record_stall(tick.tx, self._stall)
         savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
@@ -226,12 +226,12 @@ class Engine:
         for each in requests:
             savepoints.apply_request(tick, each)
         give_up_overdue(tick)
-        maintenance.trim_grown_histories(tick, self._grown_histories)
+        maintenance.trim_grown_histories(tick.tx, self._grown_histories, tick.plan.settings.history.runs)
         return maintenance.maintain_database(tick, self._maintenance)
 
     def _after_commit(
         self,
-        tick: Tick,
+        events: Iterable[Event],
         runs: Results[Claim, AttemptResult],
         deliveries: Results[Delivery, DeliveryResult],
         requests: list[PendingRequest],
@@ -241,7 +241,7 @@ class Engine:
         self._deadlines.forget_runs(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
         self._deliveries.ack([number for number, _ in deliveries])
-        self._publish_events(tick)
+        self._publish_events(events)
         self.inbox.reply_to(requests)
 
     def is_busy(self) -> bool:
@@ -310,7 +310,7 @@ class Engine:
         result = storable_result(done.result or _result_of_exception(done.surprise))
         why = self._deadlines.why_ended(claim.run_id)
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
-            if why == "shutdown" and _is_due_after_restart(tick, claim):
+            if why == "shutdown" and _is_due_after_restart(tick.plan, claim):
                 return EntryStep(
                     claim.entry.kind, claim.entry.name, partial(startup.requeue_interrupted_run, tick, claim, result)
                 )
@@ -345,7 +345,7 @@ class Engine:
         runs = None if full or self.stopping else entries.next_due_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
-        times = (runs, next_delivery, next_result_deadline(tick))
+        times = (runs, next_delivery, next_result_deadline(tick.tx, tick.awake_since))
         return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _enforce_deadlines(self, reading: ClockReading) -> datetime:
@@ -358,8 +358,8 @@ class Engine:
             wait, MILLISECOND if again_at > reading.monotonic else timedelta()
         )  # rounded to none, it would spin
 
-    def _publish_events(self, tick: Tick) -> None:
-        for happened in tick.tx.events:
+    def _publish_events(self, events: Iterable[Event]) -> None:
+        for happened in events:
             for listener in self._listeners:
                 listener(happened)
 
@@ -396,9 +396,9 @@ def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim 
     return opening.start_due_with_run(tick, entry, entry_row, run)
 
 
-def _is_due_after_restart(tick: Tick, claim: Claim) -> bool:
+def _is_due_after_restart(plan: Plan, claim: Claim) -> bool:
     """Whether a run that the stop interrupts runs again after the restart: its kind allows it, and it is still declared."""
-    entry = tick.plan.entries.get((claim.entry.kind, claim.entry.name))
+    entry = plan.entries.get((claim.entry.kind, claim.entry.name))
     return claim.entry.retries_after_crash and entry is not None and entry.enabled
 
 

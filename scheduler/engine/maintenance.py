@@ -14,6 +14,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
 from scheduler.store import boots, clock_changes, entries, flapping, lane_holds, outbox, runs, sessions, spend
+from scheduler.store.transaction import Transaction
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
 MAX_ROWS_REMOVED = 500  # rows per tick
@@ -52,12 +53,12 @@ class GrownHistories:
         self.to_trim = []
 
 
-def trim_grown_histories(tick: Tick, grown: GrownHistories) -> None:
-    """Delete the surplus runs of the entries in `grown.to_trim`."""
+def trim_grown_histories(tx: Transaction, grown: GrownHistories, kept: int) -> None:
+    """Delete the surplus runs of the entries in `grown.to_trim`. `kept` is `history.runs`."""
     for key in grown.to_trim:
-        entry_row = entries.current_entry(tick.tx, *key)
+        entry_row = entries.current_entry(tx, *key)
         if entry_row is not None:
-            runs.delete_surplus_runs(tick.tx, entry_row, tick.plan.settings.history.runs, MAX_ROWS_REMOVED)
+            runs.delete_surplus_runs(tx, entry_row, kept, MAX_ROWS_REMOVED)
 
 
 def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:

@@ -18,6 +18,7 @@ from scheduler.model.settings import Target
 from scheduler.store import breakers, flapping, outages, outbox
 from scheduler.store.outages import Outage
 from scheduler.store.transaction import Transaction
+from scheduler.work.plan import Plan
 
 PROVIDER_KIND = "provider"  # the kind under which state changes of circuits are counted
 
@@ -185,7 +186,7 @@ def _notify_targets(
         tick.plan.settings.channels,
         outbox.origin_of_claim(claim),
         about,
-        _notice_text(tick, claim, notice, outage),
+        _notice_text(tick.tx, tick.plan, claim, notice, outage),
         living,
         str(outage.circuit),
     )
@@ -193,20 +194,20 @@ def _notify_targets(
     outages.record_notification(tick.tx, outage.circuit, target, (*faults, *({notices.outage_kind(outage)} - set(faults))))
 
 
-def _notice_text(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> str:
+def _notice_text(tx: Transaction, plan: Plan, claim: Claim, notice: Notice, outage: Outage) -> str:
     if notice is Notice.REPLACED:
         return notices.replaced_text(claim, outage)
-    is_open = breakers.find_breaker(tick.tx, outage.circuit) is not None
-    affected = _affected_entries(tick, outage.circuit, is_open=is_open)
-    return notices.outage_text(notice, outage, affected, is_open, claim.run_id, tick.now, tick.plan.settings.zone)
+    is_open = breakers.find_breaker(tx, outage.circuit) is not None
+    affected = _affected_entries(tx, plan, outage.circuit, is_open=is_open)
+    return notices.outage_text(notice, outage, affected, is_open, claim.run_id, tx.now, plan.settings.zone)
 
 
-def _affected_entries(tick: Tick, circuit: Circuit, *, is_open: bool) -> list[tuple[str, str]]:
+def _affected_entries(tx: Transaction, plan: Plan, circuit: Circuit, *, is_open: bool) -> list[tuple[str, str]]:
     """The affected entries: all that use the circuit if its breaker is open, otherwise those that failed."""
     if not is_open:
-        return outages.affected_entries(tick.tx.db, circuit)
+        return outages.affected_entries(tx.db, circuit)
     return sorted(
-        ((entry.kind.value, entry.name) for entry in tick.plan.entries.values() if entry.enabled and circuit in entry.circuits),
+        ((entry.kind.value, entry.name) for entry in plan.entries.values() if entry.enabled and circuit in entry.circuits),
         key=lambda key: (key[0] != Kind.HEARTBEAT, key[1]),
     )
 

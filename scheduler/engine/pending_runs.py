@@ -21,20 +21,20 @@ MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one tick
 GRACE_AFTER_START = timedelta(minutes=5)  # no result is given up earlier: while the daemon was down, none could be reported
 
 
-def next_result_deadline(tick: Tick) -> datetime | None:
+def next_result_deadline(tx: Transaction, awake_since: datetime) -> datetime | None:
     """When the next awaited result is given up; None if none is awaited."""
-    due_at = runs.next_overdue_at(tick.tx.db)
+    due_at = runs.next_overdue_at(tx.db)
     if due_at is None:
         return None
-    settles_at = clock_changes.settles_at(tick.tx) or due_at
-    if tick.awake_since > tick.now:  # the clock was set back since
+    settles_at = clock_changes.settles_at(tx) or due_at
+    if awake_since > tx.now:  # the clock was set back since
         return max(due_at, settles_at)
-    return max(due_at, settles_at, tick.awake_since + GRACE_AFTER_START)
+    return max(due_at, settles_at, awake_since + GRACE_AFTER_START)
 
 
 def give_up_overdue(tick: Tick) -> None:
     """Record asynchronous runs as failed whose result was not reported by their `async_timeout`."""
-    due_at = next_result_deadline(tick)
+    due_at = next_result_deadline(tick.tx, tick.awake_since)
     if due_at is None or due_at > tick.now:
         return
     for each in runs.overdue_results(tick.tx.db, tick.now, MAX_GIVEN_UP_PER_TICK):

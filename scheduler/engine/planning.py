@@ -61,9 +61,9 @@ def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: 
         _record_skipped(tick, entry_row, Skip.MISSED, passed)
         return None
     if passed.count > 1:
-        _report_unstarted(tick, entry_row, passed.first, passed.count - 1)
+        _report_unstarted(tick.tx, tick.awake_since, entry_row, passed.first, passed.count - 1)
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1)
-    if _was_just_woken(tick, entry_row, passed.latest):
+    if _was_just_woken(entry_row, passed.latest, tick.limits.wake_gap):
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.SUPERSEDED, passed.latest)
         return None
     return passed.latest
@@ -77,11 +77,11 @@ def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
     return entry.catch_up or due_at >= tick.awake_since
 
 
-def _was_just_woken(tick: Tick, entry_row: EntryRow, slot: datetime) -> bool:
+def _was_just_woken(entry_row: EntryRow, slot: datetime, wake_gap: timedelta) -> bool:
     """Whether a woken run started so shortly before this slot that it replaces it."""
     if entry_row.kind is not Kind.HEARTBEAT or entry_row.last_woken_at is None:
         return False
-    return slot < entry_row.last_woken_at + tick.limits.wake_gap
+    return slot < entry_row.last_woken_at + wake_gap
 
 
 def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
@@ -156,21 +156,21 @@ def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlo
     if slots is None:
         return
     if reason is Skip.MISSED:
-        _report_unstarted(tick, entry_row, slots.first, slots.count)
+        _report_unstarted(tick.tx, tick.awake_since, entry_row, slots.first, slots.count)
     slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, slots.count)
 
 
-def _report_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int) -> None:
+def _report_unstarted(tx: Transaction, awake_since: datetime, entry_row: EntryRow, first: datetime, count: int) -> None:
     """Report for the metrics how late slots are that came due while the daemon was running and could not start."""
     offset = entry_row.schedule.offset
-    if first + offset < tick.awake_since:
+    if first + offset < awake_since:
         return
     missed = islice(
-        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.TICK, tick.now - offset),
+        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.TICK, tx.now - offset),
         min(count, MAX_SLOTS_MEASURED),
     )
-    late = tuple((tick.now - slot - offset).total_seconds() for slot in missed)
-    tick.tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
+    late = tuple((tx.now - slot - offset).total_seconds() for slot in missed)
+    tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
 
 
 def _settled_until(entry_row: EntryRow, horizon: datetime) -> EntryRow:

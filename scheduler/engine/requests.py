@@ -126,17 +126,17 @@ class NoteActivity:
             except ValueError as error:
                 raise Refused("bad_request", str(error)) from None
             targets.record_target(tick.tx, self.name, self.target, self.title)
-        noted = self._with_counts(tick, entry_row)
+        noted = self._with_counts(entry_row, tick.now)
         entries.change_entry(tick.tx, entry_row, noted)
         last = next(iter(targets.known_targets(tick.tx.db, self.name)), None)
         return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
 
-    def _with_counts(self, tick: Tick, entry_row: EntryRow) -> EntryRow:
+    def _with_counts(self, entry_row: EntryRow, now: datetime) -> EntryRow:
         if self.queue is None and self.approvals is None:
             return entry_row
         queue = entry_row.queue if self.queue is None else self.queue
         approvals = entry_row.approvals if self.approvals is None else self.approvals
-        return entry_row._replace(queue=queue, approvals=approvals, active_at=tick.now)
+        return entry_row._replace(queue=queue, approvals=approvals, active_at=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class AdoptPlan:
         before = tick.plan
         tick.adopt_plan(self.plan)
         plan_sync.sync_entries(tick, before.entries)
-        budget_reservations.adopt_budgets(tick)
+        budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
         boots.record_config(tick.tx)
         breakers.allow_probes_now(tick.tx)
         wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)

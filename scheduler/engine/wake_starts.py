@@ -17,6 +17,7 @@ from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reas
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
+from scheduler.work.plan import Plan
 
 MAX_WAITING_WAKES = 1000  # per agent, not counting wakes by people and jobs
 
@@ -191,20 +192,20 @@ def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> N
 
 def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:
     """Until when a job's wake waits for other running jobs that may wake the same agent; None if there are none."""
-    return tick.now + tick.limits.wake_gap if _other_jobs_under_way(tick, agent) else None
+    return tick.now + tick.limits.wake_gap if _other_jobs_under_way(tick.tx, tick.plan, agent) else None
 
 
 def release_held_wakes(tick: Tick, entry: Entry) -> None:
     """A job has ended: start the held wakes of each agent for which no other job is running."""
     for agent in entry.agents_to_wake:
         entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
-        if entry_row is not None and not _other_jobs_under_way(tick, agent):
+        if entry_row is not None and not _other_jobs_under_way(tick.tx, tick.plan, agent):
             wakes.release_held_wakes(tick.tx, entry_row)
 
 
-def _other_jobs_under_way(tick: Tick, agent: str) -> bool:
+def _other_jobs_under_way(tx: Transaction, plan: Plan, agent: str) -> bool:
     """Whether a job that may wake the agent is running, waits for its next attempt, or is due."""
-    return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.jobs_by_woken_agent.get(agent, ()))
+    return runs.any_open_or_due(tx, Kind.CRON, plan.jobs_by_woken_agent.get(agent, ()))
 
 
 def expire_wakes(tick: Tick) -> None:
