@@ -13,7 +13,7 @@ disk = {"used": 41}  # percent, checked by the agent below
 
 
 def ask(prompt: str) -> str:
-    """Your agent: a function from the prompt to the answer. In this example a rule replaces the model."""
+    """Your agent: it takes the prompt and returns the answer. In this example a rule replaces the model."""
     assert "nearly full" in prompt
     return f"ALERT: the disk is {disk['used']} % full." if disk["used"] > 90 else "HEARTBEAT_OK"
 
