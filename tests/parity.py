@@ -24,12 +24,12 @@ class Row:
 
 SYSTEMS: dict[str, tuple[Row, ...]] = {
     "claw0": (
-        Row("file exists = heartbeat on; delete it = off"),
-        Row("chain of checks, each with a reason"),
-        Row("headings and empty checkboxes are no content"),
-        Row("user first: the heartbeat takes the lane only if it is free, and the user waits for it", ("test_story_lanes.py::test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after",)),
+        Row("The heartbeat is on while the file exists, and off after it is deleted."),
+        Row("Several checks run in order, and each gives a reason."),
+        Row("Headings and empty checkboxes do not count as content."),
+        Row("The user comes first: the heartbeat takes the lock of the agent only if it is free, while the user waits for it.", ("test_story_lanes.py::test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after",)),
         Row("HEARTBEAT_OK is suppressed, also with up to 5 more characters"),
-        Row("SHA-256 over stripped, lower-cased text, 24 h"),
+        Row("A repeated text is suppressed for 24 h, compared by a SHA-256 of the stripped, lower-cased text."),
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_requested_without_tools_and_with_a_token_limit",)),
         Row("agent function in the same process"),
         Row("status and manual trigger", ("test_status_data.py::test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
@@ -37,56 +37,56 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
     ),
     "GoClaw": (
         Row("the keys of a heartbeat: interval, prompt, provider, model, session, context, retries, hours, channel, ack_max_chars"),
-        Row("due list polled every 30 s"),
-        Row("wake by ticker, manual test, RPC test, cron"),
-        Row("stagger: stable hash of the agent, at most 10 % of the interval"),
-        Row("a skip because of active_hours advances, one because of queue_busy does not", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
-        Row("empty checklist skip, retries with 1 s, 2 s, suppress count, delivery"),
-        Row("HEARTBEAT_OK anywhere suppresses the answer"),
+        Row("The list of due agents is polled every 30 s."),
+        Row("A run is started by the ticker, a manual test, an RPC test or cron."),
+        Row("Each agent has a fixed delay from a hash of its name, at most 10 % of the interval."),
+        Row("A skip because of active_hours moves to the next scheduled time. A skip because of queue_busy does not.", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
+        Row("An empty checklist is skipped, retries follow after 1 s and 2 s, suppressed answers are counted, and alerts are delivered."),
+        Row("HEARTBEAT_OK at any position suppresses the answer."),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
-        Row("light context: checklist only"),
-        Row("delivery targets; suggested from session history", ("test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
+        Row("With light context, the prompt has only the checklist."),
+        Row("Delivery targets are suggested from the session history.", ("test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
         Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may", "test_checklist_file.py::test_who_may_read_or_operate_may_not_edit"), "mcp"),
-        Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
-        Row("card, config dialog, log table", waits="status page"),
-        Row("cron beside it: at, every, cron; many per agent; no suppression", ("test_story_prompt_jobs.py::test_no_answer_to_a_job_is_suppressed",)),
+        Row("RPC calls get, toggle and test a heartbeat and read its log.", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
+        Row("A web page has a card, a config dialog and a log table.", waits="status page"),
+        Row("An agent can also have many cron jobs (at, every, cron), without suppression.", ("test_story_prompt_jobs.py::test_no_answer_to_a_job_is_suppressed",)),
     ),
     "PicoClaw": (
         Row("enabled and interval, also from the environment"),
-        Row("missing file: a template is written, and this run is skipped"),
+        Row("If the file is missing, a template is written, and this run is skipped."),
         Row("prompt with heading, current time, instructions, whole file"),
-        Row("first beat soon after start"),
+        Row("The first run follows soon after the start."),
         Row("stateless runs, each with its own session key"),
         Row("the same tools as in chat"),
-        Row("results: none, error, async, silent, for the user", ("test_story_async_results.py::test_an_async_result_is_classified_and_sent_once",)),
-        Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
+        Row("A result is one of: none, error, async, silent, for the user.", ("test_story_async_results.py::test_an_async_result_is_classified_and_sent_once",)),
+        Row("Messages go to the last channel of a user (`platform:id`), and never to an internal channel.", ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
         Row("heartbeat.log, and tool calls in the log", ("test_log.py::test_an_event_is_one_line_with_its_fields_in_order", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_waits_for_runs_in_progress_and_exits_cleanly",)),
     ),
     "MisterMorph": (
-        Row('interval "0m" disables; checklist path with `~`'),
-        Row("skipped when the queue is full or one is running"),
-        Row("meta: trigger, source, scheduled_at, failures, last success, last error, queue, pending approvals"),
-        Row('answer "ALERT: ..." or exactly HEARTBEAT_OK'),
-        Row("OK: no message, no history; alert: sent once, kept"),
-        Row('after repeated failures "ALERT: heartbeat_failed" with the last error'),
-        Row("runs in the agent's main session"),
-        Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_checklists_and_prechecks.py::test_an_agent_without_a_checklist_gets_its_memory_in_the_prompt",)),
+        Row("The interval `0m` disables the heartbeat, and the path of the checklist can begin with `~`."),
+        Row("A run is skipped if the queue is full or another run is in progress."),
+        Row("A run gets as metadata: trigger, source, scheduled_at, failures, last success, last error, queue, pending approvals."),
+        Row("An answer is `ALERT: ...` or exactly HEARTBEAT_OK."),
+        Row("After OK, no message is sent or kept. An alert is sent once and kept."),
+        Row("After repeated failures, `ALERT: heartbeat_failed` is sent with the last error."),
+        Row("A run uses the agent's main session."),
+        Row("With a missing or empty checklist, the agent looks at its recent memory and takes one small step.", ("test_story_checklists_and_prechecks.py::test_an_agent_without_a_checklist_gets_its_memory_in_the_prompt",)),
         Row("alerts of a daemon without a chat go to the log"),
         Row("per-chat heartbeats"),
         Row("an HTTP endpoint for monitors", ("test_web_api.py::test_health_needs_no_token", "test_web_api.py::test_metrics_need_no_token_and_hold_no_text")),
     ),
     "nanobot": (
-        Row("phase 1: forced call of a virtual tool {action, tasks}; phase 2: the agent executes; then notify", ("test_story_models.py::test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner",)),
-        Row("`## Active Tasks`, `## Completed`"),
+        Row("In phase 1, a model must call a virtual tool with `{action, tasks}`. In phase 2, the agent executes the tasks. Then the user is notified.", ("test_story_models.py::test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner",)),
+        Row("The file has the sections `## Active Tasks` and `## Completed`."),
         Row("callbacks on_execute, on_notify", ("test_library.py::test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent",)),
-        Row("cron says when, heartbeat says whether", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
-        Row("file edited by user, agent or skill"),
+        Row("Cron decides when to run, and the heartbeat decides whether to run.", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
+        Row("The file can be edited by a user, an agent or a skill."),
     ),
     "OpenClaw": (
-        Row("HTML or Markdown around the token; ackMaxChars"),
+        Row("The token can be inside HTML or Markdown, with up to `ackMaxChars` other characters."),
         Row("cron-timed heartbeats", ("test_story_schedules.py::test_a_heartbeat_runs_by_its_schedule_in_its_own_time_zone",)),
-        Row("lanes by queue depth", ("test_story_lanes.py::test_a_gateway_holds_a_lane_for_a_limited_time",)),
+        Row("Lanes depend on the depth of the queue.", ("test_story_lanes.py::test_a_gateway_holds_a_lane_for_a_limited_time",)),
         Row("wake now or at the next heartbeat"),
         Row("per-channel visibility"),
         Row("per-task intervals", ("test_story_checklists_and_prechecks.py::test_an_item_stays_due_until_a_run_with_it_succeeds",)),
@@ -131,9 +131,9 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield "# Parity"
     yield ""
-    yield "The features of seven other heartbeat systems, with the tests that show each feature in heartbeatd and the part that is still missing."
-    yield "[coming-from.md](coming-from.md) lists their settings and the names of these in heartbeatd."
-    yield "This page is generated: `python tests/parity.py > docs/parity.md`."
+    yield "This page lists the features of seven other heartbeat systems. For each feature it names the tests that show it in heartbeatd, and any part that is missing."
+    yield "[coming-from.md](coming-from.md) lists the settings of these systems with their names in heartbeatd."
+    yield "The page is generated by `python tests/parity.py > docs/parity.md`."
     for system, rows in SYSTEMS.items():
         yield from ("", f"## {system}", "", "| | feature | tests | missing part |", "|---|---|---|---|")
         for number, each in enumerate(rows, 1):
