@@ -18,7 +18,6 @@ from rich.cells import cell_len
 
 from scheduler.cli.main import main
 from scheduler.cli.output import (
-    abbreviate_duration,
     format_elapsed,
     format_short_time,
     format_table,
@@ -26,7 +25,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.config.file.message_parts import format_count
+from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
 from scheduler.store import boots, entries

@@ -15,6 +15,7 @@ import time
 from calendar import timegm
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,21 +134,28 @@ class Daemon:
         return [sys.executable, "-m", "scheduler", "-c", str(self.config), *arguments]
 
 
+Begin = Callable[[str], Daemon]
+
+
+@contextmanager
+def daemons_in(folder: Path) -> Iterator[Begin]:
+    """A function that starts a daemon in the folder with a config. At the end of the context, those that still run are killed."""
+    started: list[Daemon] = []
+
+    def start(yaml: str) -> Daemon:
+        started.append(Daemon(folder, yaml))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        if daemon.process.poll() is None:
+            daemon.kill()
+
+
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    begun: list[Daemon] = []
-
-    def begin(yaml: str) -> Daemon:
-        begun.append(Daemon(tmp_path, yaml))
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        if each.process.poll() is None:
-            each.kill()
-
-
-Begin = Callable[..., Daemon]
+def daemon(tmp_path: Path) -> Iterator[Begin]:
+    with daemons_in(tmp_path) as start:
+        yield start
 
 
 def test_a_saved_config_is_applied_and_affects_only_what_changed(daemon: Begin) -> None:

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 import pytest
 import required_programs
 from sqlite_utils import Database
-from test_daemon import Daemon
+from test_daemon import Daemon, daemons_in
 from world import MakeWorld
 
 from scheduler.store.database import APPLICATION_ID, Store, StoreError
@@ -91,17 +91,13 @@ def mount() -> Iterator[Mount]:
 @pytest.fixture
 def daemon(mount: Mount, tmp_path: Path) -> Iterator[Callable[[str], tuple[Daemon, Disk]]]:
     """`daemon(size)` starts a daemon with its database on a disk of this size. Its agents work on another disk."""
-    begun: list[Daemon] = []
+    with daemons_in(tmp_path) as start:
 
-    def begin(size: str) -> tuple[Daemon, Disk]:
-        disk = mount(tmp_path / "state", size)
-        begun.append(Daemon(tmp_path, CONFIG))
-        return begun[-1], disk
+        def start_on_disk(size: str) -> tuple[Daemon, Disk]:
+            disk = mount(tmp_path / "state", size)
+            return start(CONFIG), disk
 
-    yield begin
-    for each in begun:
-        if each.process.poll() is None:
-            each.kill()
+        yield start_on_disk
 
 
 def readiness(it: Daemon) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from servers.scripted import Server, silence
-from test_daemon import Daemon
+from test_daemon import Daemon, daemons_in
 
 pytestmark = pytest.mark.process
 
@@ -36,16 +36,8 @@ BEAT = '{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}'
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    begun: list[Daemon] = []
-
-    def begin(hung: str, port: int = 1) -> Daemon:
-        begun.append(Daemon(tmp_path, CONFIG.format(hung=hung, port=port)))
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        if each.process.poll() is None:
-            each.kill()
+    with daemons_in(tmp_path) as start:
+        yield lambda hung, port=1: start(CONFIG.format(hung=hung, port=port))
 
 
 Begin = Callable[..., Daemon]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from config_file import write
-from test_daemon import PATIENCE, Begin, Daemon, daemon
+from test_daemon import AGENT, PATIENCE, Begin, Daemon, daemon
 
 from scheduler.system.lanes import Lanes, lanes_beside
 from scheduler.system.process import Children
@@ -128,14 +128,6 @@ def test_busy_creates_no_lane_for_an_unknown_agent(folder: Path, arguments: list
 
 # --- a real daemon ----------------------------------------------------------------------------------------------------------
 
-BEAT = """\
-state: state/h.db
-server: {{listen: "127.0.0.1:0"}}
-agents:
-  ops:
-    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
-    heartbeat: {{interval: {interval}, stagger: 0s, checklist: "- look\\n", deliver: log}}
-"""
 BUSY = [sys.executable, "-m", "scheduler", "busy", "ops", "--"]
 
 
@@ -152,7 +144,7 @@ def end(process: subprocess.Popen[bytes]) -> int:
 def test_busy_waits_for_a_run_in_progress(daemon: Begin, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     script = "touch ../../begun; read line < ../../gate; echo beat >> ../../order; echo HEARTBEAT_OK"
-    it = daemon(BEAT.format(interval="1h", script=script))
+    it = daemon(AGENT.format(interval="1h", script=script))
     it.wait_until((tmp_path / "begun").exists)
     user = begin(it, *BUSY, "sh", "-c", "echo user >> order")
     assert user.stderr is not None
@@ -166,7 +158,7 @@ def test_busy_waits_for_a_run_in_progress(daemon: Begin, tmp_path: Path) -> None
 @pytest.mark.parametrize("take", [BUSY, ["flock", "state/lanes/ops.lock"]], ids=["busy", "flock"])
 def test_no_run_starts_while_a_user_has_locked_the_lane(daemon: Begin, tmp_path: Path, take: list[str]) -> None:
     os.mkfifo(tmp_path / "gate")
-    it = daemon(BEAT.format(interval="1s", script="echo beat >> ../../order; echo HEARTBEAT_OK"))
+    it = daemon(AGENT.format(interval="1s", script="echo beat >> ../../order; echo HEARTBEAT_OK"))
     order = tmp_path / "order"
     it.wait_until(order.exists)
     user = begin(it, *take, "sh", "-c", "wc -l < order > held; read line < gate")
@@ -182,7 +174,7 @@ def test_no_run_starts_while_a_user_has_locked_the_lane(daemon: Begin, tmp_path:
 def test_a_run_is_not_repeated_while_an_orphan_without_a_mark_holds_the_lane(daemon: Begin, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     orphan = "setsid env -i /bin/sh -c 'read line < ../../gate' &"
-    it = daemon(BEAT.format(interval="1h", script=f"{orphan} echo beat >> ../../order; touch ../../begun; sleep 600"))
+    it = daemon(AGENT.format(interval="1h", script=f"{orphan} echo beat >> ../../order; touch ../../begun; sleep 600"))
     it.wait_until((tmp_path / "begun").exists)
     it.kill()
     it.start()
@@ -198,7 +190,7 @@ def test_a_run_is_not_repeated_while_an_orphan_without_a_mark_holds_the_lane(dae
 def test_a_run_that_calls_busy_for_its_own_lane_does_not_wait_for_itself(daemon: Begin, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     own = shlex.join([sys.executable, "-m", "scheduler", "-c", str(config), "busy", "ops", "--", "echo", "HEARTBEAT_OK"])
-    it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {shlex.quote(str(REPOSITORY))}; {own}"))
+    it = daemon(AGENT.format(interval="1h", script=f"cat > /dev/null; cd {shlex.quote(str(REPOSITORY))}; {own}"))
     assert "outcome=ok" in it.expect("run id=")
 
 

@@ -15,8 +15,8 @@ import click
 from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.daemon_state import load_declared_plan
 from scheduler.cli.options import InputError
-from scheduler.cli.output import abbreviate_duration, entry_label, format_elapsed, format_fact, format_table, utc_now, wrap_text
-from scheduler.config.file.message_parts import format_count, format_duration
+from scheduler.cli.output import entry_label, format_elapsed, format_fact, format_table, utc_now, wrap_text
+from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_duration
 from scheduler.insight import explanation as answers
 from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.reason_texts import SlotCause

@@ -15,7 +15,6 @@ from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import DaemonClient, open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
-    abbreviate_duration,
     entry_label,
     format_short_time,
     format_table,
@@ -23,6 +22,7 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
+from scheduler.config.file.message_parts import abbreviate_duration
 from scheduler.engine.inbox import Refused
 from scheduler.store.outbox import MOVABLE, list_messages
 

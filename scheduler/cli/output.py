@@ -167,15 +167,6 @@ def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
 
 
-def abbreviate_duration(span: timedelta) -> str:
-    """A duration in its largest unit and the next smaller one: 3d4h, 5m20s, 12d."""
-    seconds = max(0, int(span.total_seconds()))
-    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        del parts[0]
-    return "".join(f"{number}{unit}" for number, unit in parts[:2] if number) or "0s"
-
-
 def format_usd(cost: float | None) -> str:
     """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
     if cost is None:

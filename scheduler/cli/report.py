@@ -14,7 +14,6 @@ from scheduler.cli import daemon_state, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.output import (
     abbreviate_count,
-    abbreviate_duration,
     elapsed_time,
     entry_label,
     format_table,
@@ -24,7 +23,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.config.file.message_parts import format_count
+from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.insight.report_data import build_report as summed
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row

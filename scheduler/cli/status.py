@@ -14,7 +14,6 @@ import click
 from scheduler.cli import daemon_state, options
 from scheduler.cli.daemon_state import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
-    abbreviate_duration,
     elapsed_time,
     entry_label,
     format_reason,
@@ -26,7 +25,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
-from scheduler.config.file.message_parts import format_count
+from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,10 +115,10 @@ def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str
         "runner.provider": kind,
         "heartbeat.provider": asked.name if asked else "none",
         "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
-        "heartbeat.precheck.timeout": _span(beat.precheck.timeout) if beat.precheck else "none",
+        "heartbeat.precheck.timeout": format_duration(beat.precheck.timeout) if beat.precheck else "none",
         "workspace": str(beat.workspace),
         "heartbeat.timezone": beat.zone.key,
-        "heartbeat.misfire.grace": _span(beat.grace),
+        "heartbeat.misfire.grace": format_duration(beat.grace),
         "heartbeat.model": beat.model or "none",
         "heartbeat.active_hours.timezone": beat.zone.key,
         "heartbeat.deliver": _format_value(list(beat.deliver)),
@@ -138,14 +137,10 @@ def _job_defaults(settings: Settings, name: str) -> dict[str, str]:
     return {
         "timezone": zone.key,
         "workdir": str(job.workdir),
-        "misfire.grace": _span(job.grace),
+        "misfire.grace": format_duration(job.grace),
         "model": (asked and asked.model) or "none",
         "on_failure.deliver": _format_value(list(job.on_failure_deliver or job.deliver)),
     }
-
-
-def _span(span: timedelta) -> str:
-    return format_duration(span)
 
 
 def _mask_secrets(value: Any) -> str:
