@@ -54,8 +54,9 @@ MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted
 def import_crontab(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
     """Import a crontab as cron jobs.
 
-    FILE is the crontab, or - for standard input. The jobs are printed as YAML, or added to a config, in which nothing else is
-    changed. Lines that cannot be imported are reported, and the exit code is then 1. All other lines are imported.
+    FILE is the crontab, or - for standard input. The jobs are printed as YAML. With --into, they are added to a config, and the
+    rest of the config stays the same. A line that cannot be imported is reported, and the exit code is then 1. All other lines
+    are imported.
     """
     account = _find_account(user)
     found = crontab_reader.read_crontab(_read_crontab(file), _find_zone(timezone), time_zones.find_zone, user_column=user_column)

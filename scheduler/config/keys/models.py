@@ -267,8 +267,8 @@ class Heartbeat(ConfigPart):
         "The time zone of the schedule, of the active hours, and of the time in the prompt.",
         default_in_words="the time zone of the active hours if they share one, else the top-level one",
     )
-    skip_on: Calendars = optional_key((), "The calendars whose days are excluded.", written_default="none")
-    only_on: Calendars = optional_key((), "The calendars whose days are the only ones allowed.", written_default="none")
+    skip_on: Calendars = optional_key((), "The heartbeat does not run on the days of these calendars.", written_default="none")
+    only_on: Calendars = optional_key((), "The heartbeat runs only on the days of these calendars.", written_default="none")
     misfire: HeartbeatMisfire = optional_key(
         HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.", written_default={}
     )
@@ -400,8 +400,8 @@ class Job(ConfigPart):
     timezone: ZoneOrNone = optional_key(
         None, "The time zone of `schedule`, `at` and calendars.", default_in_words="the top-level one"
     )
-    skip_on: Calendars = optional_key((), "The calendars whose days are excluded.", written_default="none")
-    only_on: Calendars = optional_key((), "The calendars whose days are the only ones allowed.", written_default="none")
+    skip_on: Calendars = optional_key((), "The job does not run on the days of these calendars.", written_default="none")
+    only_on: Calendars = optional_key((), "The job runs only on the days of these calendars.", written_default="none")
     command: Annotated[str | tuple[str, ...] | None, list_type(value_parsers.parse_command, "text for the shell, or list")] = (
         optional_key(None, "The command to run.", default_in_words="none, if the job has a `prompt` or only wakes agents")
     )

@@ -22,10 +22,10 @@ This page lists every key of config.yaml, with its form and its default. It is g
   at the workspace. For jobs (`command`, `shell`) it starts at `workdir`. For channels (`argv`) it starts at the folder of
   config.yaml.
 - A program without a slash in its name is searched in the PATH of `env`. If `env` has no PATH, the PATH of the daemon is used.
-- Files in a prompt: a checklist, context or memory file has at most 64 KiB. Symbolic links inside the workspace are not followed.
-  If the checklist cannot be read, the run is skipped. If another file cannot be read, the prompt contains only its name.
-- Other texts in a prompt: of each wake the last 4,096 characters, of all wakes at most 80,000 characters, and of a precheck's
-  output the first 16,384 characters. `max_input_tokens` limits the prompt as a whole.
+- Files in a prompt: a checklist, context or memory file may have at most 64 KiB. Symbolic links in the workspace are not
+  followed. If the checklist cannot be read, the run is skipped. If another file cannot be read, the prompt has only its name.
+- Other texts in a prompt: the last 4,096 characters of each wake, at most 80,000 characters of all wakes, and the first 16,384
+  characters of a precheck's output. `max_input_tokens` limits the prompt as a whole.
 - Everything that was left out of a prompt is listed in the run record (`left_out`), in its log line, and by `explain`.
 - Top-level keys that begin with `x-` are ignored. Use them for YAML anchors.
 - An environment variable can set a value: `HEARTBEATD_SET__defaults__heartbeat__interval=10m` sets `defaults.heartbeat.interval`.
