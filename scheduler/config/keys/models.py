@@ -495,7 +495,7 @@ class Limits(ConfigPart):
     )
     wake_gap: Duration = optional_key(
         timedelta(seconds=30),
-        "The shortest time between the end of a run and the start of the next run by a wake. A wake from a job also waits at"
+        "The shortest time between the end of a run that a wake started and the next run. A wake from a job also waits at"
         " most this long for other jobs that wake the same agent.",
         written_default="30s",
     )
@@ -667,7 +667,9 @@ class Config(ConfigPart):
         "state/heartbeatd.db", "The database file. It is created if it does not exist. A symbolic link is followed."
     )
     env_file: PathOrNone = optional_key(
-        None, "A file of `NAME=value` lines with the values for `${NAME}`. Its mode must be 0600.", default_in_words="none"
+        None,
+        "A file of `NAME=value` lines with the values for `${NAME}`. Only its owner may have access (mode 0600).",
+        default_in_words="none",
     )
     server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
     network: Network = optional_key(Network(), "The proxy and the certificates for outgoing requests.", written_default={})
