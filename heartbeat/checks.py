@@ -111,7 +111,7 @@ def first_obstacle(situation: Situation) -> Skip | None:
 def check_results(situation: Situation) -> list[tuple[Skip, bool | None]]:
     """Every check in its order, with whether it blocks the run. None for checks that only a real run can do."""
     late = (reason for reason, _ in _LATE_CHECKS if situation.heartbeat.precheck or reason is Skip.PROMPT_TOO_LARGE)
-    return [*((reason, stands(situation)) for reason, stands in _CHECKS), *((reason, None) for reason in late)]
+    return [*((reason, blocks(situation)) for reason, blocks in _CHECKS), *((reason, None) for reason in late)]
 
 
 def late_obstacle(situation: Situation) -> Skip | None:
@@ -120,7 +120,7 @@ def late_obstacle(situation: Situation) -> Skip | None:
 
 
 def _first_blocking(situation: Situation, chain: tuple[Check, ...]) -> Skip | None:
-    return next((reason for reason, stands in chain if stands(situation)), None)
+    return next((reason for reason, blocks in chain if blocks(situation)), None)
 
 
 def load_checklist(heartbeat: Heartbeat) -> str | Skip:

@@ -111,10 +111,10 @@ def beat(
         dedup_normalize=dedup_normalize,
     )
     before = last or Beat(now, "skipped")
-    ended = _run_beat(spec, _AgentCallbacks(ask, decide, on_execute), before, now.astimezone(UTC), woken_by)
-    if ended.text and on_notify is not None:
-        on_notify(ended.text)
-    return ended
+    run = _run_beat(spec, _AgentCallbacks(ask, decide, on_execute), before, now.astimezone(UTC), woken_by)
+    if run.text and on_notify is not None:
+        on_notify(run.text)
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,33 +182,33 @@ def _carry_over(before: Beat, now: datetime) -> Beat:
 
 
 def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None) -> Beat:
-    asked = replace(_carry_over(before, now), asked_at=now, failures=0)
+    run = replace(_carry_over(before, now), asked_at=now, failures=0)
     if answer is None:
-        return replace(asked, suppression=Suppression.DECIDED_SKIP)
+        return replace(run, suppression=Suppression.DECIDED_SKIP)
     if answer.failure is not None:
-        return replace(asked, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
+        return replace(run, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
     content = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
-    asked = replace(asked, answer=answer.text, truncated=answer.truncated)
+    run = replace(run, answer=answer.text, truncated=answer.truncated)
     if answer.truncated and not content.strip():
         error = "the answer was cut at its token limit before it contained any text"
-        return replace(asked, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
+        return replace(run, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
     judged = verdict.judge_answer(content, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
-    asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression)
+    run = replace(run, outcome=judged.outcome, suppression=judged.suppression)
     if judged.outcome == "alert" and not spec.show_alerts:
-        return replace(asked, suppression=Suppression.NOT_SHOWN)
+        return replace(run, suppression=Suppression.NOT_SHOWN)
     if judged.outcome == "ok" and not spec.show_ok:
-        return asked
+        return run
     text = verdict.with_cut_note(judged.text or verdict.OK_TOKEN, truncated=answer.truncated)
-    return _skip_duplicate(spec, replace(asked, suppression=None), text)
+    return _skip_duplicate(spec, replace(run, suppression=None), text)
 
 
-def _skip_duplicate(spec: Heartbeat, asked: Beat, text: str) -> Beat:
+def _skip_duplicate(spec: Heartbeat, run: Beat, text: str) -> Beat:
     """The result with its text, unless the same text was delivered within the window, which counts from the first time."""
-    fresh = tuple((digest, first) for digest, first in asked.told if asked.at - first < spec.dedup_window)
+    fresh = tuple((digest, first) for digest, first in run.told if run.at - first < spec.dedup_window)
     digest = verdict.message_digest(text, spec.dedup_normalize)
     if digest in dict(fresh):
-        return replace(asked, suppression=Suppression.DUPLICATE, told=fresh)
-    return replace(asked, text=text, told=(*fresh, (digest, asked.at)))
+        return replace(run, suppression=Suppression.DUPLICATE, told=fresh)
+    return replace(run, text=text, told=(*fresh, (digest, run.at)))
 
 
 def _parse_hours(given: str | Hours, zone: ZoneInfo) -> Hours:

@@ -45,35 +45,35 @@ async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | Non
     """
     argv = ("/bin/sh", "-c", precheck.command)
     env = {"HEARTBEATD_AGENT": heartbeat.name}
-    ended = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
-    output = ended.output_text
-    if ended.ended_by not in (None, "timeout"):
-        return PrecheckResult(PrecheckStatus.INTERRUPTED, ended.exit_code, output, "was interrupted")
-    error = _describe_failure(heartbeat, precheck, ended)
+    process = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
+    output = process.output_text
+    if process.ended_by not in (None, "timeout"):
+        return PrecheckResult(PrecheckStatus.INTERRUPTED, process.exit_code, output, "was interrupted")
+    error = _describe_failure(heartbeat, precheck, process)
     if error is not None:
-        return PrecheckResult(PrecheckStatus.FAILED, ended.exit_code, output, error)
+        return PrecheckResult(PrecheckStatus.FAILED, process.exit_code, output, error)
     if _says_no_work(output):
         return PrecheckResult(PrecheckStatus.NOTHING, 0, output)
-    digest = None if ended.truncated else sha256(precheck.command.encode(errors="replace") + b"\0" + ended.output).hexdigest()
+    digest = None if process.truncated else sha256(precheck.command.encode(errors="replace") + b"\0" + process.output).hexdigest()
     same = digest is not None and digest == last
     return PrecheckResult(PrecheckStatus.UNCHANGED if same else PrecheckStatus.WORK, 0, output, digest=digest)
 
 
-def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, ended: ProcessResult) -> str | None:
+def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, process: ProcessResult) -> str | None:
     """What went wrong, with the end of standard error. None if the command succeeded."""
-    what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
-    if ended.exit_code == NOT_FOUND:
-        what = f"{what} (the shell found no such program, in {heartbeat.workspace})"
-    if ended.timed_out:
-        what = f"did not end within {precheck.timeout}"
-    said = ended.error_text.strip()
-    return f"{what}: {said[-MAX_ERROR:]}" if what and said else what
+    problem = process.problem or (None if process.exit_code == 0 else f"exit code {process.exit_code}")
+    if process.exit_code == NOT_FOUND:
+        problem = f"{problem} (the shell found no such program, in {heartbeat.workspace})"
+    if process.timed_out:
+        problem = f"did not end within {precheck.timeout}"
+    error_text = process.error_text.strip()
+    return f"{problem}: {error_text[-MAX_ERROR:]}" if problem and error_text else problem
 
 
 def _says_no_work(output: str) -> bool:
     """Whether the output is NO_WORK, or JSON (all of it or its last line) that says not to wake the agent."""
-    said = output.strip()
-    return said == NO_WORK or any(_is_wake_agent_false(text) for text in {said, said[said.rfind("\n") + 1 :]})
+    stripped = output.strip()
+    return stripped == NO_WORK or any(_is_wake_agent_false(text) for text in {stripped, stripped[stripped.rfind("\n") + 1 :]})
 
 
 def _is_wake_agent_false(text: str) -> bool:

@@ -19,11 +19,11 @@ async def in_daemon_thread(function: Callable[..., T], *args: object) -> T:
     no more threads can be started.
     """
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+    outcome: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
-        if not ended.done():
-            ended.set_result((result, error))
+        if not outcome.done():
+            outcome.set_result((result, error))
 
     def call() -> None:
         result, raised = None, None
@@ -35,7 +35,7 @@ async def in_daemon_thread(function: Callable[..., T], *args: object) -> T:
             loop.call_soon_threadsafe(settle, result, raised)
 
     threading.Thread(target=call, name=getattr(function, "__name__", "call"), daemon=True).start()
-    result, error = await ended
+    result, error = await outcome
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # None only if the function returned None

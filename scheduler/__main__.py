@@ -80,9 +80,9 @@ def describe_memory_shortage(error: BaseException) -> str | None:
 def _is_memory_shortage(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    said = str(error).lower()
+    text = str(error).lower()
     return isinstance(error, ImportError | RuntimeError | OSError | SystemError) and any(
-        words in said for words in MEMORY_ERROR_WORDS
+        words in text for words in MEMORY_ERROR_WORDS
     )
 
 

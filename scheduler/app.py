@@ -91,19 +91,19 @@ class MainLoop:
         """
         while not is_over():
             self._wakeup.clear()
-            begun = self._clock()
+            started_at = self._clock()
             wait = tick()
             if not is_over():
-                self._wait_for_next_tick(begun, wait if until is None else min(wait, until - self._clock()))
+                self._wait_for_next_tick(started_at, wait if until is None else min(wait, until - self._clock()))
 
-    def _wait_for_next_tick(self, begun: float, wait: float) -> None:
+    def _wait_for_next_tick(self, started_at: float, wait: float) -> None:
         """Sleep `wait` seconds, or until a wakeup. All wakeups within TICK_INTERVAL are handled in one tick."""
         if wait <= 0:
             self._sleep(MIN_PAUSE)
             return
         due = self._clock() + wait
         self._wakeup.wait_for(wait)
-        self._sleep(max(min(begun + TICK_INTERVAL, due) - self._clock(), 0.0))
+        self._sleep(max(min(started_at + TICK_INTERVAL, due) - self._clock(), 0.0))
 
 
 class Daemon:
@@ -292,10 +292,10 @@ class Daemon:
 
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
-        begun = time.monotonic()
+        started_at = time.monotonic()
         with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
-            elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
+            elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
             return await claim.entry.run_attempt(claim_in_lane, Resources(start, self._http), elapsed)
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
@@ -313,9 +313,9 @@ class Daemon:
 
 def import_runner_libraries(settings: Settings) -> None:
     """Import what the runners of these settings need, so that it does not count as a run's time."""
-    beats = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
+    enabled = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
-    runners.import_libraries([*beats, *deciding, *(agent.runner for agent in settings.job_agents.values())])
+    runners.import_libraries([*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())])
 
 
 def _load_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:

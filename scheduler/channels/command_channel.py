@@ -20,18 +20,18 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     about = {"HEARTBEATD_KEY": message.key, "HEARTBEATD_KIND": message.kind, "HEARTBEATD_NAME": message.name}
     timeout = timedelta(seconds=context.seconds)
     text = message.text.encode(errors="replace")
-    ended = await context.start(channel.argv, stdin=text, env=about, cwd=channel.folder, timeout=timeout)
-    program, said = Path(channel.argv[0]).name, clean_reason(ended.errors.decode(errors="replace").strip(), ())
-    because = f": {said}" if said else ""
-    if ended.exit_code is None:
-        return DeliveryResult("retry", ended.problem or "it was not started, because the daemon is stopping")
-    if ended.ended_by is not None:
+    process = await context.start(channel.argv, stdin=text, env=about, cwd=channel.folder, timeout=timeout)
+    program, error_text = Path(channel.argv[0]).name, clean_reason(process.errors.decode(errors="replace").strip(), ())
+    because = f": {error_text}" if error_text else ""
+    if process.exit_code is None:
+        return DeliveryResult("retry", process.problem or "it was not started, because the daemon is stopping")
+    if process.ended_by is not None:
         late = f"did not end within {context.seconds:.0f} s"
-        what = late if ended.ended_by == "timeout" else "was ended with the daemon"
-        return DeliveryResult("uncertain", f"{program} {what}{because}")
-    if ended.problem is None and ended.exit_code == 0:
+        problem = late if process.ended_by == "timeout" else "was ended with the daemon"
+        return DeliveryResult("uncertain", f"{program} {problem}{because}")
+    if process.problem is None and process.exit_code == 0:
         return DeliveryResult("delivered")
-    return DeliveryResult("retry", f"{program} {ended.problem or f'ended with exit code {ended.exit_code}'}{because}")
+    return DeliveryResult("retry", f"{program} {process.problem or f'ended with exit code {process.exit_code}'}{because}")
 
 
 KIND = ChannelKind("command", send, runs_program=True)

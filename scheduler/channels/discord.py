@@ -90,11 +90,11 @@ def _disarm_links(text: str) -> str:
 
 def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     """With `wait=true` Discord answers with the message that it created. The body of an error gives the reason."""
-    told = answer.parse_json()
-    if answer.status == 200 and "id" not in told:
+    data = answer.parse_json()
+    if answer.status == 200 and "id" not in data:
         return DeliveryResult("uncertain", f"{answer.host} answered 200 without the message that it created")
-    wait = wait_from_seconds(told.get("retry_after"))
-    return result_of_status(answer, said=clean_reason(told.get("message"), secrets), wait=wait)
+    wait = wait_from_seconds(data.get("retry_after"))
+    return result_of_status(answer, reason=clean_reason(data.get("message"), secrets), wait=wait)
 
 
 def _check_url(url: str) -> int:

@@ -94,16 +94,16 @@ async def post_json(
     return PostAnswer(host, reply.status, reply.headers, reply.body)
 
 
-def result_of_status(answer: PostAnswer, *, said: str = "", wait: timedelta | None = None) -> DeliveryResult:
+def result_of_status(answer: PostAnswer, *, reason: str = "", wait: timedelta | None = None) -> DeliveryResult:
     """The result of a delivery, by the status of the answer.
 
-    `said` is the reason that the body gives, cleaned for display. `wait` is the time before the next attempt that the body asks
+    `reason` is the reason that the body gives, cleaned for display. `wait` is the time before the next attempt that the body asks
     for; without it the header counts.
     """
     status = answer.status
     if 200 <= status < 300:
         return DeliveryResult("delivered")
-    error = f"{answer.host} answered {status} {status_phrase(status)}".rstrip() + (f": {said}" if said else "")
+    error = f"{answer.host} answered {status} {status_phrase(status)}".rstrip() + (f": {reason}" if reason else "")
     if status in (408, 429) or 500 <= status < 600:
         return DeliveryResult("retry", error, wait if wait is not None else parse_retry_after(answer.headers))
     if 300 <= status < 400:

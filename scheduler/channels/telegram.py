@@ -70,19 +70,19 @@ def _body(chat: TelegramChat, message: Message) -> dict[str, Any]:
 
 def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     """Telegram says `ok` in the body. An error has its status there too, so an error in a 200 is read from the body."""
-    told = answer.parse_json()
+    data = answer.parse_json()
     if 200 <= answer.status < 300:
-        if told.get("ok") is True:
+        if data.get("ok") is True:
             return DeliveryResult("delivered")
-        if told.get("ok") is not False:
+        if data.get("ok") is not False:
             return DeliveryResult(
                 "uncertain", f"{answer.host} answered {answer.status} without saying whether it accepted the message"
             )
-        code = told.get("error_code")
+        code = data.get("error_code")
         answer = replace(answer, status=code if type(code) is int and 300 <= code < 600 else 500)
-    parameters = told.get("parameters")
+    parameters = data.get("parameters")
     wait = wait_from_seconds(parameters.get("retry_after")) if isinstance(parameters, dict) else None
-    return result_of_status(answer, said=clean_reason(told.get("description"), secrets), wait=wait)
+    return result_of_status(answer, reason=clean_reason(data.get("description"), secrets), wait=wait)
 
 
 def _check_url(url: str) -> int:

@@ -88,8 +88,8 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
         pass
     zone = zone or output.display_zone()
     try:
-        said = datetime.fromisoformat(str(parse_named_day(text, output.utc_now().astimezone(zone)) or text))
-        return (said if said.tzinfo else said.replace(tzinfo=zone)).astimezone(UTC)
+        parsed = datetime.fromisoformat(str(parse_named_day(text, output.utc_now().astimezone(zone)) or text))
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
         wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None
@@ -110,8 +110,8 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
     if len(found) > 1:
         raise InputError(f"{text!r} is the name of an agent and of a cron job; write agent/{text} or cron/{text}")
     if not found:
-        what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
-        raise InputError(f"no {what} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")
+        noun = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
+        raise InputError(f"no {noun} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")
     return found[0]
 
 

@@ -122,10 +122,10 @@ class HttpDaemonClient:
         An address that another process has written is ignored: a different program may use that port by now.
         """
         try:
-            said = json.loads(files.address_file.read_text("utf-8"))
-            url = urlsplit(said["url"])
+            address = json.loads(files.address_file.read_text("utf-8"))
+            url = urlsplit(address["url"])
             host, port = url.hostname or "", url.port or 80
-            if said["pid"] != up.pid:
+            if address["pid"] != up.pid:
                 return None
             socket.create_connection((host, port), CONNECT_TIMEOUT).close()
         except (OSError, ValueError, KeyError, TypeError):
@@ -181,12 +181,12 @@ class HttpDaemonClient:
         try:
             connection.request("POST", path, json.dumps(body), self._request_headers())
             response = connection.getresponse()
-            said = response.read()
+            content = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
         finally:
             connection.close()
-        return response.status, _parse_json_object(said)
+        return response.status, _parse_json_object(content)
 
     def _request_headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}
@@ -210,9 +210,9 @@ def _entry_path(key: Key | None, verb: str) -> str:
     return f"/api/v1/{'agents' if kind is Kind.HEARTBEAT else 'cron'}/{name}/{verb}"
 
 
-def _parse_json_object(said: bytes) -> dict[str, Any]:
+def _parse_json_object(text: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(said)
+        answer = json.loads(text)
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
@@ -278,12 +278,12 @@ class OfflineDaemonClient:
                 store.close()
 
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
-        asked, now = PendingRequest(request), utc_now()
+        pending, now = PendingRequest(request), utc_now()
         with store.transaction() as db:
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, not a secret)
             plan_sync.sync_entries(tick, {})
             entries.save_changed_entries(tick.tx)
-            asked.apply(tick)
+            pending.apply(tick)
             entries.save_changed_entries(tick.tx)
-        asked.send_reply()
-        return asked.future.result()
+        pending.send_reply()
+        return pending.future.result()

@@ -127,8 +127,8 @@ def _check_config(path: Path) -> Iterator[Finding]:
 
 def read_user_crontab(program: str = "crontab") -> str:
     """The output of `crontab -l`; empty if the user has no crontab, or the host no cron."""
-    ended = asyncio.run(_run_program([program, "-l"]))
-    return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
+    process = asyncio.run(_run_program([program, "-l"]))
+    return process.output.decode(errors="surrogateescape") if process.exit_code == 0 else ""
 
 
 async def _run_program(argv: list[str]) -> ProcessResult:

@@ -62,27 +62,29 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
             lambda: declares.keys() | entries.states_and_schedules(db).keys(),
         )
         running = daemon_state.find_running_daemon(files) is not None
-        asked = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
-        assert asked is not None  # it was just found
-        data, lines = _select_answer(asked, instant, day)
+        explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
+        assert explained is not None  # it was just found
+        data, lines = _select_answer(explained, instant, day)
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(lines(data)))
 
 
-def _select_answer(asked: ExplainedEntry, instant: str | None, day: str | None) -> tuple[Data, Callable[[Data], Iterator[str]]]:
+def _select_answer(
+    explained: ExplainedEntry, instant: str | None, day: str | None
+) -> tuple[Data, Callable[[Data], Iterator[str]]]:
     """The data that the options ask for, and the function that formats it."""
     try:
         if instant is not None:
-            return answers.explain_time(asked, arguments.parse_time(instant, asked.zone)), _instant_lines
+            return answers.explain_time(explained, arguments.parse_time(instant, explained.zone)), _instant_lines
         if day is not None:
-            return answers.explain_day(asked, _parse_day(day, asked)), _day_lines
+            return answers.explain_day(explained, _parse_day(day, explained)), _day_lines
     except ValueError as error:
         raise InputError(f"{'--on' if instant is None else '--at'}: {error}") from error
-    return answers.explain_now(asked), _present_lines
+    return answers.explain_now(explained), _present_lines
 
 
-def _parse_day(text: str, asked: ExplainedEntry) -> date:
+def _parse_day(text: str, explained: ExplainedEntry) -> date:
     try:
-        return arguments.parse_named_day(text, asked.now.astimezone(asked.zone)) or date.fromisoformat(text)
+        return arguments.parse_named_day(text, explained.now.astimezone(explained.zone)) or date.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a day; write 2026-11-20, today or yesterday") from None
 
@@ -183,16 +185,16 @@ def _format_slot(data: Data, slot: Data | None) -> str:
 def _format_run(data: Data, run: Data | None) -> str:
     if run is None or run["started_at"] is None:
         return ""
-    took = f", took {format_elapsed(run['started_at'], run['finished_at'])}" if run["finished_at"] else ""
+    duration = f", took {format_elapsed(run['started_at'], run['finished_at'])}" if run["finished_at"] else ""
     why = f" {run['reason'] or run['suppression']}" if run["reason"] or run["suppression"] else ""
     error = f": {run['error']}" if run["error"] else ""
-    return f"{run['id']}, {_format_local(data, run['started_at'])}, {run['outcome'] or run['state']}{why}{took}{error}"
+    return f"{run['id']}, {_format_local(data, run['started_at'])}, {run['outcome'] or run['state']}{why}{duration}{error}"
 
 
-def _format_counts(counts: list[Data], what: str, sort: str = "") -> str:
+def _format_counts(counts: list[Data], noun: str, sort: str = "") -> str:
     if not counts:
         return ""
-    total = format_count(sum(each["count"] for each in counts), what)
+    total = format_count(sum(each["count"] for each in counts), noun)
     return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
 
 
@@ -221,24 +223,24 @@ def _format_now(data: Data) -> str:
     found = (
         "nothing blocks it" if reason is None else f"it would not run: {SlotCause(reason, data['now']['detail']).text_for_now}"
     )
-    asked = "" if data["now"]["complete"] else " (only the checks that need no config were made)"
-    return found + asked + ("" if _is_still_up(data["daemon"]) else "; the daemon is not running")
+    limitation = "" if data["now"]["complete"] else " (only the checks that need no config were made)"
+    return found + limitation + ("" if _is_still_up(data["daemon"]) else "; the daemon is not running")
 
 
-def _is_still_up(life: Data) -> bool:
-    return life["state"] == "up" and life["until"] is None
+def _is_still_up(boot: Data) -> bool:
+    return boot["state"] == "up" and boot["until"] is None
 
 
 def _format_daemon(data: Data) -> str:
-    life = data["daemon"]
-    if life["state"] == "never":
+    boot = data["daemon"]
+    if boot["state"] == "never":
         return "had not run yet"
-    span = f"from {_format_local(data, life['since'])}" + (
-        f" to {_format_local(data, life['until'])}" if life["until"] else " on"
+    span = f"from {_format_local(data, boot['since'])}" + (
+        f" to {_format_local(data, boot['until'])}" if boot["until"] else " on"
     )
-    if life["state"] == "down":
-        return f"down {span}, {'stopped cleanly' if life['clean'] else 'ended unexpectedly'}"
-    return f"up {span}, pid {life['pid']}"
+    if boot["state"] == "down":
+        return f"down {span}, {'stopped cleanly' if boot['clean'] else 'ended unexpectedly'}"
+    return f"up {span}, pid {boot['pid']}"
 
 
 def _format_local(data: Data, instant: str) -> str:

@@ -174,14 +174,14 @@ def _format_precheck(run: dict[str, Any]) -> str:
     checked = run["precheck"]
     if checked is None:
         return ""
-    ended = "did not end by itself" if checked["exit_code"] is None else f"exit code {checked['exit_code']}"
-    title = f"precheck failed, {checked['error']}" if checked["error"] else f"precheck, {ended}:"
+    ending = "did not end by itself" if checked["exit_code"] is None else f"exit code {checked['exit_code']}"
+    title = f"precheck failed, {checked['error']}" if checked["error"] else f"precheck, {ending}:"
     return f"{title}\n{checked['output'].strip() or '(no output)'}"
 
 
 def _format_model(run: dict[str, Any]) -> str:
-    asked, answered = run["model_requested"], run["model_used"]
-    return f"{asked}, answered by {answered}" if asked and answered and asked != answered else asked or answered or ""
+    requested, used = run["model_requested"], run["model_used"]
+    return f"{requested}, answered by {used}" if requested and used and requested != used else requested or used or ""
 
 
 def _format_tokens(tokens: dict[str, int]) -> str:

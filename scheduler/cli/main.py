@@ -37,10 +37,10 @@ class LazyGroup(click.Group):
             from scheduler.config.file.message_parts import did_you_mean
             from scheduler.config.file.remedies import join_with_or  # for those who need it
 
-            begun = tuple(name for name in self.contents if name.startswith(args[0]))
+            matching = tuple(name for name in self.contents if name.startswith(args[0]))
             meant = (
-                f"; did you mean {join_with_or(begun)}?"
-                if 0 < len(begun) <= MAX_SUGGESTIONS
+                f"; did you mean {join_with_or(matching)}?"
+                if 0 < len(matching) <= MAX_SUGGESTIONS
                 else did_you_mean(args[0], self.contents)
             )
             ctx.fail(f"unknown command {args[0]!r}{meant}")

@@ -146,8 +146,8 @@ def _daily_counts_table(data: dict[str, Any]) -> str:
 
     fires = [entry for entry in data["entries"] if entry["total"]]
     rows = [row(entry_label(each["kind"], each["name"]), {day["day"]: day["count"] for day in each["days"]}) for each in fires]
-    for what, word in (("beats", "all agents"), ("runs", "all jobs")):
-        counts = {day["day"]: day[what] for day in data["days"]}
+    for key, word in (("beats", "all agents"), ("runs", "all jobs")):
+        counts = {day["day"]: day[key] for day in data["days"]}
         rows += [row(word, counts)] if any(counts.values()) else []
     return format_table(("PER DAY", *map(_format_day, shown), *later, "TOTAL"), rows)
 

@@ -98,17 +98,17 @@ def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[
 
 
 def _daemon_lines(data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str]:
-    life = data["daemon"] if data else None
+    boot = data["daemon"] if data else None
     if up is not None:
-        begun = _start_time(life, up)
-        since = f" since {format_time(begun)} ({abbreviate_duration(elapsed_time(begun, now))})" if begun else ""
+        started_at = _start_time(boot, up)
+        since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
         yield f"daemon: running{since}, pid {up.pid or 'not known'}"
-    elif life is None:
+    elif boot is None:
         yield f"daemon: has never run on {files.database}; `heartbeatd run` starts it"
     else:
-        since = life["ended_at"] or life["last_tick_at"]
+        since = boot["ended_at"] or boot["last_tick_at"]
         span = abbreviate_duration(elapsed_time(since, now))
-        yield f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(life['ended_at'] is not None)}"
+        yield f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(boot['ended_at'] is not None)}"
     if up is not None and (shortage := disk_reserve.shortage_message(files.database)):
         yield f"disk: {shortage}"
     if data:
@@ -118,12 +118,12 @@ def _daemon_lines(data: dict[str, Any] | None, up: DaemonProcess | None, now: da
         yield f"  was down {format_time(down['since'])} to {format_time(down['until'])} ({span}), {_how_it_ended(down['clean'])}"
 
 
-def _start_time(life: dict[str, Any] | None, up: DaemonProcess) -> str | datetime | None:
+def _start_time(boot: dict[str, Any] | None, up: DaemonProcess) -> str | datetime | None:
     """When the running daemon started.
 
     The time in the database is preferred, because it agrees with the end of the printed downtime.
     """
-    return life["started_at"] if life and life["pid"] == up.pid and life["ended_at"] is None else up.started_at
+    return boot["started_at"] if boot and boot["pid"] == up.pid and boot["ended_at"] is None else up.started_at
 
 
 def _how_it_ended(clean: bool) -> str:

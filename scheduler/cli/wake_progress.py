@@ -101,12 +101,12 @@ def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, 
     """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
     with daemon_state.open_for_reading(files) as db:
         assert db is not None
-        stands = wakes.wake_progress(db, wake_id)
-        run_id = (stands or {}).get("run_id") or 0
+        progress = wakes.wake_progress(db, wake_id)
+        run_id = (progress or {}).get("run_id") or 0
         run = run_history.get_run(db, run_id) if run_id > before else None
     if run is not None:
         return (run if run["state"] == "closed" else None), False
-    return None, stands is None or stands["state"] == "ended"
+    return None, progress is None or progress["state"] == "ended"
 
 
 def _print_run(run: dict[str, Any], wait: WakeWait | None) -> int:

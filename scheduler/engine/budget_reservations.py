@@ -40,14 +40,14 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
     if allowance is None:
         return claim
     most = replace(allowance.max_usage, runs=int(first))
-    accounts = _budget_days(tx, claim.entry, allowance)
-    lacking = _first_shortage(tx, accounts, most)
+    budget_days = _budget_days(tx, claim.entry, allowance)
+    lacking = _first_shortage(tx, budget_days, most)
     if lacking is not None:
         return replace(claim, over_budget=lacking.description)
-    for account, budget in accounts:
-        spend.reserve_amount(tx, account, budget, most)
+    for budget_day, budget in budget_days:
+        spend.reserve_amount(tx, budget_day, budget, most)
     spend.record_charge(tx, claim.run_id, most)
-    return replace(claim, reserved=Reservation(tuple(account for account, _ in accounts), most, allowance.input_tokens))
+    return replace(claim, reserved=Reservation(tuple(budget_day for budget_day, _ in budget_days), most, allowance.input_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
 def adopt_budgets(tx: Transaction, settings: Settings) -> None:
     """Write the budgets in force into the rows of today, for readers without a config. All other rows are ended."""
     for row in spend.budget_rows_near_today(tx.db, tx.now):
-        account = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
-        budget = _budget_in_force(settings, account.scope)
-        if budget is not None and budget.local_day(tx.now) == account.day:
-            spend.record_budget(tx, account, budget)
+        budget_day = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
+        budget = _budget_in_force(settings, budget_day.scope)
+        if budget is not None and budget.local_day(tx.now) == budget_day.day:
+            spend.record_budget(tx, budget_day, budget)
         else:
-            spend.end_budget_day(tx, account)
+            spend.end_budget_day(tx, budget_day)
 
 
 def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
@@ -104,16 +104,18 @@ def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tu
     return [(BudgetDay(budget.local_day(tx.now), scope), budget) for scope, budget in budgets]
 
 
-def _first_shortage(tx: Transaction, accounts: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
+def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
     """The shortage that lasts longest; None if the attempt fits."""
-    spent = [(account, budget, spend.spent_on_day(tx.db, account)) for account, budget in accounts]
-    short = [_describe_shortage(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
+    spent = [(budget_day, budget, spend.spent_on_day(tx.db, budget_day)) for budget_day, budget in budget_days]
+    short = [
+        _describe_shortage(budget_day, budget, used, most) for budget_day, budget, used in spent if not budget.allows(used + most)
+    ]
     return max(short, key=lambda each: each.ends_at, default=None)
 
 
-def _describe_shortage(account: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
-    ends = budget.day_end(account.day)
-    prefix = "limits.budget." if account.scope == ALL_ENTRIES else ""
+def _describe_shortage(budget_day: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
+    ends = budget.day_end(budget_day.day)
+    prefix = "limits.budget." if budget_day.scope == ALL_ENTRIES else ""
     lacks = ", ".join(prefix + lack for lack in budget.exceeded_limits(used, most))
     return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
 

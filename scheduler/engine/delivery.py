@@ -148,10 +148,10 @@ def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
     return [channel for channel in declared.values() if channel.kind != LOG_CHANNEL]
 
 
-def channel_for_recipient(channel: Channel, whom: str) -> Channel:
-    """The channel for a test message to `whom`. Raises ValueError if a target is missing, or given without need."""
-    if channel.needs_target == bool(whom):
-        return target_urls.checked_channel(channel, whom)
+def channel_for_recipient(channel: Channel, recipient: str) -> Channel:
+    """The channel for a test message to `recipient`. Raises ValueError if a target is missing, or given without need."""
+    if channel.needs_target == bool(recipient):
+        return target_urls.checked_channel(channel, recipient)
     named = f"{channel.name}:TARGET, because its URL has {{target}}" if channel.needs_target else f"{channel.name} alone"
     raise ValueError(f"channel: write {named}")
 

@@ -326,15 +326,15 @@ class Engine:
         room = self._capacity(wanted)
         claims: list[Claim] = []
         entries.save_changed_entries(tick.tx)
-        looked = 0
-        while room > len(claims) and looked < MAX_ENTRIES_PER_TICK:
-            due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), MAX_ENTRIES_PER_TICK - looked)
+        examined = 0
+        while room > len(claims) and examined < MAX_ENTRIES_PER_TICK:
+            due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), MAX_ENTRIES_PER_TICK - examined)
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
             started = savepoints.run_steps(tick, [_start_step(tick, each, open_runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
-            looked += len(due)
+            examined += len(due)
         self._lacks_capacity = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 

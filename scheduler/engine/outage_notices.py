@@ -52,7 +52,7 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
 
 def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> FailedCircuit | None:
     """The circuit of the last attempt. A run without time or budget for a retry keeps its error, which names the provider."""
-    providers = (asked.provider for asked in claim.entry.models)
+    providers = (circuit.provider for circuit in claim.entry.models)
     provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
     return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
 
@@ -85,8 +85,8 @@ def record_outage_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count
 
 def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     """Record an answered call. A circuit that flapped and has worked for an hour counts as stable."""
-    asked = circuit_of_call(call)
-    for circuit in required_circuits((asked,)) if asked else ():
+    called = circuit_of_call(call)
+    for circuit in required_circuits((called,)) if called else ():
         if circuit in breakers.flapping_circuits(tick.tx) and flapping.is_stable(tick.tx, PROVIDER_KIND, _circuit_name(circuit)):
             outage = outages.find_outage(tick.tx.db, circuit)
             if outage is not None:
@@ -178,8 +178,8 @@ def _notify_all(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> Non
 def _notify_targets(
     tick: Tick, claim: Claim, notice: Notice, outage: Outage, target: Target, notified: outages.OutageNotification | None
 ) -> None:
-    whom = f" to {target.recipient}" if target.recipient else ""
-    about = f"{notice} {outage.circuit}{whom}"
+    recipient = f" to {target.recipient}" if target.recipient else ""
+    about = f"{notice} {outage.circuit}{recipient}"
     living = (notices.target_or_substitute(tick, target),)
     outbox.queue_notice(
         tick.tx,

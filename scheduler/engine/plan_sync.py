@@ -135,8 +135,8 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name)
     incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
     flapping.delete_changes(tick.tx, entry_row.kind, entry_row.name)
-    gone = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
-    planning.save_with_next_due(tick.tx, gone, gone._replace(troubles=0, flapping=0))
+    current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
+    planning.save_with_next_due(tick.tx, current, current._replace(troubles=0, flapping=0))
 
 
 def planned_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:

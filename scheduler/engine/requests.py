@@ -126,10 +126,10 @@ class NoteActivity:
             except ValueError as error:
                 raise Refused("bad_request", str(error)) from None
             targets.record_target(tick.tx, self.name, self.target, self.title)
-        noted = self._with_counts(entry_row, tick.now)
-        entries.change_entry(tick.tx, entry_row, noted)
+        updated_row = self._with_counts(entry_row, tick.now)
+        entries.change_entry(tick.tx, entry_row, updated_row)
         last = next(iter(targets.known_targets(tick.tx.db, self.name)), None)
-        return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
+        return {"last": last, "queue": updated_row.queue, "pending_approvals": updated_row.approvals}
 
     def _with_counts(self, entry_row: EntryRow, now: datetime) -> EntryRow:
         if self.queue is None and self.approvals is None:
@@ -265,10 +265,10 @@ class NoteDeadmanProblem:
 def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
     entry_row = entries.current_entry(tick.tx, kind, name)
     if entry_row is None or (kind, name) not in tick.plan.entries:
-        what = "agent" if kind is Kind.HEARTBEAT else "cron job"
+        noun = "agent" if kind is Kind.HEARTBEAT else "cron job"
         others = [other for each, other in tick.plan.entries if each is kind]
         instead = did_you_mean(name, others) or "; `heartbeatd status` lists them"
-        raise Refused("not_found", f"no {what} {name!r} in {tick.plan.settings.path.name}{instead}")
+        raise Refused("not_found", f"no {noun} {name!r} in {tick.plan.settings.path.name}{instead}")
     return entry_row
 
 

@@ -94,45 +94,49 @@ def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
     )
 
 
-def explain_now(asked: ExplainedEntry) -> dict[str, Any]:
+def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
     """Why the last slot ran or not, whether each precondition allows a run now, and when the next slot is."""
-    entry_row = asked.row
-    last_id = run_history.last_real_run(asked.db, *asked.key)
-    return _header_data(asked) | {
-        "last_slot": _slot_data(asked, _latest_slot_until(asked, asked.now)),
-        "last_run": None if last_id is None else run_history.get_run(asked.db, last_id),
-        "skipped_since": [_counted_cause(SlotCause(reason), slots) for reason, slots in _skipped_since(asked, last_id).items()],
-        "now": _preconditions_data(asked),
+    entry_row = explained.row
+    last_id = run_history.last_real_run(explained.db, *explained.key)
+    return _header_data(explained) | {
+        "last_slot": _slot_data(explained, _latest_slot_until(explained, explained.now)),
+        "last_run": None if last_id is None else run_history.get_run(explained.db, last_id),
+        "skipped_since": [
+            _counted_cause(SlotCause(reason), slots) for reason, slots in _skipped_since(explained, last_id).items()
+        ],
+        "now": _preconditions_data(explained),
         "next": {"slot": iso_utc(entry_row.slot), "due_at": iso_utc(entry_row.due_at)},
-        "wakes_waiting": wakes.count_waiting_wakes(asked.db, *asked.key),
-        "checklist_remarks": list(asked.checklist_remarks()),
-        "wakes": _wait_data(asked),
-        "texts_told": outbox.count_recent_texts(asked.db, *asked.key, asked.now),
-        "daemon": daemon_state_at(asked.db, asked.now, running=asked.is_daemon_running),
+        "wakes_waiting": wakes.count_waiting_wakes(explained.db, *explained.key),
+        "checklist_remarks": list(explained.checklist_remarks()),
+        "wakes": _wait_data(explained),
+        "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
+        "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
     }
 
 
-def explain_time(asked: ExplainedEntry, instant: datetime) -> dict[str, Any]:
+def explain_time(explained: ExplainedEntry, instant: datetime) -> dict[str, Any]:
     """What happened, or will happen, to the latest slot at or before a time. Raises ValueError for a time out of range."""
-    _check_time(asked, instant)
-    return _header_data(asked) | {
+    _check_time(explained, instant)
+    return _header_data(explained) | {
         "at": iso_utc(instant),
-        "slot": _slot_data(asked, _latest_slot_until(asked, instant)),
-        "following": _slot_data(asked, _first_slot_after(asked, instant)),
-        "daemon": daemon_state_at(asked.db, instant, running=asked.is_daemon_running),
+        "slot": _slot_data(explained, _latest_slot_until(explained, instant)),
+        "following": _slot_data(explained, _first_slot_after(explained, instant)),
+        "daemon": daemon_state_at(explained.db, instant, running=explained.is_daemon_running),
     }
 
 
-def explain_day(asked: ExplainedEntry, day: date) -> dict[str, Any]:
+def explain_day(explained: ExplainedEntry, day: date) -> dict[str, Any]:
     """What happened to every slot of a local day (grouped), which other runs there were, and events of daemon and clocks.
 
     Raises ValueError for a day out of range.
     """
-    _check_time(asked, datetime.combine(day, time.min, UTC))
-    whole = local_days.whole_day(day, asked.zone)
-    found = slot_history.load_history(asked.db, asked.row, whole.begins, whole.ends, asked.now, running=asked.is_daemon_running)
+    _check_time(explained, datetime.combine(day, time.min, UTC))
+    whole = local_days.whole_day(day, explained.zone)
+    found = slot_history.load_history(
+        explained.db, explained.row, whole.begins, whole.ends, explained.now, running=explained.is_daemon_running
+    )
     stretches = slot_history.group_results(slot_results(found.record, whole.begins, whole.ends))
-    return _header_data(asked) | {
+    return _header_data(explained) | {
         "day": day.isoformat(),
         "from": iso_utc(whole.begins),
         "until": iso_utc(whole.ends),
@@ -140,24 +144,24 @@ def explain_day(asked: ExplainedEntry, day: date) -> dict[str, Any]:
         "stretches": [_group_data(stretch) for stretch in stretches],
         "totals": [_counted_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
         "beside": [_counted_cause(cause, runs) for cause, runs in Counter(found.other_runs).most_common()],
-        "events": events_of_day(asked.db, asked.zone, whole, running=asked.is_daemon_running),
+        "events": events_of_day(explained.db, explained.zone, whole, running=explained.is_daemon_running),
     }
 
 
-def _check_time(asked: ExplainedEntry, instant: datetime) -> None:
-    if not EARLIEST_TIME <= instant <= asked.now + MAX_AHEAD:
+def _check_time(explained: ExplainedEntry, instant: datetime) -> None:
+    if not EARLIEST_TIME <= instant <= explained.now + MAX_AHEAD:
         raise ValueError(f"write a time from {EARLIEST_TIME.year} on that is at most {MAX_AHEAD.days} days ahead")
 
 
-def _header_data(asked: ExplainedEntry) -> dict[str, Any]:
-    entry_row = asked.row
+def _header_data(explained: ExplainedEntry) -> dict[str, Any]:
+    entry_row = explained.row
     paused = entry_row.state == "active" and entry_row.paused
-    done = _done_at(asked)
+    done = _done_at(explained)
     return {
         "kind": entry_row.kind.value,
         "name": entry_row.name,
-        "zone": asked.zone.key,
-        "asked_at": iso_utc(asked.now),
+        "zone": explained.zone.key,
+        "asked_at": iso_utc(explained.now),
         "state": "paused" if paused else "done" if done else entry_row.state,
         "done_at": iso_utc(done),
         "paused_until": iso_utc(entry_row.pause_ends) if paused else None,
@@ -165,40 +169,40 @@ def _header_data(asked: ExplainedEntry) -> dict[str, Any]:
     }
 
 
-def _done_at(asked: ExplainedEntry) -> datetime | None:
+def _done_at(explained: ExplainedEntry) -> datetime | None:
     """The one slot of an entry that runs once and is done; None for any other entry."""
-    entry_row = asked.row
-    if entry_row.state != "active" or entry_row.paused or runs.find_open_run(asked.db, *asked.key):
+    entry_row = explained.row
+    if entry_row.state != "active" or entry_row.paused or runs.find_open_run(explained.db, *explained.key):
         return None
     return entry_schedule.finished_single_slot(entry_row.schedule_text, entry_row.settled_until)
 
 
-def _latest_slot_until(asked: ExplainedEntry, instant: datetime) -> SlotResult | None:
+def _latest_slot_until(explained: ExplainedEntry, instant: datetime) -> SlotResult | None:
     for back in SEARCH_SPANS:
-        found = [fate for fate in asked.slot_results(instant - back, instant + MILLISECOND) if fate.at <= instant]
+        found = [slot for slot in explained.slot_results(instant - back, instant + MILLISECOND) if slot.at <= instant]
         if found:
             return found[-1]
     return None
 
 
-def _first_slot_after(asked: ExplainedEntry, instant: datetime) -> SlotResult | None:
+def _first_slot_after(explained: ExplainedEntry, instant: datetime) -> SlotResult | None:
     for ahead in SEARCH_SPANS:
-        found = [fate for fate in asked.slot_results(instant + MILLISECOND, instant + ahead) if fate.count]
+        found = [slot for slot in explained.slot_results(instant + MILLISECOND, instant + ahead) if slot.count]
         if found:
             return found[0]
     return None
 
 
-def _skipped_since(asked: ExplainedEntry, run_id: int | None) -> dict[str, int]:
-    return run_history.skipped_since(asked.db, *asked.key, run_id or 0)
+def _skipped_since(explained: ExplainedEntry, run_id: int | None) -> dict[str, int]:
+    return run_history.skipped_since(explained.db, *explained.key, run_id or 0)
 
 
-def _slot_data(asked: ExplainedEntry, fate: SlotResult | None) -> dict[str, Any] | None:
+def _slot_data(explained: ExplainedEntry, slot: SlotResult | None) -> dict[str, Any] | None:
     """A slot with its cause, and its run record if it has one."""
-    if fate is None:
+    if slot is None:
         return None
-    run = None if fate.run_id is None else run_history.get_run(asked.db, fate.run_id)
-    return {"slot": iso_utc(fate.at) if fate.count else None, **_cause_data(fate.cause), "run": run}
+    run = None if slot.run_id is None else run_history.get_run(explained.db, slot.run_id)
+    return {"slot": iso_utc(slot.at) if slot.count else None, **_cause_data(slot.cause), "run": run}
 
 
 def _cause_data(cause: SlotCause) -> dict[str, Any]:
@@ -219,21 +223,21 @@ def _group_data(stretch: SlotGroup) -> dict[str, Any]:
     }
 
 
-def _wait_data(asked: ExplainedEntry) -> dict[str, Any] | None:
+def _wait_data(explained: ExplainedEntry) -> dict[str, Any] | None:
     """What the wakes of the entry wait for; None if none waits."""
-    wait = wake_waits.next_wait(asked.db, *asked.key, asked.now)
+    wait = wake_waits.next_wait(explained.db, *explained.key, explained.now)
     return wait.as_data() | {"says": wait.text} if wait else None
 
 
-def _preconditions_data(asked: ExplainedEntry) -> dict[str, Any]:
-    found = preconditions.check_preconditions(asked.db, asked.plan, asked.row, asked.lanes, asked.now)
+def _preconditions_data(explained: ExplainedEntry) -> dict[str, Any]:
+    found = preconditions.check_preconditions(explained.db, explained.plan, explained.row, explained.lanes, explained.now)
     first = found.first_obstacle
     return {
-        "would_run": first is None and _done_at(asked) is None,
+        "would_run": first is None and _done_at(explained) is None,
         "reason": first,
         "detail": found.details.get(first) if first else None,
         "complete": found.is_complete,
-        "gates": [{"gate": gate.value, "stands_in_the_way": stands} for gate, stands in found.results],
+        "gates": [{"gate": gate.value, "stands_in_the_way": blocks} for gate, blocks in found.results],
     }
 
 
@@ -242,14 +246,14 @@ DayEvent = tuple[datetime, str, str]  # time, one word for programs, a text for 
 
 def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> dict[str, Any]:
     """Whether the daemon was up or down at a time, since when and until when."""
-    lives = boots.all_boots(db)
-    for gap in boots.downtimes_between(lives, running=running):
+    all_boots = boots.all_boots(db)
+    for gap in boots.downtimes_between(all_boots, running=running):
         if gap.since < instant and (gap.until is None or instant < gap.until):
             return {"state": "down", "since": iso_utc(gap.since), "until": iso_utc(gap.until), "clean": gap.clean}
-    found = next((life for life in reversed(lives) if life.started_at <= instant), None)
+    found = next((boot for boot in reversed(all_boots) if boot.started_at <= instant), None)
     if found is None:
         return {"state": "never"}
-    goes_on = found is lives[-1] and running
+    goes_on = found is all_boots[-1] and running
     until = None if goes_on else iso_utc(found.seen_until)
     return {"state": "up", "since": iso_utc(found.started_at), "until": until, "pid": found.pid, "version": found.version}
 
@@ -262,14 +266,14 @@ def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, runn
         *_stall_events(db, day),
         *_zone_change_events(zone, day),
     )
-    return [{"at": iso_utc(at), "what": what, "says": says} for at, what, says in sorted(found) if day.begins <= at < day.ends]
+    return [{"at": iso_utc(at), "what": kind, "says": says} for at, kind, says in sorted(found) if day.begins <= at < day.ends]
 
 
 def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]:
-    lives = boots.all_boots(db)
-    for each in lives:
+    all_boots = boots.all_boots(db)
+    for each in all_boots:
         yield each.started_at, "daemon_started", f"the daemon started, pid {each.pid}"
-        if each is lives[-1] and running:
+        if each is all_boots[-1] and running:
             continue
         if each.clean:
             yield each.seen_until, "daemon_stopped", "the daemon stopped cleanly"

@@ -115,7 +115,7 @@ def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     """
     seen = tuple(seen)
     wakers = {job.name: job for foreseen in seen for job in foreseen.waking_jobs}
-    fired = {name: sum(beats.count for beats in due_times_by_day(job, begin, end)) for name, job in wakers.items()}
+    fired = {name: sum(day.count for day in due_times_by_day(job, begin, end)) for name, job in wakers.items()}
     entries = [
         _entry_data(foreseen, begin, end, each=each) | {"wakes": _woken_runs_data(foreseen, fired, end - begin)}
         for foreseen in seen
@@ -141,8 +141,8 @@ def _entry_data(foreseen: EntryForecast, begin: datetime, end: datetime, *, each
         "state": foreseen.state,
         "paused_until": iso_utc(foreseen.paused_until),
         "source": foreseen.source,
-        "total": sum(beats.count for beats in days),
-        "days": [_day_data(course, beats, each=each) for beats in days],
+        "total": sum(day.count for day in days),
+        "days": [_day_data(course, day, each=each) for day in days],
     }
 
 
@@ -159,26 +159,26 @@ def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
     return min(flood, span // limits.wake_gap + 1) if limits.wake_gap else flood
 
 
-def _day_data(course: ScheduledEntry, beats: RunsOnDay, *, each: bool) -> dict[str, Any]:
+def _day_data(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> dict[str, Any]:
     """One day of an entry; `firings` is None if they are only counted."""
-    few = due_times(course, beats.first - TICK, beats.latest) if each or beats.count <= MAX_LISTED_FIRINGS else None
+    few = due_times(course, day.first - TICK, day.latest) if each or day.count <= MAX_LISTED_FIRINGS else None
     return {
-        "day": beats.day.isoformat(),
-        "count": beats.count,
-        "first": iso_utc(beats.first),
-        "last": iso_utc(beats.latest),
+        "day": day.day.isoformat(),
+        "count": day.count,
+        "first": iso_utc(day.first),
+        "last": iso_utc(day.latest),
         "firings": None if few is None else [iso_utc(instant) for instant in few],
     }
 
 
 def _totals_by_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    beats: Counter[str] = Counter()
+    agent_runs: Counter[str] = Counter()
     runs: Counter[str] = Counter()
     for entry in entries:
-        sums = beats if entry["kind"] == Kind.HEARTBEAT else runs
+        sums = agent_runs if entry["kind"] == Kind.HEARTBEAT else runs
         for day in entry["days"]:
             sums[day["day"]] += day["count"]
-    return [{"day": day, "beats": beats[day], "runs": runs[day]} for day in sorted({*beats, *runs})]
+    return [{"day": day, "beats": agent_runs[day], "runs": runs[day]} for day in sorted({*agent_runs, *runs})]
 
 
 def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,7 @@ class Preconditions:
     @property
     def first_obstacle(self) -> Skip | None:
         """The reason for which a run would be skipped now; None if it would start."""
-        return next((reason for reason, stands in self.results if stands), None)
+        return next((reason for reason, blocks in self.results if blocks), None)
 
 
 def check_preconditions(

@@ -47,8 +47,8 @@ class SlotCause:
         return self._with_detail(REASON_TEXTS | TEXTS_FOR_NOW)
 
     def _with_detail(self, words: Mapping[str, str]) -> str:
-        said = words.get(self.code, self.code.replace("_", " "))
-        return f"{said}: {self.detail}" if self.detail else said
+        text = words.get(self.code, self.code.replace("_", " "))
+        return f"{text}: {self.detail}" if self.detail else text
 
 
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {

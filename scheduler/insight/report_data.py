@@ -66,18 +66,18 @@ def _group_counts(
 
 
 def _totals_by_key(tallies: list[RunCount], key: Callable[[RunCount], dict[str, Any]]) -> list[ReportTotals]:
-    summed = [named | _sum_totals(group) for named, group in _group_counts(tallies, key)]
-    return sorted(summed, key=lambda each: (-(each["cost_usd"] or 0.0), -each["said"], -each["runs"]))
+    totals = [named | _sum_totals(group) for named, group in _group_counts(tallies, key)]
+    return sorted(totals, key=lambda each: (-(each["cost_usd"] or 0.0), -each["said"], -each["runs"]))
 
 
 def _counts_by_word(tallies: Iterable[RunCount], word: str, count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
     """The number of runs for each reason or suppression, in all and by entry."""
     counted = [each for each in tallies if count(each)]
-    told = [
+    counts = [
         {word: getattr(group[0], word), "count": sum(map(count, group)), "entries": _counts_by_entry(group, count)}
         for _, group in _group_counts(counted, lambda each: {word: getattr(each, word)})
     ]
-    return sorted(told, key=lambda each: -each["count"])
+    return sorted(counts, key=lambda each: -each["count"])
 
 
 def _counts_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
@@ -91,8 +91,8 @@ def _channel_data(channel: str, posts: list[MessageCount]) -> dict[str, Any]:
     own = [post for post in posts if post.channel == channel]
     states = {post.state: post.messages for post in own}
     waiting = sum(states.get(state, 0) for state in ("pending", "sending", "uncertain"))
-    told = {state: states.get(state, 0) for state in ("delivered", "held", "dead", "dropped")}
-    return {"channel": channel, **told, "pending": waiting, "uncertain": sum(post.doubted for post in own)}
+    counted = {state: states.get(state, 0) for state in ("delivered", "held", "dead", "dropped")}
+    return {"channel": channel, **counted, "pending": waiting, "uncertain": sum(post.doubted for post in own)}
 
 
 def _downtime_data(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[dict[str, Any]]:

@@ -98,31 +98,31 @@ class ScheduledSlot:
 
 def slot_results(record: EntryRecord, begin: datetime, end: datetime) -> list[SlotResult]:
     """What happened to each slot in [begin, end), and why there were no slots at some times; sorted by time."""
-    named = [slot for stand in record.periods if stand.state == "active" for slot in _slots_of_period(stand, begin, end)]
-    told = _recorded_results(record, named, begin, end)
-    silent = (SlotResult(slot.at, _cause_without_row(record, slot)) for slot in named if slot.at not in told)
-    spans = [span for stand in record.periods if (span := _time_without_slots(stand, begin, end))]
-    by_time = {fate.at: fate for fate in silent} | told
-    return sorted([*spans, *by_time.values()], key=lambda fate: (fate.at, fate.count))
+    named = [slot for period in record.periods if period.state == "active" for slot in _slots_of_period(period, begin, end)]
+    recorded = _recorded_results(record, named, begin, end)
+    silent = (SlotResult(slot.at, _cause_without_row(record, slot)) for slot in named if slot.at not in recorded)
+    spans = [span for period in record.periods if (span := _time_without_slots(period, begin, end))]
+    by_time = {result.at: result for result in silent} | recorded
+    return sorted([*spans, *by_time.values()], key=lambda result: (result.at, result.count))
 
 
-def _slots_of_period(stand: SchedulePeriod, begin: datetime, end: datetime) -> Iterator[ScheduledSlot]:
+def _slots_of_period(period: SchedulePeriod, begin: datetime, end: datetime) -> Iterator[ScheduledSlot]:
     """The slots of one period in [begin, end), including those outside its active hours and on days off.
 
     A slot that moved to the next opening is listed at its new time only.
     """
-    schedule, offset = stand.schedule, stand.schedule.offset
-    after = max(begin - TICK, stand.since - offset)
-    until = end - TICK if stand.until is None else min(end - TICK, stand.until - offset)
+    schedule, offset = period.schedule, period.schedule.offset
+    after = max(begin - TICK, period.since - offset)
+    until = end - TICK if period.until is None else min(end - TICK, period.until - offset)
     may_run = set(slots_between(schedule, after, until))
     wider = (
-        slots_between(entry_schedule.parse_schedule(text, stand.anchor), after, until)
-        for text in entry_schedule.less_restricted(stand.schedule_text)
+        slots_between(entry_schedule.parse_schedule(text, period.anchor), after, until)
+        for text in entry_schedule.less_restricted(period.schedule_text)
     )
     for at in sorted(may_run.union(*wider)):
         closed = None if at in may_run else _closing_reason(schedule, at)
         if closed is not None or at in may_run:
-            yield ScheduledSlot(at, stand, closed)
+            yield ScheduledSlot(at, period, closed)
 
 
 def _closing_reason(schedule: EntrySchedule, slot: datetime) -> Skip | None:
@@ -133,22 +133,22 @@ def _recorded_results(
     record: EntryRecord, named: list[ScheduledSlot], begin: datetime, end: datetime
 ) -> dict[datetime, SlotResult]:
     """The result of each slot that has a run record. A record of one slot takes precedence over one of several slots."""
-    told: dict[datetime, SlotResult] = {}
+    recorded: dict[datetime, SlotResult] = {}
     for row in (row for row in record.rows if row.slots > 1):
         for slot in _slots_of_row(record, row, named, begin):
-            told.setdefault(slot.at, SlotResult(slot.at, _refine_missed(record, row.cause, slot.due_at), row.id))
+            recorded.setdefault(slot.at, SlotResult(slot.at, _refine_missed(record, row.cause, slot.due_at), row.id))
     offsets = {slot.at: slot.due_at for slot in named}
     for row in (row for row in record.rows if row.slots == 1 and begin <= row.slot < end):
-        told[row.slot] = SlotResult(row.slot, _refine_missed(record, row.cause, offsets.get(row.slot, row.slot)), row.id)
-    return told
+        recorded[row.slot] = SlotResult(row.slot, _refine_missed(record, row.cause, offsets.get(row.slot, row.slot)), row.id)
+    return recorded
 
 
 def _slots_of_row(record: EntryRecord, row: SlotRow, named: list[ScheduledSlot], begin: datetime) -> Iterator[ScheduledSlot]:
     """The slots after `begin` that a record of several slots stands for."""
-    stand = next((stand for stand in record.periods if stand.state == "active" and stand.covers_slot(row.slot)), None)
-    if stand is None:
+    period = next((period for period in record.periods if period.state == "active" and period.covers_slot(row.slot)), None)
+    if period is None:
         return iter(())
-    before = 0 if row.slot >= begin else sum(_slot_counts_before(stand.schedule, row, begin))
+    before = 0 if row.slot >= begin else sum(_slot_counts_before(period.schedule, row, begin))
     first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds; slots are on whole seconds
     meant = (slot for slot in named if slot.at >= first and _row_includes(row, slot.closed_by))
     return islice(meant, max(0, row.slots - before))
@@ -228,11 +228,11 @@ CAUSES_WITHOUT_SLOTS = {
 }
 
 
-def _time_without_slots(stand: SchedulePeriod, begin: datetime, end: datetime) -> SlotResult | None:
+def _time_without_slots(period: SchedulePeriod, begin: datetime, end: datetime) -> SlotResult | None:
     """A period without slots, because the entry was disabled or did not exist; None for a period with slots."""
-    if stand.state == "active" or stand.since >= end or (stand.until is not None and stand.until < begin):
+    if period.state == "active" or period.since >= end or (period.until is not None and period.until < begin):
         return None
-    return SlotResult(max(begin, stand.since), CAUSES_WITHOUT_SLOTS[stand.state], count=0)
+    return SlotResult(max(begin, period.since), CAUSES_WITHOUT_SLOTS[period.state], count=0)
 
 
 def cause_of_run(state: str, outcome: str | None, reason: str | None, suppression: str | None) -> SlotCause:
@@ -314,14 +314,14 @@ class SlotGroup:
         return sum(count for _, count in self.cause_counts)
 
 
-def group_results(fates: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
+def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
     """About `max_groups` groups. Neighbours with the same cause are one group. If there are too many, short neighbours are mixed.
 
     Slots that ran are mixed with each other first, so that skipped slots stay visible as long as possible. A period without
     slots is never mixed.
     """
     stretches = _join_neighbours(
-        [SlotGroup(fate.at, fate.at, ((fate.cause, fate.count),), fate.run_id) for fate in fates], _have_one_cause
+        [SlotGroup(result.at, result.at, ((result.cause, result.count),), result.run_id) for result in results], _have_one_cause
     )
     slots = sum(stretch.slot_count for stretch in stretches)
     for mixed in (_all_have_run, _has_slots):

@@ -74,16 +74,16 @@ def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
     }
 
 
-def _refused_config_data(life: sqlite3.Row | None) -> dict[str, Any] | None:
+def _refused_config_data(boot: sqlite3.Row | None) -> dict[str, Any] | None:
     """The errors of a changed config that was rejected while the previous one stays in force; None if there are none."""
-    if life is None or life["config_problem"] is None:
+    if boot is None or boot["config_problem"] is None:
         return None
-    return {"at": iso_utc(from_optional_millis(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
+    return {"at": iso_utc(from_optional_millis(boot["config_refused_at"])), "problems": boot["config_problem"].splitlines()}
 
 
-def _deadman_problem(life: sqlite3.Row | None) -> str | None:
+def _deadman_problem(boot: sqlite3.Row | None) -> str | None:
     """Why pings to the dead man's switch fail; None if they arrive."""
-    return life["deadman_problem"] if life else None
+    return boot["deadman_problem"] if boot else None
 
 
 def read_entries(

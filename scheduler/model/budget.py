@@ -67,8 +67,8 @@ class Budget:
 
     def exceeded_limits(self, spent: Amount, most: Amount) -> list[str]:
         """Each limit that `most` on top of `spent` would exceed, in words."""
-        asked = zip(self.usage_by_limit(spent), self.usage_by_limit(most), self.usage_by_limit(spent + most), strict=True)
-        return [_exceeded_text(*used, takes) for used, (_, takes, _), (_, both, bound) in asked if both > bound]
+        amounts = zip(self.usage_by_limit(spent), self.usage_by_limit(most), self.usage_by_limit(spent + most), strict=True)
+        return [_exceeded_text(*used, takes) for used, (_, takes, _), (_, both, bound) in amounts if both > bound]
 
     def local_day(self, now: datetime) -> date:
         """The local day to which an attempt is charged that begins at `now`."""
@@ -149,9 +149,9 @@ class AttemptUsage:
         return Amount(own + sum(map(self._max_cost, self.model_calls)), tokens, 1)
 
     def _max_cost(self, question: ModelCallLimit) -> int:
-        asked = self.input_tokens * (question.input_price or 0.0)
-        answered = question.output_tokens * (question.output_price or 0.0)
-        return ceil(round((asked + answered) * PER_TOKEN, 3))
+        input_cost = self.input_tokens * (question.input_price or 0.0)
+        output_cost = question.output_tokens * (question.output_price or 0.0)
+        return ceil(round((input_cost + output_cost) * PER_TOKEN, 3))
 
     def input_tokens_within(self, usd: float) -> int | None:
         """The longest prompt for which its models cost at most this; None: any length."""
@@ -175,17 +175,17 @@ class TokenPrices(Protocol):
 
 def heartbeat_usage(beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
     """The maximum usage of one attempt of a heartbeat: of the model that decides, if there is one, and of the agent."""
-    asked = [(beat.decide.model, beat.decide.runner)] if beat.decide else []
+    calls = [(beat.decide.model, beat.decide.runner)] if beat.decide else []
     if isinstance(beat.runner, ModelRunner):
-        asked.append((beat.model or "", beat.runner))
-    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in asked)
+        calls.append((beat.model or "", beat.runner))
+    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
     return AttemptUsage(questions, not isinstance(beat.runner, ModelRunner), beat.max_input_tokens, usd_per_run)
 
 
 def agent_usage(agent: Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
     """The maximum usage of one attempt of a job's prompt."""
-    asked = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
-    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in asked)
+    calls = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
+    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
     return AttemptUsage(questions, not questions, agent.max_input_tokens, usd_per_run)
 
 

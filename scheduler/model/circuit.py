@@ -71,10 +71,10 @@ class Breaker:
         return key in self.turns and (other not in self.turns or self.turns.index(other) < self.turns.index(key))
 
 
-def required_circuits(asked: Iterable[Circuit]) -> tuple[Circuit, ...]:
+def required_circuits(called: Iterable[Circuit]) -> tuple[Circuit, ...]:
     """The circuits that must work for these models to be called: the providers first, then the models, each once."""
-    asked = tuple(asked)
-    return tuple(dict.fromkeys((*(Circuit(each.provider) for each in asked), *asked)))
+    called = tuple(called)
+    return tuple(dict.fromkeys((*(Circuit(each.provider) for each in called), *called)))
 
 
 def circuit_of_call(call: Call) -> Circuit | None:
@@ -88,15 +88,15 @@ def circuit_opened_by(call: Call) -> tuple[Circuit, str] | None:
     A rejected key or account (401, 402) affects the whole provider, and so does a Retry-After that is too long to wait for. A
     forbidden or unknown model (403, 404) affects that model only.
     """
-    asked = circuit_of_call(call)
-    if asked is None or call.failure is None:
+    called = circuit_of_call(call)
+    if called is None or call.failure is None:
         return None
     if call.status in MODEL_STATUSES:
-        return asked, str(call.failure)
+        return called, str(call.failure)
     if call.failure in (Failure.AUTH, Failure.PAYMENT):
-        return Circuit(asked.provider), str(call.failure)
+        return Circuit(called.provider), str(call.failure)
     if call.retry_after is not None and call.retry_after > LONGEST_RETRY_AFTER:
-        return Circuit(asked.provider), RATE_REASON
+        return Circuit(called.provider), RATE_REASON
     return None
 
 

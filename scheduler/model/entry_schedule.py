@@ -108,8 +108,8 @@ def schedule_parts(text: str) -> dict[str, Any]:
 
 def grid_period(text: str) -> timedelta | None:
     """The distance of the points of an interval's grid, in elapsed time; None for a schedule in local time."""
-    said = _parse_text(text)
-    seconds = said.get("interval") or said.get("every")
+    parts = _parse_text(text)
+    seconds = parts.get("interval") or parts.get("every")
     return timedelta(seconds=seconds) if seconds else None
 
 
@@ -120,23 +120,23 @@ def active_hours(text: str) -> Hours:
 
 def allowed_days(text: str) -> calendars.AllowedDays | None:
     """The days that calendars allow; None if all days are allowed."""
-    said = _parse_text(text).get("days")
-    return calendars.read_days(said) if said else None
+    days = _parse_text(text).get("days")
+    return calendars.read_days(days) if days else None
 
 
 def less_restricted(text: str) -> Iterator[str]:
     """The same schedule without its calendars, and without its active hours either."""
-    said = {name: part for name, part in _parse_text(text).items() if name != "days"}
+    parts = {name: part for name, part in _parse_text(text).items() if name != "days"}
     if "days" in _parse_text(text):
-        yield _to_text(**said)
-    if said.get("hours"):
-        yield _to_text(**said | {"hours": []})
+        yield _to_text(**parts)
+    if parts.get("hours"):
+        yield _to_text(**parts | {"hours": []})
 
 
 def schedule_zone(text: str) -> ZoneInfo | None:
     """The time zone of a schedule, or that of all its active hours; None if there is none, or more than one."""
-    said = _parse_text(text)
-    named = {said["zone"]} if "zone" in said else {zone for *_, zone in said.get("hours", [])}
+    parts = _parse_text(text)
+    named = {parts["zone"]} if "zone" in parts else {zone for *_, zone in parts.get("hours", [])}
     return ZoneInfo(named.pop()) if len(named) == 1 else None
 
 
@@ -145,10 +145,10 @@ def backoff_pause(text: str, failures: int) -> timedelta | None:
 
     None without failures, and for a schedule that does not back off.
     """
-    said = _parse_text(text)
-    if not failures or "backoff" not in said:
+    parts = _parse_text(text)
+    if not failures or "backoff" not in parts:
         return None
-    return timedelta(seconds=float(said["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
+    return timedelta(seconds=float(parts["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
 
 
 @lru_cache(maxsize=1024)  # the schedule of a row is needed several times in a row
@@ -163,9 +163,9 @@ def parse_schedule(text: str, anchor: datetime) -> EntrySchedule:
 
 def _interval_schedule(text: str, anchor: datetime, days: calendars.AllowedDays | None) -> EntrySchedule:
     """An interval. The points of its grid move to where active hours and calendars are both open."""
-    said, hours = _parse_text(text), _parse_hours(text)
+    parts, hours = _parse_text(text), _parse_hours(text)
     open_times = calendars.HoursAndDays(hours, days) if days else hours
-    cadence = IntervalSlots(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), open_times)
+    cadence = IntervalSlots(anchor, timedelta(seconds=parts["interval"]), timedelta(seconds=parts["stagger"]), open_times)
     found = EntrySchedule(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed_slots)
     if days is None:
         return found
@@ -178,17 +178,17 @@ def _interval_schedule(text: str, anchor: datetime, days: calendars.AllowedDays 
 
 
 def _plain_schedule(text: str, anchor: datetime) -> EntrySchedule:
-    said = _parse_text(text)
-    offset = timedelta(seconds=said.get("offset", 0))
-    if "every" in said:
-        every = IntervalSchedule(timedelta(seconds=said["every"]), anchor)
+    parts = _parse_text(text)
+    offset = timedelta(seconds=parts.get("offset", 0))
+    if "every" in parts:
+        every = IntervalSchedule(timedelta(seconds=parts["every"]), anchor)
         return EntrySchedule(Trigger.EVERY, every.next, every.slots, offset=offset)
-    if "at" in said:
+    if "at" in parts:
         moment = _parse_once(text)
         return EntrySchedule(Trigger.AT, moment.next, moment.slots, offset=offset)
-    if "schedule" in said:
-        schedule = _parse_cron(said["schedule"], said["zone"])
-        if not said.get("hours"):
+    if "schedule" in parts:
+        schedule = _parse_cron(parts["schedule"], parts["zone"])
+        if not parts.get("hours"):
             return EntrySchedule(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=offset)
         timed = ScheduleSlots(schedule, _parse_hours(text), offset)
         return EntrySchedule(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed_slots, offset=offset)
@@ -222,8 +222,8 @@ def _parse_hours(text: str) -> Hours:
 
 
 def _parse_once(text: str) -> OneTimeSchedule:
-    said = _parse_text(text)
-    return OneTimeSchedule(datetime.fromisoformat(said["at"]), ZoneInfo(said["zone"]))
+    parts = _parse_text(text)
+    return OneTimeSchedule(datetime.fromisoformat(parts["at"]), ZoneInfo(parts["zone"]))
 
 
 @lru_cache(maxsize=4096)

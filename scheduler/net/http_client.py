@@ -227,11 +227,11 @@ class HttpClient:
                 codings = [coding.lower() for coding in response.headers.getall("transfer-encoding", [])]
                 if response.status == 101 or codings not in ([], ["chunked"]):  # otherwise the end of the body is unknown
                     raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
-                answered = {name.lower(): value for name, value in response.headers.items()}
+                reply_headers = {name.lower(): value for name, value in response.headers.items()}
                 if 200 <= response.status < 300 and not request.is_message:
-                    return HttpReply(response.status, answered, await _read_whole_body(response))
-                exchange.head = response.status, answered
-                return HttpReply(response.status, answered, await _read_body_start(response, exchange.body_start))
+                    return HttpReply(response.status, reply_headers, await _read_whole_body(response))
+                exchange.head = response.status, reply_headers
+                return HttpReply(response.status, reply_headers, await _read_body_start(response, exchange.body_start))
         finally:
             _current_exchange.reset(token)
 
@@ -339,7 +339,7 @@ class _Resolver(AbstractResolver):
         if question is None or question.done():
             question = asyncio.ensure_future(in_daemon_thread(self._resolve_now, host, port))
             self._queries[host, port] = question
-            question.add_done_callback(lambda ended: self._forget_query(host, port, ended))
+            question.add_done_callback(lambda done: self._forget_query(host, port, done))
         return await asyncio.shield(question)
 
     async def close(self) -> None:
@@ -357,11 +357,11 @@ class _Resolver(AbstractResolver):
             for kind, _, _, _, address in found
         ]
 
-    def _forget_query(self, host: str, port: int, ended: asyncio.Future[list[ResolveResult]]) -> None:
-        if self._queries.get((host, port)) is ended:
+    def _forget_query(self, host: str, port: int, done: asyncio.Future[list[ResolveResult]]) -> None:
+        if self._queries.get((host, port)) is done:
             del self._queries[host, port]
-        if not ended.cancelled():
-            ended.exception()  # nobody may wait for it any more; asyncio would log it as never retrieved
+        if not done.cancelled():
+            done.exception()  # nobody may wait for it any more; asyncio would log it as never retrieved
 
 
 def _guarded_socket(info: Any) -> socket:

@@ -100,15 +100,15 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
 
     `error` is the provider's text of a refusal.
     """
-    shut_off, asked = circuit_opened_by(call), circuit_of_call(call)
+    shut_off, called = circuit_opened_by(call), circuit_of_call(call)
     if shut_off is not None:
         circuit, reason = shut_off
         _open_breaker(tx, claim, circuit, reason, error)
         # A provider that forbids one model has accepted the key.
         return () if circuit.is_whole_provider else _close_breaker(tx, Circuit(circuit.provider), only=Failure.AUTH)
-    if asked is None or not is_answered(call):
+    if called is None or not is_answered(call):
         return ()
-    return tuple(circuit for each in required_circuits((asked,)) for circuit in _close_breaker(tx, each))
+    return tuple(circuit for each in required_circuits((called,)) for circuit in _close_breaker(tx, each))
 
 
 def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelta = timedelta()) -> bool:

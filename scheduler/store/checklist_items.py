@@ -28,8 +28,8 @@ def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -
     if selection is None or not (selection.recurring_items or claim.last_checked):
         return
     name = claim.entry.name
-    gone = claim.last_checked.keys() - selection.recurring_items
-    tx.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(gone)])
+    removed = claim.last_checked.keys() - selection.recurring_items
+    tx.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(removed)])
     tx.db.executemany(
         "insert into item (name, hash, asked) values (?, ?, ?) on conflict (name, hash) do update set asked = excluded.asked",
         [(name, each, to_millis(claim.slot)) for each in sorted(selection.prompted_items)],
@@ -39,13 +39,13 @@ def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -
 def save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Save the items of a run whose answer comes later. They count as checked only when the answer has come."""
     selection = result.selection or Selection("", has_work=False)
-    asked = {
+    prompted = {
         "asked": sorted(selection.prompted_items),
         "known": sorted(selection.recurring_items),
         "digest": result.precheck.digest if result.precheck else None,
     }
-    if any(asked.values()):
-        tx.db.execute("update run set asked = ? where id = ?", (json.dumps(asked), claim.run_id))
+    if any(prompted.values()):
+        tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted), claim.run_id))
 
 
 def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime, result: AttemptResult) -> AttemptResult:
@@ -57,15 +57,15 @@ def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime
     ).fetchone()
     if row is None:
         return result
-    asked = json.loads(row["asked"] or "{}")
-    if asked:
+    prompted = json.loads(row["asked"] or "{}")
+    if prompted:
         selection = Selection(
-            "", has_work=True, prompted_items=frozenset(asked["asked"]), recurring_items=frozenset(asked["known"])
+            "", has_work=True, prompted_items=frozenset(prompted["asked"]), recurring_items=frozenset(prompted["known"])
         )
         result = replace(result, selection=selection)
     if row["precheck_output"] is None:
         return result
     error = row["precheck_error"] or ""
     found = PrecheckStatus.FAILED if error else PrecheckStatus.WORK
-    checked = PrecheckResult(found, row["precheck_exit"], row["precheck_output"], error, asked.get("digest"))
+    checked = PrecheckResult(found, row["precheck_exit"], row["precheck_output"], error, prompted.get("digest"))
     return replace(result, precheck=checked)

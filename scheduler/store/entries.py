@@ -236,5 +236,5 @@ def has_seen_one_time_job(state: Path, name: str, schedule_text: str) -> bool:
 
 
 def _one_time_job_hash(name: str, schedule_text: str) -> str:
-    said = entry_schedule.schedule_parts(schedule_text)
-    return sha256(json.dumps([name, said["at"], said["zone"]]).encode()).hexdigest()
+    parts = entry_schedule.schedule_parts(schedule_text)
+    return sha256(json.dumps([name, parts["at"], parts["zone"]]).encode()).hexdigest()

@@ -169,8 +169,8 @@ def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
 def delivery_state(kind: str, outcome: str | None, suppression: str | None, states: list[str]) -> str:
     """One word for all messages of a run. `no_target`: it had a message, and no target was known."""
     if not states:
-        said = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
-        return "no_target" if said and suppression is None else "none"
+        has_message = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
+        return "no_target" if has_message and suppression is None else "none"
     return _combined_state(states)
 
 

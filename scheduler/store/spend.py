@@ -14,13 +14,13 @@ from scheduler.store.transaction import Transaction
 KEPT = timedelta(days=100)  # if the clock is set back by less than this, the day's sum is still there
 
 
-def spent_on_day(db: sqlite3.Connection, account: BudgetDay) -> Amount:
+def spent_on_day(db: sqlite3.Connection, budget_day: BudgetDay) -> Amount:
     """What was spent on a day so far, including reservations."""
-    row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", account.key).fetchone()
+    row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", budget_day.key).fetchone()
     return Amount(*row) if row else Amount()
 
 
-def reserve_amount(tx: Transaction, account: BudgetDay, budget: Budget, amount: Amount) -> None:
+def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amount: Amount) -> None:
     """Add a reservation to a day. The row keeps the present budget for readers that have no config."""
     tx.db.execute(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
@@ -28,17 +28,17 @@ def reserve_amount(tx: Transaction, account: BudgetDay, budget: Budget, amount: 
         " tokens = tokens + excluded.tokens, runs = runs + excluded.runs, ends_at = excluded.ends_at,"
         " usd_per_day = excluded.usd_per_day, tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
         (
-            *account.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(account.day)),
+            *budget_day.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(budget_day.day)),
             budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
         ),
     )  # fmt: skip
 
 
-def adjust_reservation(tx: Transaction, accounts: Iterable[BudgetDay], by: Amount) -> None:
+def adjust_reservation(tx: Transaction, budget_days: Iterable[BudgetDay], by: Amount) -> None:
     """Replace what was reserved by the actual usage: add the difference to each day."""
     tx.db.executemany(
         "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
-        [(by.nanos, by.tokens, by.runs, *account.key) for account in accounts],
+        [(by.nanos, by.tokens, by.runs, *budget_day.key) for budget_day in budget_days],
     )
 
 
@@ -68,21 +68,22 @@ def budget_rows_near_today(db: sqlite3.Connection, now: datetime) -> list[sqlite
     return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
 
 
-def record_budget(tx: Transaction, account: BudgetDay, budget: Budget) -> None:
+def record_budget(tx: Transaction, budget_day: BudgetDay, budget: Budget) -> None:
     """Record the budget of a day, for readers that have no config."""
     tx.db.execute(
         "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
         " where day = ? and kind = ? and name = ?",
         (
-            to_millis(budget.day_end(account.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day, *account.key,
+            to_millis(budget.day_end(budget_day.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
+            *budget_day.key,
         ),
     )  # fmt: skip
 
 
-def end_budget_day(tx: Transaction, account: BudgetDay) -> None:
+def end_budget_day(tx: Transaction, budget_day: BudgetDay) -> None:
     """End a day, because it no longer has a budget."""
     query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
-    tx.db.execute(query, (to_millis(tx.now), *account.key))
+    tx.db.execute(query, (to_millis(tx.now), *budget_day.key))
 
 
 def amount_of_row(row: sqlite3.Row) -> Amount:

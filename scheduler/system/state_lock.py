@@ -95,8 +95,8 @@ class StateLock:
 def read_lock_holder(path: Path) -> LockHolder | None:
     """The process that wrote the lock file last, whether or not it still holds the lock; None if the file is not readable."""
     try:
-        said = json.loads(path.read_text("utf-8"))
-        return LockHolder(int(said["pid"]), datetime.fromisoformat(said["started_at"]), str(said["instance"]))
+        holder = json.loads(path.read_text("utf-8"))
+        return LockHolder(int(holder["pid"]), datetime.fromisoformat(holder["started_at"]), str(holder["instance"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -97,7 +97,7 @@ class EventLog:
 
 
 def _log_run(closed: RunClosed) -> None:
-    took = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
+    duration = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
     log_event(
         logging.WARNING if closed.outcome in FAILURES or closed.precheck_problem else logging.INFO,
         "skip" if closed.outcome is Outcome.SKIPPED else "run",
@@ -111,7 +111,7 @@ def _log_run(closed: RunClosed) -> None:
         reason=closed.reason,
         suppression=closed.suppression,
         attempt=closed.attempt if closed.attempt > 1 else None,
-        took=took,
+        duration=duration,
         problem=closed.error,
         truncated=closed.truncated or None,
         precheck_problem=closed.precheck_problem,

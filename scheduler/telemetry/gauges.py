@@ -89,7 +89,7 @@ def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Metri
     yield family
 
 
-def breaker_gauges(db: sqlite3.Connection, asked: Collection[Circuit]) -> Iterator[MetricFamily]:
+def breaker_gauges(db: sqlite3.Connection, circuits: Collection[Circuit]) -> Iterator[MetricFamily]:
     """Whether the circuit breaker is open for each of these models, and for their providers as a whole."""
     whole = MetricFamily(
         "gauge", "heartbeatd_breaker_open", "1 while the circuit breaker of the whole provider is open.", ("provider",)
@@ -101,7 +101,7 @@ def breaker_gauges(db: sqlite3.Connection, asked: Collection[Circuit]) -> Iterat
         ("provider", "model"),
     )
     open_ones = {breaker.circuit for breaker in breakers.list_open_breakers(db)}
-    for circuit in required_circuits(asked):
+    for circuit in required_circuits(circuits):
         if circuit.is_whole_provider:
             whole.set_value(int(circuit in open_ones), circuit.provider)
         else:

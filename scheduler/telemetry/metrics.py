@@ -201,9 +201,9 @@ class Metrics:
 
     @_count.register
     def _count_closed_run(self, closed: RunClosed) -> None:
-        took = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
-        if took is not None and closed.outcome is not Outcome.SKIPPED:
-            self._duration.labels(closed.kind.value).observe(took)
+        duration = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
+        if duration is not None and closed.outcome is not Outcome.SKIPPED:
+            self._duration.labels(closed.kind.value).observe(duration)
         if (closed.kind, closed.name) not in self._entries_with_series:
             return
         key = (closed.kind.value, closed.name)
@@ -215,7 +215,7 @@ class Metrics:
             self._skips.increase(*key, str(closed.reason), by=closed.slots)
             return
         self._runs.increase(*key, closed.trigger.value, closed.outcome.value)
-        self._seconds.increase(*key, by=took or 0)
+        self._seconds.increase(*key, by=duration or 0)
         if closed.suppression is not None:
             self._suppressions.increase(*key, str(closed.suppression))
 
@@ -311,8 +311,8 @@ class Metrics:
         self._prechecks.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._wakes.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep_series(lambda labels: labels[0] in settings.channels)
-        for key, what in shown.items():
-            self._declare_series(key, what)
+        for key, possible in shown.items():
+            self._declare_series(key, possible)
         models, providers = possible_labels.called_models(settings), possible_labels.called_providers(settings)
         self._unpriced.keep_series(lambda labels: labels[0] in models)
         self._provider_errors.keep_series(lambda labels: labels[0] in providers)
@@ -323,24 +323,24 @@ class Metrics:
         for channel, result in product(settings.channels, DELIVERY_RESULTS):
             self._deliveries.increase(channel, result, by=0)
 
-    def _declare_series(self, key: EntryLabels, what: PossibleLabels) -> None:
+    def _declare_series(self, key: EntryLabels, labels: PossibleLabels) -> None:
         _, name = key
-        for trigger, outcome in product(what.triggers, what.outcomes):
+        for trigger, outcome in product(labels.triggers, labels.outcomes):
             self._runs.increase(*key, trigger.value, outcome.value, by=0)
-        for suppression in what.suppressions:
+        for suppression in labels.suppressions:
             self._suppressions.increase(*key, suppression.value, by=0)
-        for skip in what.skips:
+        for skip in labels.skips:
             self._skips.increase(*key, skip.value, by=0)
-        for source, result in product(what.sources, WakeResult):
+        for source, result in product(labels.sources, WakeResult):
             self._wakes.increase(name, source.value, result.value, by=0)
-        for model, kind in product(what.models, TOKEN_TYPES):
+        for model, kind in product(labels.models, TOKEN_TYPES):
             self._tokens.increase(*key, model, kind, by=0)
-        for model, outcome in product(what.models, what.outcomes):
+        for model, outcome in product(labels.models, labels.outcomes):
             self._cost.increase(*key, model, outcome.value, by=0)
-        if what.models:
+        if labels.models:
             self._mismatches.increase(*key, by=0)
             self._truncated.increase(*key, by=0)
-        if what.has_precheck:
+        if labels.has_precheck:
             self._prechecks.increase(name, by=0)
         self._retries.increase(*key, by=0)
         self._seconds.increase(*key, by=0)

@@ -81,9 +81,9 @@ def _called_by_jobs(settings: Settings) -> Iterator[Agent]:
 
 
 def _models_of_heartbeat(beat: Heartbeat) -> Iterator[str]:
-    asked = beat.model or ""  # a command can report its usage, too
-    yield asked
-    if beat.decide and beat.decide.model != asked:
+    model = beat.model or ""  # a command can report its usage, too
+    yield model
+    if beat.decide and beat.decide.model != model:
         yield beat.decide.model
 
 
@@ -98,23 +98,23 @@ def _may_answer_later(runner: Runner) -> bool:
     return isinstance(runner, HttpRunner | PythonRunner)
 
 
-def job_labels(job: Job, asked: Agent | None, *, bounded: bool) -> PossibleLabels:
-    """The label values of a cron job; `asked` is the agent of its prompt, if it has one. A job that only wakes cannot fail."""
-    later = asked is not None and _may_answer_later(asked.runner)
-    acts = job.command is not None or asked is not None
+def job_labels(job: Job, agent: Agent | None, *, bounded: bool) -> PossibleLabels:
+    """The label values of a cron job; `agent` is the agent of its prompt, if it has one. A job that only wakes cannot fail."""
+    later = agent is not None and _may_answer_later(agent.runner)
+    acts = job.command is not None or agent is not None
     return PossibleLabels(
         triggers=(*_own_triggers(job), *MANUAL_TRIGGERS, *((Trigger.RESULT,) if later else ())),
         outcomes=(Outcome.OK, *((Outcome.ASYNC,) if later else ()), *(FAILED_OUTCOMES if acts else (Outcome.ABANDONED,))),
         suppressions=(),
-        skips=(*_job_skips(job), *(_prompt_skips(asked) if asked else ()), *((Skip.BUDGET,) if bounded else ())),
+        skips=(*_job_skips(job), *(_prompt_skips(agent) if agent else ()), *((Skip.BUDGET,) if bounded else ())),
         sources=(),
-        models=(asked.model or "",) if asked else (),
+        models=(agent.model or "",) if agent else (),
     )
 
 
-def _prompt_skips(asked: Agent) -> Iterator[Skip]:
+def _prompt_skips(agent: Agent) -> Iterator[Skip]:
     yield from (Skip.BUSY, Skip.PROMPT_TOO_LARGE)
-    if isinstance(asked.runner, ModelRunner):
+    if isinstance(agent.runner, ModelRunner):
         yield Skip.BREAKER_OPEN
 
 

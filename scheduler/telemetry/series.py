@@ -54,8 +54,8 @@ class MetricFamily:
         yield from (f"{self._lines.get(labels) or self._series_prefix(labels)}{value}\n" for labels, value in values)
 
     def _series_prefix(self, labels: LabelValues) -> str:
-        said = ",".join(f'{name}="{_escape_label(value)}"' for name, value in zip(self._label_names, labels, strict=True))
-        return f"{self.name}{{{said}}} " if said else f"{self.name} "
+        pairs = ",".join(f'{name}="{_escape_label(value)}"' for name, value in zip(self._label_names, labels, strict=True))
+        return f"{self.name}{{{pairs}}} " if pairs else f"{self.name} "
 
 
 def _escape_label(value: str) -> str:

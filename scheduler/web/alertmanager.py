@@ -90,7 +90,9 @@ def _truncated_count(given: object) -> int:
 
 def _quote_text(value: str) -> str:
     cut = value if len(value) <= MAX_VALUE_LENGTH else f"{value[:MAX_VALUE_LENGTH]}..."
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in json.dumps(cut, ensure_ascii=False))
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1] for character in json.dumps(cut, ensure_ascii=False)
+    )
 
 
 def _single_line(given: object) -> str:

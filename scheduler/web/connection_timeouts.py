@@ -54,13 +54,13 @@ class TimeoutProtocol(H11Protocol):
             self._set_deadline(self.config.timeouts.answer_seconds)
 
     def on_response_complete(self) -> None:
-        answered = self.cycle
+        cycle = self.cycle
         self._idle_since = self.loop.time()
         if self._has_whole_request():
             # The client may not have taken all of the answer yet: the rest is still in our buffer.
             self._set_deadline(self.config.timeouts.answer_seconds if self.transport.get_write_buffer_size() else None)
         super().on_response_complete()
-        if self.cycle is not answered:  # the client had already sent its next request
+        if self.cycle is not cycle:  # the client had already sent its next request
             self._set_deadline(
                 self.config.timeouts.answer_seconds if self._has_whole_request() else self.config.timeouts.request_seconds
             )

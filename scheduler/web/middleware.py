@@ -106,8 +106,8 @@ def _check_host(scope: Scope, hosts: frozenset[str]) -> None:
 def _check_length(scope: Scope) -> None:
     """RFC 9112, section 6.1: with both headers, a proxy may see another end of the request than we do (request smuggling)."""
     if _header_values(scope, b"transfer-encoding") and _header_values(scope, b"content-length"):
-        said = "send Content-Length or Transfer-Encoding, not both"
-        raise HttpError(400, "bad_request", said, {"Connection": "close"})
+        problem = "send Content-Length or Transfer-Encoding, not both"
+        raise HttpError(400, "bad_request", problem, {"Connection": "close"})
 
 
 def _check_size(scope: Scope) -> None:

@@ -107,8 +107,10 @@ async def record_activity(request: ApiRequest, body: ActivityBody) -> dict[str, 
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     target = None if body.channel is None or body.target is None else Target(body.channel, body.target)
-    noted: dict[str, Any] = await call_engine(request, NoteActivity(name, target, body.title, body.queue, body.pending_approvals))
-    return noted
+    recorded: dict[str, Any] = await call_engine(
+        request, NoteActivity(name, target, body.title, body.queue, body.pending_approvals)
+    )
+    return recorded
 
 
 async def pause_agent(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
@@ -249,10 +251,10 @@ def _channels_to_ping(request: ApiRequest, named: str | None) -> list[Channel]:
     declared = request.app_state.settings().channels
     if named is None:
         return [channel for channel in delivery.testable_channels(declared) if not channel.needs_target]
-    name, _, whom = named.partition(":")
+    name, _, recipient = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")
     try:
-        return [delivery.channel_for_recipient(declared[name], whom)]
+        return [delivery.channel_for_recipient(declared[name], recipient)]
     except ValueError as error:
         raise bad_request(str(error)) from None

@@ -45,12 +45,12 @@ def get_status(request: ApiRequest) -> dict[str, Any]:
     """The whole status, limited to the entries that the caller may access."""
     request.allow_only()
     with open_reader(request.app_state) as db:
-        told = status_data.read_status(db, request.app_state.clock())
-    told["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
-    told["config_hash"] = request.app_state.settings().hash
-    told["entries"] = _accessible_entries(request, told["entries"])
-    told["wakes"] = [each for each in told["wakes"] if request.caller.may_access(Kind.HEARTBEAT, each["name"])]
-    return told
+        status = status_data.read_status(db, request.app_state.clock())
+    status["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
+    status["config_hash"] = request.app_state.settings().hash
+    status["entries"] = _accessible_entries(request, status["entries"])
+    status["wakes"] = [each for each in status["wakes"] if request.caller.may_access(Kind.HEARTBEAT, each["name"])]
+    return status
 
 
 def list_agents(request: ApiRequest) -> dict[str, Any]:
@@ -140,20 +140,20 @@ def check_access(request: ApiRequest, kind: Kind, name: str) -> None:
         raise HttpError(403, "forbidden", f"the token {request.caller.name!r} is only for the agents {allowed}")
 
 
-def _find_row(request: ApiRequest, what: str, find: Callable[[sqlite3.Connection, int], dict[str, Any] | None]) -> dict[str, Any]:
-    number = _parse_row_id(request, what)
+def _find_row(request: ApiRequest, noun: str, find: Callable[[sqlite3.Connection, int], dict[str, Any] | None]) -> dict[str, Any]:
+    number = _parse_row_id(request, noun)
     with open_reader(request.app_state) as db:
         found = find(db, number)
     if found is None:
-        raise not_found(f"{what} {number}")
+        raise not_found(f"{noun} {number}")
     check_access(request, Kind(found["kind"]), found["name"])
     return found
 
 
-def _parse_row_id(request: ApiRequest, what: str) -> int:
+def _parse_row_id(request: ApiRequest, noun: str) -> int:
     number = parse_row_id(request.path["id"])
     if number is None:
-        raise not_found(f"{what} of this number")
+        raise not_found(f"{noun} of this number")
     return number
 
 
@@ -198,10 +198,10 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
     with open_reader(request.app_state) as db:
         seen = forecast.forecast_entries(db, plans.make_plan(request.app_state.settings()), now)
     chosen = _select_entries(request, seen)
-    told = forecast.forecast_data(chosen, begin, begin + span)
+    data = forecast.forecast_data(chosen, begin, begin + span)
     if not each:
-        return told
-    if sum(entry["total"] for entry in told["entries"]) > MAX_FIRINGS:
+        return data
+    if sum(entry["total"] for entry in data["entries"]) > MAX_FIRINGS:
         raise bad_request(f"all: more than {MAX_FIRINGS} runs; choose a shorter time or one name")
     return forecast.forecast_data(chosen, begin, begin + span, each=True)
 
@@ -214,16 +214,16 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
         raise bad_request("write either at or on")
     with open_reader(request.app_state) as db:
         key = _find_entry_key(request, plan, db)
-        asked = explaining.find_entry(db, plan, key, lanes.lanes_beside(request.app_state.database_path), now, running=True)
-        assert asked is not None  # `_key` has found it
+        explained = explaining.find_entry(db, plan, key, lanes.lanes_beside(request.app_state.database_path), now, running=True)
+        assert explained is not None  # `_key` has found it
         try:
             if "at" in request.query:
-                return explaining.explain_time(asked, parse_time_parameter("at", request.query["at"]))
+                return explaining.explain_time(explained, parse_time_parameter("at", request.query["at"]))
             if "on" in request.query:
-                return explaining.explain_day(asked, _parse_day(request.query["on"]))
+                return explaining.explain_day(explained, _parse_day(request.query["on"]))
         except ValueError as error:
             raise bad_request(f"{'at' if 'at' in request.query else 'on'}: {error}") from error
-        return explaining.explain_now(asked)
+        return explaining.explain_now(explained)
 
 
 def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> Key:
@@ -277,7 +277,7 @@ def _parse_span(request: ApiRequest) -> timedelta:
 
 
 def _parse_switch(request: ApiRequest, key: str) -> bool:
-    said = request.query.get(key, "false")
-    if said not in ("true", "false"):
+    value = request.query.get(key, "false")
+    if value not in ("true", "false"):
         raise bad_request(f"{key}: write true or false")
-    return said == "true"
+    return value == "true"

@@ -86,8 +86,8 @@ class JobEntry(Entry):
 
     def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
-        said = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
-        if truncated and not said:
+        answer = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
+        if truncated and not answer:
             return agent_calls.result_without_text(text)
         return replace(result, message=self.answer_text(result).strip() or None)
 
@@ -124,8 +124,8 @@ class JobEntry(Entry):
             return ()
         if not wakes_after(self.spec, result.outcome is Outcome.OK):
             return ()
-        said = self.answer_text(result) if self.agent else result.text
-        text = format_wake_text(self.spec, result.outcome, result.exit_code, said or result.error or "")
+        output = self.answer_text(result) if self.agent else result.text
+        text = format_wake_text(self.spec, result.outcome, result.exit_code, output or result.error or "")
         urgent = self.spec.wake_mode == "now"
         return tuple(
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=result.outcome, urgent=urgent)
@@ -150,25 +150,27 @@ async def run_command(job: Job, resources: Resources) -> AttemptResult:
     if job.command is None:
         return AttemptResult(Outcome.OK)
     child = job_process(job, {})
-    ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True)
-    return _command_result(job, ended, redactor_for_env(job.env))
+    process = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True)
+    return _command_result(job, process, redactor_for_env(job.env))
 
 
-def _command_result(job: Job, ended: ProcessResult, redactor: Redactor) -> AttemptResult:
-    output = _command_output(ended, redactor)
-    error = _command_error(job, ended, redactor)
+def _command_result(job: Job, process: ProcessResult, redactor: Redactor) -> AttemptResult:
+    output = _command_output(process, redactor)
+    error = _command_error(job, process, redactor)
     if error is None:
         return AttemptResult(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
-    outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
-    result = AttemptResult(outcome, reason, text=output, error=error, exit_code=ended.exit_code, transient=ended.problem is None)
+    outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if process.timed_out else (Outcome.FAILED, Failure.EXIT)
+    result = AttemptResult(
+        outcome, reason, text=output, error=error, exit_code=process.exit_code, transient=process.problem is None
+    )
     return _with_failure_message(job, result)
 
 
-def _command_output(ended: ProcessResult, redactor: Redactor) -> str:
+def _command_output(process: ProcessResult, redactor: Redactor) -> str:
     """The output of the command. If it is longer than what is kept: its end, after a line with its length."""
-    output = ended.output_text
-    if ended.truncated:
-        return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{redactor.redact_tail(output)}"
+    output = process.output_text
+    if process.truncated:
+        return f"(the last {len(process.output):,} of {process.size:,} bytes)\n{redactor.redact_tail(output)}"
     return redactor.redact(output)
 
 
@@ -180,12 +182,12 @@ def _with_failure_message(job: Job, result: AttemptResult) -> AttemptResult:
     return replace(result, message="\n".join(part for part in parts if part))
 
 
-def _command_error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:
+def _command_error(job: Job, process: ProcessResult, redactor: Redactor) -> str | None:
     """The error in one line, with the end of the standard error; None if the command succeeded."""
-    what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
-    if isinstance(job.command, str) and what and ended.exit_code in SHELL_ERRORS:
-        what = f"{what} ({SHELL_ERRORS[ended.exit_code]}, in {job.workdir})"
-    if ended.timed_out:
-        what = "did not end within its timeout"
-    said = redactor.redact(ended.error_text).strip()
-    return f"{what}: {said[-2000:]}" if what and said else what
+    problem = process.problem or (None if process.exit_code == 0 else f"exit code {process.exit_code}")
+    if isinstance(job.command, str) and problem and process.exit_code in SHELL_ERRORS:
+        problem = f"{problem} ({SHELL_ERRORS[process.exit_code]}, in {job.workdir})"
+    if process.timed_out:
+        problem = "did not end within its timeout"
+    error_text = redactor.redact(process.error_text).strip()
+    return f"{problem}: {error_text[-2000:]}" if problem and error_text else problem

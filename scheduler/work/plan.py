@@ -52,12 +52,12 @@ class ConfigChanges:
 
     def lines(self) -> list[str]:
         """One line per entry, or one line that says that nothing changed."""
-        told = [
+        changes = [
             *(f"added {name}" for name in self.added),
             *(f"removed {name}" for name in self.removed),
             *(": ".join(("changed " + name, *filter(None, [", ".join(keys)]))) for name, keys in self.changed.items()),
         ]
-        return told or ["nothing changed"]
+        return changes or ["nothing changed"]
 
 
 PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices", "deadman")

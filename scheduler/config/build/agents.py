@@ -55,7 +55,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     if node.is_readable("runner"):
         _check_unused_keys(agent, node)
     deliver = _build_deliver(beat, node)
-    told = build_on_failure(beat.on_failure, deliver, node, "heartbeat", "on_failure", speaks=True)
+    on_failure = build_on_failure(beat.on_failure, deliver, node, "heartbeat", "on_failure", speaks=True)
     built = Heartbeat(
         name=name,
         enabled=is_enabled(agent),
@@ -91,9 +91,9 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         precheck=_build_precheck(beat, node),
         memory=beat.memory,
         max_input_tokens=beat.max_input_tokens,
-        on_failure_after=told.after,
-        on_failure_remind=told.remind,
-        on_failure_deliver=told.deliver,
+        on_failure_after=on_failure.after,
+        on_failure_remind=on_failure.remind,
+        on_failure_deliver=on_failure.deliver,
         calendars=entry_timing.build_days(beat, _choose_zone(beat, node.context), node, "heartbeat"),
     )
     _check_meets_hours(built, schedule, node)

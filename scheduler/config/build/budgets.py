@@ -42,11 +42,11 @@ class Budgets:
         if beat.enabled and beat.runner is not NO_RUNNER:
             self.add_entry((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, node, "heartbeat", "budget")
 
-    def add_job(self, job: Job, asked: Agent | None, part: models.Budget | None, node: ConfigNode) -> None:
+    def add_job(self, job: Job, agent: Agent | None, part: models.Budget | None, node: ConfigNode) -> None:
         """Add the budget of a job with a prompt; other jobs have no costs."""
-        if asked is None or not job.enabled or asked.runner is NO_RUNNER:
+        if agent is None or not job.enabled or agent.runner is NO_RUNNER:
             return
-        attempt = budget.agent_usage(asked, self._prices.by_model, part.usd_per_run if part else None)
+        attempt = budget.agent_usage(agent, self._prices.by_model, part.usd_per_run if part else None)
         self.add_entry((Kind.CRON, job.name), part, attempt, job.zone, node, "budget")
 
     def add_entry(
@@ -174,8 +174,8 @@ class EntryLimits:
                 )
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
-                told = f"{most.tokens:,} tokens{self._explain_tokens()}"
-                yield from _day_too_small(prefix, "tokens_per_day", told, str(most.tokens), "max_input_tokens")
+                needed = f"{most.tokens:,} tokens{self._explain_tokens()}"
+                yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), "max_input_tokens")
 
     def _explain_tokens(self) -> str:
         answers = " and ".join(f"{question.output_tokens:,}" for question in self.attempt.model_calls)

@@ -75,13 +75,13 @@ class ConfigNode:
         """Whether everything at this key was understood; otherwise its value must not be used for conclusions."""
         return not self.unreadable or not any(inside[: len(steps)] == steps for steps in self.unreadable)
 
-    def add_error(self, what: str | InvalidValue, *inside: str | int) -> None:
+    def add_error(self, problem: str | InvalidValue, *inside: str | int) -> None:
         """Add an error, unless the map around it was not understood."""
         if self.context.diagnostics.is_partial or not self.is_readable(*inside[:-1]):
             return
         place, known = marked_yaml.locate_value(self.merged, inside, self.position, tagged=False)
         self.context.diagnostics.add_error(
-            self.unreadable.get(inside, place), marked_yaml.dotted_path([*self.steps, *known]), what
+            self.unreadable.get(inside, place), marked_yaml.dotted_path([*self.steps, *known]), problem
         )
 
     def add_missing_error(self, key: str, advice: InvalidValue, *inside: str | int) -> None:

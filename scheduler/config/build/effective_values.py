@@ -108,12 +108,12 @@ def _nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any
 def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
     """The values of keys that are not set and have computed defaults."""
     beat = settings.heartbeats[name]
-    asked = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
+    provider = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
     kind = (entry.get("runner") or {"kind": "anthropic"})["kind"]
     return {
         "runner.kind": "anthropic",
         "runner.provider": kind,
-        "heartbeat.provider": asked.name if asked else "none",
+        "heartbeat.provider": provider.name if provider else "none",
         "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
         "heartbeat.precheck.timeout": format_duration(beat.precheck.timeout) if beat.precheck else "none",
         "workspace": str(beat.workspace),
@@ -126,19 +126,19 @@ def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str
         "heartbeat.prompt": "built in",
         "heartbeat.interval": "none",
         "heartbeat.stagger": "0" if beat.schedule else "10%",
-        "model": DEFAULT_MODEL if asked and asked.kind == "anthropic" else "none",
+        "model": DEFAULT_MODEL if provider and provider.kind == "anthropic" else "none",
     }
 
 
 def _job_defaults(settings: Settings, name: str) -> dict[str, str]:
     job = settings.jobs[name]
     zone = job.schedule.zone if job.schedule else settings.zone
-    asked = settings.job_agents.get(name)
+    agent = settings.job_agents.get(name)
     return {
         "timezone": zone.key,
         "workdir": str(job.workdir),
         "misfire.grace": format_duration(job.grace),
-        "model": (asked and asked.model) or "none",
+        "model": (agent and agent.model) or "none",
         "on_failure.deliver": _format_value(list(job.on_failure_deliver or job.deliver)),
     }
 

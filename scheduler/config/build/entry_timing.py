@@ -63,10 +63,10 @@ def check_min_schedule_interval(schedule: CronSchedule, node: ConfigNode, *insid
 
 def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNode, *inside: str) -> None:
     """Warn of an interval that does not fit the active hours, with the number of runs a week that are left."""
-    beats = _runs_per_week(interval, hours)
-    if beats is None:
+    runs = _runs_per_week(interval, hours)
+    if runs is None:
         return
-    least, most = beats
+    least, most = runs
     number = format_count(most, "run") if least == most else f"{least} to {format_count(most, 'run')}"
     when = "" if least == most else ", depending on when the agent is first seen"
     node.add_warning(
@@ -96,9 +96,9 @@ def _runs_per_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
 
 def _slot_count_range(interval: timedelta, hours: Hours) -> tuple[int, int]:
     """The fewest and the most slots in the sample weeks, for intervals that started at different times."""
-    begun = SOME_MONDAY - max(1, timedelta(days=14) // interval) * interval
+    start = SOME_MONDAY - max(1, timedelta(days=14) // interval) * interval
     grids = (
-        IntervalSlots(begun + number * interval / GRID_STARTS, interval, timedelta(), hours) for number in range(GRID_STARTS)
+        IntervalSlots(start + number * interval / GRID_STARTS, interval, timedelta(), hours) for number in range(GRID_STARTS)
     )
     counts = [found.count if (found := grid.slots(*SOME_WEEKS)) else 0 for grid in grids]
     return min(counts), max(counts)
@@ -150,13 +150,13 @@ def _union_of(some: tuple[Calendar, ...]) -> Calendar:
     return reduce(or_, some, EMPTY_CALENDAR)
 
 
-def explain_schedule_error(text: str, said: str, steady: str, least: timedelta) -> InvalidValue:
-    """The error for an invalid schedule: `said` by the parser, unless the text is a duration, a time of day or a misspelt macro.
+def explain_schedule_error(text: str, error: str, steady: str, least: timedelta) -> InvalidValue:
+    """The error for an invalid schedule: the parser's `error`, unless the text is a duration, a time of day or a misspelt macro.
 
     `steady` is the key of the same map for a duration of at least `least`.
     """
     if len(text) > LONGEST_QUOTED:
-        return InvalidValue(said)
+        return InvalidValue(error)
     problem = f"{quote_value(text)} is not a cron expression"
     word = text.strip().lower().removeprefix("@")
     if word in _MACROS:
@@ -172,24 +172,24 @@ def explain_schedule_error(text: str, said: str, steady: str, least: timedelta) 
         )
     if word != text.strip().lower() and len(close := find_closest(text.strip().lower(), MACROS)) == 1:
         return InvalidValue(f"{quote_value(text)} is not a macro", Remedy(close[0], is_certain=True))
-    return _explain_cron_error(text, said)
+    return _explain_cron_error(text, error)
 
 
-def _explain_cron_error(text: str, said: str) -> InvalidValue:
+def _explain_cron_error(text: str, error: str) -> InvalidValue:
     """The error of the expression parser, with a corrected expression if there is one."""
-    problem, _, words = said.partition("; ")
+    problem, _, words = error.partition("; ")
     fields = text.split()
-    if "never comes in month" in said and len(fields) == 5:
+    if "never comes in month" in error and len(fields) == 5:
         last = " ".join([*fields[:2], "L", *fields[3:]])
         if is_accepted(parse_expression, last):
             return InvalidValue(problem, Remedy(last), advice=f"{words}: {as_yaml(last)}")
     return InvalidValue(problem, advice=words)
 
 
-def explain_moment_error(text: str, said: str) -> InvalidValue:
-    """The error for an invalid `at`: `said` by the parser, unless it is a schedule, a time of day or a date in another form."""
+def explain_moment_error(text: str, error: str) -> InvalidValue:
+    """The error for an invalid `at`: the parser's `error`, unless it is a schedule, a time of day or a date in another form."""
     if len(text) > LONGEST_QUOTED:
-        return InvalidValue(said)
+        return InvalidValue(error)
     problem = f"{quote_value(text)} is not a date with a time"
     if is_accepted(parse_expression, text):
         words = f"this repeats: write schedule: {as_yaml(text)}"
@@ -217,9 +217,9 @@ def explain_moment_error(text: str, said: str) -> InvalidValue:
     example = f"{day}T18:00"
     if (
         day
-        and not said.startswith(f"{text!r} never comes")
+        and not error.startswith(f"{text!r} never comes")
         and is_accepted(lambda it: parse_one_time(it, time_zones.UTC_ZONE), example)
     ):
         return InvalidValue(problem, Remedy(example), advice=f"write the time too: {as_yaml(example)}")
-    problem, _, _ = said.partition("; ")
+    problem, _, _ = error.partition("; ")
     return InvalidValue(problem, Remedy("2030-12-24T18:00"), advice=ADVICE)

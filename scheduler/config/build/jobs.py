@@ -36,22 +36,24 @@ def are_readable(node: ConfigNode, *keys: str) -> bool:
     return (UNKNOWN_KEY,) not in node.unreadable and all(node.is_readable(key) for key in keys)
 
 
-def build_job(name: str, job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbeat | None], asked: Agent | None) -> Job:
+def build_job(
+    name: str, job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat | None], called_agent: Agent | None
+) -> Job:
     """Build a checked job. `beats` are the agents of the file, None for an agent with errors. Errors are added at `node`.
 
-    `asked` is the agent that its prompt calls; None without a prompt, or if there is no such agent.
+    `called_agent` is the agent that its prompt calls; None without a prompt, or if there is no such agent.
     """
     reboot = job.schedule is not None and is_reboot(job.schedule)
     _check_schedule_keys(job, node)
     schedule = None if reboot else _build_schedule(job, node)
     moment = _build_moment(job, node)
     period = job.every or (schedule.shortest_period() if schedule else None)
-    _check_purpose(job, node, beats)
+    _check_purpose(job, node, heartbeats)
     _check_unused_keys(job, node)
-    if asked and isinstance(asked.runner, ModelRunner):
+    if called_agent and isinstance(called_agent.runner, ModelRunner):
         _check_min_interval(job, schedule, node)
     check_deliver(job.deliver, node, "deliver", speaks=job.agent is not None)
-    told = build_on_failure(job.on_failure, job.deliver, node, "on_failure", speaks=job.agent is not None)
+    on_failure = build_on_failure(job.on_failure, job.deliver, node, "on_failure", speaks=job.agent is not None)
     return Job(
         name=name,
         enabled=job.enabled,
@@ -82,17 +84,17 @@ def build_job(name: str, job: models.Job, node: ConfigNode, beats: Mapping[str, 
         wake_on=job.wake_on,
         wake_mode=job.wake_mode,
         wake_text=job.wake_text,
-        on_failure_after=told.after,
-        on_failure_remind=told.remind,
-        on_failure_deliver=told.deliver,
+        on_failure_after=on_failure.after,
+        on_failure_remind=on_failure.remind,
+        on_failure_deliver=on_failure.deliver,
     )
 
 
 def _check_schedule_keys(job: models.Job, node: ConfigNode) -> None:
-    said = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None or not node.is_readable(key)]
-    if len(said) > 1:
-        node.add_error(suggest_removal(f"{' and '.join(said)} exclude each other", "keep one of them"), said[1])
-    if not said and are_readable(node, "schedule", "every", "at"):
+    written = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None or not node.is_readable(key)]
+    if len(written) > 1:
+        node.add_error(suggest_removal(f"{' and '.join(written)} exclude each other", "keep one of them"), written[1])
+    if not written and are_readable(node, "schedule", "every", "at"):
         node.add_error(MISSING_SCHEDULE)
 
 
@@ -120,17 +122,17 @@ def _build_schedule(job: models.Job, node: ConfigNode) -> CronSchedule | None:
     return schedule
 
 
-def _check_purpose(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbeat | None]) -> None:
+def _check_purpose(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat | None]) -> None:
     nothing = job.command is None and job.prompt is None and not job.wake_heartbeat
     if nothing and are_readable(node, "command", "prompt", "wake_heartbeat"):
         node.add_error(
             "the job does nothing; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT"
         )
     if job.prompt is not None:
-        _check_prompt(job, node, beats)
-    node.check_declared(job.wake_heartbeat, beats, "agent", "wake_heartbeat")
+        _check_prompt(job, node, heartbeats)
+    node.check_declared(job.wake_heartbeat, heartbeats, "agent", "wake_heartbeat")
     for index, agent in enumerate(job.wake_heartbeat):
-        beat = beats.get(agent)
+        beat = heartbeats.get(agent)
         if beat and not beat.enabled:
             node.add_warning(f"the heartbeat of {agent} is disabled, so it cannot be woken", "wake_heartbeat", index)
         elif beat and job.wake_mode == "next" and beat.interval is None and beat.schedule is None:
@@ -139,7 +141,7 @@ def _check_purpose(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartb
             )
 
 
-def _check_prompt(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbeat | None]) -> None:
+def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat | None]) -> None:
     """Check that a prompt has one agent, which is declared and enabled."""
     if job.command is not None:
         wrong = suggest_removal("prompt and command exclude each other", "keep one of them, or write a second job")
@@ -148,8 +150,8 @@ def _check_prompt(job: models.Job, node: ConfigNode, beats: Mapping[str, Heartbe
         if are_readable(node, "agent"):
             node.add_error("no agent is named for the prompt; write agent: NAME", "prompt")
         return
-    node.check_declared((job.agent,), beats, "agent", "agent", several=False)
-    if job.enabled and (beat := beats.get(job.agent)) and not beat.enabled:
+    node.check_declared((job.agent,), heartbeats, "agent", "agent", several=False)
+    if job.enabled and (beat := heartbeats.get(job.agent)) and not beat.enabled:
         node.add_error(
             f"{job.agent} is disabled and cannot be called; if only jobs call it, write heartbeat: {{interval: none}} there",
             "agent",
@@ -224,10 +226,10 @@ class PromptAgents:
         self.by_job[name] = asked
         return asked
 
-    def _check_model(self, asked: Agent, job: models.Job, node: ConfigNode) -> None:
-        if not isinstance(asked.runner, ModelRunner):
+    def _check_model(self, agent: Agent, job: models.Job, node: ConfigNode) -> None:
+        if not isinstance(agent.runner, ModelRunner):
             return
-        if asked.model is None:
-            node.add_error(f"is missing; write model: NAME, one that {asked.runner.provider.name} has", "model")
+        if agent.model is None:
+            node.add_error(f"is missing; write model: NAME, one that {agent.runner.provider.name} has", "model")
         elif job.enabled:
-            self._prices.check_price(asked.model, node, "model" if job.model else "agent")
+            self._prices.check_price(agent.model, node, "model" if job.model else "agent")

@@ -96,17 +96,17 @@ def _build_settings(
     providers = Providers(config.providers, nodes["providers"])
     prices = Prices(config.prices, map_at(root, "prices"))
     runners = Runners(providers, prices)
-    asked = PromptAgents(map_at(root, "cron"), source.job, runners, prices)
+    prompt_agents = PromptAgents(map_at(root, "cron"), source.job, runners, prices)
     limits = _build_limits(config.limits, config.timezone)
     allowed = Budgets(limits.budget, prices)
-    heartbeats = _build_heartbeats(root, source.agent, runners, asked, allowed, context)
+    heartbeats = _build_heartbeats(root, source.agent, runners, prompt_agents, allowed, context)
     providers.report_problems()
     beats = {name: heartbeats.get(name) for name in context.agents}
-    found_jobs = _build_jobs(root, source.job, asked, allowed, beats, context)
+    found_jobs = _build_jobs(root, source.job, prompt_agents, allowed, beats, context)
     for kind, number in allowed.unlimited.items():
-        section, told = _warn_unlimited(kind, number)
+        section, warning = _warn_unlimited(kind, number)
         if number:
-            diagnostics.add_warning(root.marks[section][0], section, told)
+            diagnostics.add_warning(root.marks[section][0], section, warning)
     if not context.agents and not _named_entries(root, "cron", diagnostics) and not _might_hold_entries(root, diagnostics):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
@@ -122,7 +122,7 @@ def _build_settings(
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,
-        job_agents=asked.by_job,
+        job_agents=prompt_agents.by_job,
         deadman=http_settings.build_deadman(config.deadman, nodes["deadman"]),
         network=http_settings.build_network(config.network, nodes["network"]),
         allowances=allowed.allowances,
@@ -199,14 +199,14 @@ def _check_defaults(root: MarkedMap, diagnostics: Diagnostics) -> None:
 
 
 def _build_heartbeats(
-    root: MarkedMap, defaults: MarkedMap, runners: Runners, asked: PromptAgents, allowed: Budgets, context: ConfigContext
+    root: MarkedMap, defaults: MarkedMap, runners: Runners, prompt_agents: PromptAgents, allowed: Budgets, context: ConfigContext
 ) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
     for name in _named_entries(root, "agents", context.diagnostics):
         node, agent = _check_entry(models.Agent, _entry_node(root, "agents", name, defaults, context))
         found[name] = agents.build_heartbeat(name, agent, node, runners)
-        asked.add_agent(agent, found[name], node)
+        prompt_agents.add_agent(agent, found[name], node)
         if not node.unreadable:
             allowed.add_heartbeat(found[name], agent.heartbeat.budget, node)
         silent += agents.logs_by_default(agent, context)
@@ -221,7 +221,7 @@ def _build_heartbeats(
 def _build_jobs(
     root: MarkedMap,
     defaults: MarkedMap,
-    asked: PromptAgents,
+    prompt_agents: PromptAgents,
     allowed: Budgets,
     beats: Mapping[str, Heartbeat | None],
     context: ConfigContext,
@@ -229,7 +229,7 @@ def _build_jobs(
     found = {}
     for name in _named_entries(root, "cron", context.diagnostics):
         node, job = _check_entry(models.Job, _entry_node(root, "cron", name, defaults, context))
-        agent = asked.find_agent(name, job, node)
+        agent = prompt_agents.find_agent(name, job, node)
         found[name] = jobs.build_job(name, job, node, beats, agent)
         if not node.unreadable:
             allowed.add_job(found[name], agent, job.budget, node)
@@ -323,8 +323,8 @@ def _with_env_file(
 
 def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
     """The section of the entries that have no budget, and the warning about them."""
-    section, what, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
-    who = f"{format_count(number, what)} that {'calls' if number == 1 else 'call'} a model"
+    section, noun, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
+    who = f"{format_count(number, noun)} that {'calls' if number == 1 else 'call'} a model"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
     return section, f"no budget limits the spending of {who}; write {line}, or budget: unlimited if that is intended"
 

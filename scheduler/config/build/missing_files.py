@@ -30,10 +30,10 @@ _SHELL_WORDS = frozenset(_WORDS.split())
 
 def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str | int, ...], str]]:
     """What is missing for enabled entries: the section, the name of the entry, the steps to the key, and the message."""
-    asked = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
+    prompted = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
     for name, beat in settings.heartbeats.items():
         if beat.enabled:
-            for inside, message in _check_agent(beat, reads_context=not beat.light_context or name in asked):
+            for inside, message in _check_agent(beat, reads_context=not beat.light_context or name in prompted):
                 yield "agents", name, inside, message
     for name, job in settings.jobs.items():
         if job.enabled and job.command is not None:

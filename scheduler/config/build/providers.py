@@ -148,8 +148,8 @@ class Prices:
         if self.mispriced or model in self.by_model or model in self._reported:
             return
         self._reported.add(model)
-        told = f"it has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
-        node.add_warning(told, *inside)
+        advice = f"it has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
+        node.add_warning(advice, *inside)
 
 
 def price_line(model: str) -> str:

@@ -104,10 +104,10 @@ class Diagnostics:
             self._spoilt.add(at)
         if at in self._open and not opens:
             key, first = self._open.pop(at)
-            if gone := tuple(remedy for remedy in wrong.remedies if remedy.remove):
-                wrong = InvalidValue(wrong.problem, *gone, advice="remove it")
-            said = str(wrong) if any(remedy.quote for remedy in first.remedies) else f"{first.problem}; {wrong}"
-            self._errors[key] = replace(self._errors[key], message=said, remedies=wrong.remedies)
+            if to_remove := tuple(remedy for remedy in wrong.remedies if remedy.remove):
+                wrong = InvalidValue(wrong.problem, *to_remove, advice="remove it")
+            advice_text = str(wrong) if any(remedy.quote for remedy in first.remedies) else f"{first.problem}; {wrong}"
+            self._errors[key] = replace(self._errors[key], message=advice_text, remedies=wrong.remedies)
             return
         key = self._add_diagnostic(self._errors, place, path, wrong, missing)
         if opens and place.line >= 0:

@@ -25,8 +25,8 @@ def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Pat
 
 def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
     """The name of the top-level time zone; None if the config at `path` cannot be read."""
-    said = _read_top_level_value(path, "timezone")
-    return said if said is None else (environ or {}).get(TIMEZONE_OVERRIDE) or said or DEFAULT_TIMEZONE
+    name = _read_top_level_value(path, "timezone")
+    return name if name is None else (environ or {}).get(TIMEZONE_OVERRIDE) or name or DEFAULT_TIMEZONE
 
 
 def config_folder(path: Path) -> Path:

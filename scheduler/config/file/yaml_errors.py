@@ -188,8 +188,8 @@ def _describe_bad_start(text: str, place: Position) -> str:
 def _describe_unprintable(text: str) -> tuple[Position, str]:
     found = _UNPRINTABLE.search(text)
     start = found.start() if found else 0
-    told = f"the character U+{ord(text[start]):04X} is not allowed in a config" if text else "the file is empty"
-    return position_after(text[:start]), told
+    problem = f"the character U+{ord(text[start]):04X} is not allowed in a config" if text else "the file is empty"
+    return position_after(text[:start]), problem
 
 
 @dataclass(frozen=True, slots=True)
