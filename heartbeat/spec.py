@@ -16,6 +16,7 @@ OnMissing = Literal["skip", "create", "run"]
 OkMatch = Literal["edges", "anywhere", "exact"]
 DedupNormalize = Literal["text", "numbers"]
 ProviderKind = Literal["anthropic", "openai"]
+AnswerForm = Literal["structured", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,17 @@ class Decide:
 class Precheck:
     """A shell command that finds out whether there is any work.
 
-    `unchanged` says what to do if its output is the same as last time, `on_error` if it fails.
+    `unchanged` says what to do if its output is the same as last time, `on_error` if it fails. With `max_age` the agent is
+    called at least that often, even if the output stays the same. `confirm` is how often the agent is called again if it
+    answers a changed output with nothing to report.
     """
 
     command: str
     unchanged: Literal["skip", "run"]
     on_error: Literal["skip", "run"]
     timeout: timedelta
+    max_age: timedelta | None = None
+    confirm: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,9 @@ class Heartbeat:
     After `on_failure_after` failures in a row (0: never) a failure notification goes to `on_failure_deliver`, or to `deliver`
     if that is empty, with a reminder after each `on_failure_remind`. `calendars` are the days on which it may run. The files in
     `memory` are read if the checklist is missing or empty and the agent runs anyway. `async_timeout` is how long a later answer
-    may take. With `strip_reasoning` a leading `<think>` block of an answer is neither classified nor delivered.
+    may take. With `strip_reasoning` a leading `<think>` block of an answer is neither classified nor delivered. `answer` is the
+    form in which the agent is to report findings. An open condition is reported again after `remind`, or `remind_critical`. It
+    is closed when `clear_after` answers in a row do not mention it, and with `show_resolved` its end is reported.
     """
 
     name: str
@@ -145,6 +152,11 @@ class Heartbeat:
     calendars: AllowedDays = ALL_DAYS
     async_timeout: timedelta = timedelta(hours=1)
     strip_reasoning: bool = True
+    answer: AnswerForm = "text"
+    remind: timedelta = timedelta(hours=24)
+    remind_critical: timedelta = timedelta(hours=6)
+    clear_after: int = 2
+    show_resolved: bool = True
 
     @property
     def reads_checklist(self) -> bool:

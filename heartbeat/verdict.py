@@ -150,6 +150,11 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     return _alert_verdict(rest)
 
 
+def begins_with_alarm(text: str) -> bool:
+    """Whether the first word of the text is ALERT, ERROR, FAIL, FAILED or FAILURE in capitals."""
+    return _raises_alarm(list(_split_pieces(text)))
+
+
 def normalise_text(text: str, how: DedupNormalize) -> str:
     """The text for comparisons: stripped, case-folded, with single spaces. `numbers` also replaces each number by 0."""
     plain = " ".join(text.split()).casefold()

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
 
+from heartbeat.findings import Report
+
 MAX_ANSWER = 64 * 1024  # bytes
 
 
@@ -38,6 +40,7 @@ class AgentRequest:
 
     `model` is None if the agent chooses its own model. `meta` returns JSON data about the run, for runners that pass it on.
     `messages` are the earlier messages of the session, oldest first, as (role, text) with the roles `user` and `assistant`.
+    `structured`: a model must answer with the tool of `findings`. Other agents choose the form of their answer themselves.
     """
 
     agent: str
@@ -47,6 +50,7 @@ class AgentRequest:
     timeout: timedelta
     meta: Callable[[], Mapping[str, object]]
     messages: tuple[tuple[str, str], ...] = ()
+    structured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,8 @@ class Answer:
     `tools_ignored` counts the tools that a model tried to use although none was offered. `tool_calls` are the tools that the
     agent has used. `log` is text for the log only. `truncated` means that the text was cut at a token limit. `not_sent` means
     that the request was never sent and cannot have cost anything. `status` is the HTTP status of a failed request, `request_id`
-    the provider's ID of the call.
+    the provider's ID of the call. `report` has the findings of a structured answer, and `text` is then the same as plain text;
+    None: the answer is a text, which may still have findings.
     """
 
     text: str = ""
@@ -112,6 +117,7 @@ class Answer:
     not_sent: bool = False
     status: int | None = None
     request_id: str | None = None
+    report: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from heartbeat.findings import KnownCondition
 from heartbeat.prompt import AgentActivity
 from scheduler.engine import budget_reservations
 from scheduler.engine.tick import Tick
@@ -12,7 +13,7 @@ from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import breakers, checklist_items, entries, lane_holds, runs, sessions, wakes
+from scheduler.store import breakers, checklist_items, conditions, entries, lane_holds, runs, sessions, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
@@ -88,7 +89,13 @@ def _make_claim(
         last_error=runs.last_error(tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
         up_since=up_since,
         activity=_agent_activity(tx, entry, entry_row),
+        conditions=_open_conditions(tx, entry_row) if entry_row.conditions else (),
+        looked_at=entry_row.looked_at,
     )
+
+
+def _open_conditions(tx: Transaction, entry_row: EntryRow) -> tuple[KnownCondition, ...]:
+    return tuple(condition.for_prompt for condition in conditions.open_conditions_of(tx.db, entry_row.name))
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:

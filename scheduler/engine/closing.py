@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import budget_reservations, call_usage, claims, incident_notices, notices, planning, wake_starts
+from heartbeat.spec import Heartbeat
+from heartbeat.verdict import with_cut_note
+from scheduler.engine import (
+    budget_reservations,
+    call_usage,
+    claims,
+    condition_updates,
+    incident_notices,
+    notices,
+    planning,
+    wake_starts,
+)
+from scheduler.engine.condition_updates import ConditionUpdate
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
@@ -25,12 +39,15 @@ from scheduler.model.outcome import (
     Suppression,
     WakeResult,
 )
+from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 LONGEST_RETRY_DELAY = timedelta(seconds=30)
+
+MAX_CUT_ANSWERS = 3  # after so many cut answers to the same output of the precheck, it counts as looked at
 
 BUDGET_SPENT_TEXT = "its budget does not allow another attempt"
 
@@ -124,9 +141,10 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
 def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
     """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
 
-    1. Its message is dropped if a failure notification replaces it, and suppressed if all targets have had the same text.
+    1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open conditions. What
+       all targets know already is suppressed.
     2. The run record gets its outcome.
-    3. The message is queued for its targets.
+    3. The message is queued for each target that it is news for, and the conditions are saved.
     4. Checklist items and the session are updated.
     5. The entry row gets the outcome: failures in a row, the last success.
     6. The wakes that the run delivered end; after a failure they wait for another run.
@@ -136,17 +154,25 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if result.message else ()
+    may_send = bool(result.message or result.report or (entry_row.conditions and entry.kind is Kind.HEARTBEAT))
+    targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     new_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    if targets and not new_targets:
-        result = replace(result, suppression=Suppression.DUPLICATE)
+    update = condition_updates.plan_update(tick, claim, result, entry_row, targets)
+    messages = _messages_by_target(result, new_targets, update)
+    result = _with_suppression(result, update, is_sent=bool(messages), has_targets=bool(targets))
     if not runs.close_run(tick.tx, claim, result):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return None
+    queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, messages)
     if result.message:
-        outbox.queue_run_message(tick.tx, tick.plan.settings.channels, claim, result.message, new_targets)
-        if notices.is_last_target_unknown(tick, entry.deliver, entry.lane):
-            tick.tx.report(TargetUnknown(claim.run_id, entry.kind, entry.name))
+        outbox.record_run_text(
+            tick.tx, claim, result.message, {target: queued[target] for target in new_targets if target in queued}
+        )
+    if update is not None:
+        condition_updates.save_update(tick.tx, update, queued)
+        entry_row = entry_row._replace(conditions=update.unsettled)
+    if (result.message or messages) and notices.is_last_target_unknown(tick, entry.deliver, entry.lane):
+        tick.tx.report(TargetUnknown(claim.run_id, entry.kind, entry.name))
     if result.selection and result.selection.remarks:
         tick.tx.report(ChecklistRemarked(entry.name, result.selection.remarks))
     sessions.save_alert(tick.tx, claim, result)
@@ -154,7 +180,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
         checklist_items.record_checked_items(tick.tx, claim, result)
     if result.outcome is Outcome.ASYNC:
         checklist_items.save_pending_items(tick.tx, claim, result)
-    noted = _record_outcome(tick.tx, entry_row, claim, result, sent=bool(new_targets))
+    noted = _record_outcome(tick.tx, entry_row, claim, result, sent=bool(messages))
     _settle_wakes(tick, noted, claim, result)
     for wake in entry.wakes_caused_by(claim, result):
         _request_wake(tick, wake)
@@ -162,20 +188,83 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     return incident_notices.update_incident(tick, claim, result, noted)
 
 
+def _messages_by_target(
+    result: AttemptResult, new_targets: Iterable[Target], update: ConditionUpdate | None
+) -> dict[Target, str]:
+    """The text for each target that gets one: the text of the answer if it is new there, and the lines about conditions.
+
+    The text around the lines of an answer is sent only together with news about a condition.
+    """
+    texts = dict.fromkeys(new_targets, result.message or "")
+    for target, lines in (update.messages if update else {}).items():
+        loose = result.report.loose if result.report else ""
+        content = "\n".join(part for part in (loose, lines) if part)
+        if target in texts:
+            texts[target] = f"{content}\n\n{texts[target]}"
+        else:
+            texts[target] = with_cut_note(content, truncated=result.truncated)
+    return texts
+
+
+def _with_suppression(
+    result: AttemptResult, update: ConditionUpdate | None, *, is_sent: bool, has_targets: bool
+) -> AttemptResult:
+    """The result with what became of its findings, and as a duplicate if all targets know its content already."""
+    if update is not None:
+        result = replace(result, findings=update.effects)
+    has_content = bool(result.message) or result.outcome is Outcome.ALERT
+    if has_targets and has_content and not is_sent and result.suppression is not Suppression.NOT_SHOWN:
+        return replace(result, suppression=Suppression.DUPLICATE)
+    if is_sent and result.suppression in QUIET:
+        return replace(result, suppression=None)
+    return result
+
+
+QUIET = frozenset({Suppression.HEARTBEAT_OK, Suppression.SHORT_REMAINDER, Suppression.EMPTY, Suppression.DECIDED_SKIP})
+
+
 def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, *, sent: bool) -> EntryRow:
-    """The entry row after a run. A skipped slot does not change it. `sent`: the run's message was queued for a target."""
+    """The entry row after a run. A skipped slot changes only what is known of the precheck. `sent`: a message was queued."""
     if result.outcome is Outcome.SKIPPED:
-        return entry_row
+        return _forget_last_look(entry_row) if result.reason is Skip.PRECHECK else entry_row
     woken_at = tx.now if claim.trigger in WOKEN else entry_row.last_woken_at
     noted = entry_row._replace(last_ended_at=tx.now, last_woken_at=woken_at)
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
         return noted  # its late result counts; a cancelled run is no failure of the agent
     if result.outcome not in SUCCESSES:
         return noted._replace(failures=entry_row.failures + 1)
-    if result.outcome in ANSWERED and result.precheck and result.precheck.digest:
-        noted = noted._replace(precheck=result.precheck.digest)
+    if result.outcome in ANSWERED:
+        noted = _record_look(noted, claim, result, tx.now)
     alerting = int(result.outcome is Outcome.ALERT)
     return noted._replace(failures=0, last_success_at=tx.now, quiet=0 if sent else entry_row.quiet + 1, alerting=alerting)
+
+
+def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, now: datetime) -> EntryRow:
+    """The entry row after an answer, with what the next output of the precheck is compared with.
+
+    The output counts as looked at only after a final answer. Two kinds of answers are not final, and only so often for the same
+    output: an answer that was cut, and an answer with nothing to report after the output has changed (`confirm`).
+    """
+    checked, spec = result.precheck, claim.entry.spec
+    if checked is None or checked.digest is None or not isinstance(spec, Heartbeat) or spec.precheck is None:
+        return entry_row
+    most = 0
+    if result.truncated:
+        most = MAX_CUT_ANSWERS
+    elif result.outcome is Outcome.OK and not (result.report and result.report.findings) and checked.digest != entry_row.precheck:
+        most = spec.precheck.confirm
+    answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0
+    if answers < most and spec.precheck.unchanged == "skip":
+        return entry_row._replace(unconfirmed=checked.digest, unconfirmed_answers=answers + 1)
+    lines = condition_updates.output_lines(result) or frozenset()
+    return entry_row._replace(
+        precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(sorted(lines))
+    )
+
+
+def _forget_last_look(entry_row: EntryRow) -> EntryRow:
+    """The entry row after a precheck without work. If its next output is the same as before that, there is work again."""
+    return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0, looked_lines=None)
 
 
 def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> None:

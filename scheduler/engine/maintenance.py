@@ -13,7 +13,7 @@ from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
-from scheduler.store import boots, clock_changes, entries, flapping, lane_holds, outbox, runs, sessions, spend
+from scheduler.store import boots, clock_changes, conditions, entries, flapping, lane_holds, outbox, runs, sessions, spend
 from scheduler.store.transaction import Transaction
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
@@ -92,6 +92,7 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     outbox.expire_held_messages(tick.tx)
     outbox.delete_old_texts(tick.tx)
     sessions.delete_old_messages(tick.tx, tick.plan.settings.history.keep)
+    conditions.delete_old_conditions(tick.tx, tick.plan.settings.history.keep)
     spend.delete_old_days(tick.tx)
     flapping.delete_old_changes(tick.tx)
     entries.delete_old_history(tick.tx, keep)

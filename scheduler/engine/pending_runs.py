@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from heartbeat.runners import MAX_ANSWER
+from heartbeat.runners import MAX_ANSWER, Answer
 from scheduler.engine import closing, savepoints
 from scheduler.engine.inbox import Refused
 from scheduler.engine.savepoints import EntryStep
@@ -145,4 +145,4 @@ def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:
     kept = text.replace("\0", "")
     if len(kept.encode(errors="replace")) > MAX_ANSWER:
         return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
-    return entry.classify_answer(kept, truncated=truncated)
+    return entry.classify_answer(Answer(text=kept, truncated=truncated))

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
+from heartbeat.findings import KnownCondition
 from heartbeat.prompt import AgentActivity
-from heartbeat.runners import Resources
+from heartbeat.runners import Answer, Resources
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
@@ -36,7 +37,8 @@ class Claim:
     `last_precheck` the digest of the last precheck's output. `busy`: another process holds the lane. `last_error` is the error of
     the previous run, if it failed. `up_since` is when the daemon started, or its machine last woke up. `activity` is what a
     gateway last reported about the agent. `over_budget` says why its maximum usage no longer fits into the day, None if it does.
-    `reserved` is what it may use, None without a budget.
+    `reserved` is what it may use, None without a budget. `conditions` are the agent's open conditions. `looked_at` is the time of
+    the agent's last complete answer.
     """
 
     run_id: int
@@ -64,6 +66,8 @@ class Claim:
     last_error: str | None = None
     up_since: datetime | None = None
     activity: AgentActivity | None = None
+    conditions: tuple[KnownCondition, ...] = ()
+    looked_at: datetime | None = None
 
     @property
     def run_mark(self) -> str:
@@ -200,8 +204,8 @@ class Entry(ABC):
         return with_cut_note(text, truncated=result.truncated)
 
     @abstractmethod
-    def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
-        """The result of a run with this answer. `truncated`: the answer was cut at a token limit."""
+    def classify_answer(self, answer: Answer) -> AttemptResult:
+        """The result of a run with this answer."""
 
     @abstractmethod
     async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:

@@ -15,6 +15,11 @@ UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that last
 class EntryRow(NamedTuple):
     """The row of an entry. Every slot up to `settled_until` has its run record or was skipped; `slot` is the next one.
 
+    `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
+    precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
+    lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that
+    are not final.
+
     Functions return a changed row, and `store.entries` writes it once, at the end of the step. This is a named tuple because
     one run makes nine of these values, and a tuple takes a tenth of the time of a dataclass.
     """
@@ -43,6 +48,11 @@ class EntryRow(NamedTuple):
     approvals: int | None = None
     active_at: datetime | None = None
     flapping: int = 0
+    conditions: int = 0
+    unconfirmed: str | None = None
+    unconfirmed_answers: int = 0
+    looked_at: datetime | None = None
+    looked_lines: str | None = None
 
     @property
     def schedule(self) -> EntrySchedule:

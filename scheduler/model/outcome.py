@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from heartbeat.checks import Skip
 from heartbeat.due_items import Selection
+from heartbeat.findings import Report
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.runners import Failure, Tokens, ToolCall
 from heartbeat.verdict import Suppression
@@ -142,6 +143,7 @@ class AttemptResult:
     are the model calls of this attempt. `precheck` is the result of its precheck, `selection` the checklist items in its prompt.
     `tool_calls` are the tools that the agent used, `log` its text for the log only. `truncated`: the answer was cut at a token
     limit. `request_id` is the provider's id of the last request. `left_out` is what was to be in the prompt and was left out.
+    `report` has the findings of the answer, None if it has none. `findings` is what became of each, for the run record.
     """
 
     outcome: Outcome
@@ -163,6 +165,13 @@ class AttemptResult:
     truncated: bool = False
     request_id: str | None = None
     left_out: tuple[str, ...] = ()
+    report: Report | None = None
+    findings: tuple[Mapping[str, object], ...] = ()
+
+    @property
+    def is_complete_answer(self) -> bool:
+        """Whether the agent has looked at everything in its prompt: its answer was not cut, and no decision skipped it."""
+        return self.outcome in ANSWERED and not self.truncated and self.suppression is not Suppression.DECIDED_SKIP
 
     @property
     def precheck_problem(self) -> str | None:

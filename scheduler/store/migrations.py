@@ -401,6 +401,63 @@ def m009_left_out(db: Any) -> None:
     db.execute("alter table run add column left_out text")
 
 
+@migrations()
+def m010_conditions(db: Any) -> None:
+    """The conditions that agents have reported, who was notified of each, and what became of the findings of a run."""
+    for statement in CONDITIONS.split(";\n"):
+        if statement.strip():
+            db.conn.execute(statement)
+
+
+CONDITIONS = """
+create table condition (
+  id integer primary key autoincrement,
+  name text not null,               -- the agent
+  key text not null,                -- for comparisons: without case and blanks
+  label text not null,              -- the key as the agent wrote it
+  severity text not null,           -- info, warning, critical
+  text text not null,               -- what the agent last said about it
+  state text not null,              -- open, closed
+  opened_at integer not null,
+  last_seen_at integer not null,
+  closed_at integer,
+  ended_by text,                    -- resolved, not_mentioned, user, job; null while it is open
+  missed integer not null default 0,  -- answers in a row that did not mention it
+  wrongly_closed integer not null default 0,  -- times that it was closed as not mentioned, and then mentioned again
+  openings text not null,           -- when it was opened within the last day, as JSON
+  lines text not null,              -- digests of the lines of the precheck that came with it, as JSON
+  senders text not null,            -- senders of the wakes that came with it, as JSON
+  first_run_id integer not null,
+  last_run_id integer not null,
+  unique (name, key)
+) strict;
+
+create index condition_open on condition (name) where state = 'open';
+
+create table condition_report (
+  condition_id integer not null,
+  channel text not null,
+  whom text not null,
+  kind text not null,               -- what the recipient last got: open, flapping, ended
+  severity text not null,
+  reported_at integer not null,
+  outbox_id integer,                -- the message
+  primary key (condition_id, channel, whom)
+) strict, without rowid;
+
+alter table run add column findings text;
+
+alter table entry add column conditions integer not null default 0;
+
+alter table entry add column unconfirmed text;
+
+alter table entry add column unconfirmed_answers integer not null default 0;
+
+alter table entry add column looked_at integer;
+
+alter table entry add column looked_lines text
+"""
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

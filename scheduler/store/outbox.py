@@ -82,20 +82,26 @@ class OutboxMessage:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
-def queue_run_message(
-    tx: Transaction, channels: Mapping[str, Channel], claim: Claim, text: str, targets: tuple[Target, ...]
-) -> None:
-    """Queue the message of a run, in parts as short as each channel needs. Rows that exist already are not changed.
+def queue_run_messages(
+    tx: Transaction, channels: Mapping[str, Channel], claim: Claim, messages: Mapping[Target, str]
+) -> dict[Target, int]:
+    """Queue the messages of a run, in parts as short as each channel needs. Rows that exist already are not changed.
+
+    Returns the id of the last part for each target, without targets that had their message already.
+    """
+    rows = {target: _queue_parts(tx, channels, origin_of_claim(claim), target, text, None) for target, text in messages.items()}
+    return {target: row["id"] for target, row in rows.items() if row}
+
+
+def record_run_text(tx: Transaction, claim: Claim, text: str, queued: Mapping[Target, int]) -> None:
+    """Record that a text without findings was queued for these targets, so that it counts as a duplicate from now on.
 
     Parts of an earlier message with the same text that were never delivered are dropped: only one copy is left to be sent.
     """
-    entry = claim.entry
-    for target in targets:
-        row = _queue_parts(tx, channels, origin_of_claim(claim), target, text, None)
-        if row:
-            for message in _unsent_parts(tx, last_message_with_text(tx, entry, target, text)):
-                drop_message(tx, message, f"said again by run {claim.run_id}")
-            record_text(tx, entry, target, text, row["id"])
+    for target, outbox_id in queued.items():
+        for message in _unsent_parts(tx, last_message_with_text(tx, claim.entry, target, text)):
+            drop_message(tx, message, f"said again by run {claim.run_id}")
+        record_text(tx, claim.entry, target, text, outbox_id)
 
 
 def _unsent_parts(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:

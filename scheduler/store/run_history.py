@@ -114,6 +114,7 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "charged": _charged_amounts(row),
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
         "left_out": json.loads(row["left_out"] or "[]"),
+        "findings": json.loads(row["findings"] or "[]"),
         "precheck": _precheck_data(row),
         "exit_code": row["exit_code"],
         "tool_calls": json.loads(row["tool_calls"] or "[]"),

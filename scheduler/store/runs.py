@@ -225,12 +225,12 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
-        " request_id = ?, left_out = ?"
+        " request_id = ?, left_out = ?, findings = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
             to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *common, *checked, _tool_calls_json(result), result.log,
             result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
-            json.dumps(result.left_out) if result.left_out else None,
+            json.dumps(result.left_out) if result.left_out else None, json.dumps(result.findings) if result.findings else None,
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip

@@ -24,9 +24,9 @@ NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any 
 
 
 class ClassifyAnswer(Protocol):
-    """The result of a run whose agent answered with this text."""
+    """The result of a run whose agent gave this answer."""
 
-    def __call__(self, text: str, *, truncated: bool) -> AttemptResult: ...
+    def __call__(self, answer: Answer) -> AttemptResult: ...
 
 
 async def call_agent(
@@ -40,7 +40,7 @@ async def call_agent(
     call = call_from_answer(runner, request.model, answer)
     if answer.failure is not None:
         return result_of_failure(answer, prompt, call)
-    result = AttemptResult(Outcome.ASYNC) if answer.later else classify(answer.text, truncated=answer.truncated)
+    result = AttemptResult(Outcome.ASYNC) if answer.later else classify(answer)
     return replace(
         result,
         prompt_parts=dict(prompt.part_sizes),

@@ -11,7 +11,7 @@ from cron.job import SHELL_ERRORS, Job, job_process, wakes_after
 from cron.wake_text import format_wake_text
 from heartbeat import verdict
 from heartbeat.prompt import compose_task, estimate_tokens, task_meta
-from heartbeat.runners import AgentRequest, ProcessResult, Resources
+from heartbeat.runners import AgentRequest, Answer, ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent
 from heartbeat.threads import in_daemon_thread
@@ -84,10 +84,11 @@ class JobEntry(Entry):
     def message_digest(self, message: str) -> str:
         return hashlib.sha256(message.encode(errors="replace")).hexdigest()
 
-    def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
+    def classify_answer(self, answer: Answer) -> AttemptResult:
+        text, truncated = answer.text, answer.truncated
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
-        answer = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
-        if truncated and not answer:
+        content = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
+        if truncated and not content:
             return agent_calls.result_without_text(text)
         return replace(result, message=self.answer_text(result).strip() or None)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from heartbeat import checklist, due_items, precheck, verdict
+from heartbeat import checklist, due_items, findings, precheck, verdict
 from heartbeat.checks import Situation, check_results, create_missing_checklist, first_obstacle, late_obstacle, load_checklist
 from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
@@ -17,7 +17,7 @@ from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, prompt_meta
 from heartbeat.prompt import PromptWake as PromptWake
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
-from heartbeat.spec import Decide, Heartbeat
+from heartbeat.spec import Decide, Heartbeat, Precheck
 from heartbeat.threads import in_daemon_thread
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
@@ -93,8 +93,8 @@ class HeartbeatEntry(Entry):
     def message_digest(self, message: str) -> str:
         return verdict.message_digest(message, self.spec.dedup_normalize)
 
-    def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
-        return _classify_answer(self.spec, text, truncated=truncated)
+    def classify_answer(self, answer: Answer) -> AttemptResult:
+        return _classify_answer(self.spec, answer)
 
     async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         return await _Attempt(self.spec, claim, resources, elapsed).run()
@@ -132,9 +132,15 @@ class _Attempt:
         await agent_calls.make_workspace(spec.workspace, spec.precheck or spec.runner)
         if spec.precheck is None:
             return await self._compose_and_call(situation)
-        checked = await precheck.run_precheck(spec, spec.precheck, self.claim.last_precheck, self.resources.start)
+        checked = await precheck.run_precheck(spec, spec.precheck, self._last_output(spec.precheck), self.resources.start)
         result = await self._continue_after_precheck(situation.with_results(precheck=checked), checked)
         return replace(result, precheck=checked)
+
+    def _last_output(self, check: Precheck) -> str | None:
+        """The digest of the output that counts as unchanged. None if the agent must be called because of `max_age`."""
+        claim = self.claim
+        is_old = check.max_age is not None and (claim.looked_at is None or claim.started_at - claim.looked_at >= check.max_age)
+        return None if is_old else claim.last_precheck
 
     def _situation(self) -> Situation:
         return read_situation(self.spec, self.claim)
@@ -204,7 +210,11 @@ class _Attempt:
         if facts.tasks is not None and agent_calls.exceeds_reservation(self.claim, prompt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
-        request = replace(self._request(facts, prompt, self.spec.model, time_left), messages=self.claim.messages)
+        request = replace(
+            self._request(facts, prompt, self.spec.model, time_left),
+            messages=self.claim.messages,
+            structured=self.spec.answer == "structured",
+        )
         classify = partial(_classify_answer, self.spec)
         return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify)
 
@@ -268,21 +278,33 @@ def _prompt_facts(spec: Heartbeat, claim: Claim, situation: Situation, selection
         count_tokens=agent_calls.token_counter(claim),
         messages=tuple(text for _, text in claim.messages),
         run=claim.run_id,
+        conditions=claim.conditions,
     )
 
 
-def _classify_answer(spec: Heartbeat, text: str, *, truncated: bool) -> AttemptResult:
-    said = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
-    if truncated and not said.strip():
+def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
+    """The result of a run with this answer.
+
+    Findings make it an alert, unless all of them are resolved. Which of them are news is decided when the run is closed, because
+    that depends on the conditions that were reported before. Only the text beside the findings is judged here.
+    """
+    text, truncated = answer.text, answer.truncated
+    content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
+    if truncated and not content.strip():
         return agent_calls.result_without_text(text)
+    report = answer.report or findings.read_report(content)
     # If the answer was cut, the missing part may be long, so a short text beside the OK token is not taken as "all is well".
-    judged = verdict.judge_answer(said, spec.ok_match, 0 if truncated else spec.ack_max_chars)
-    outcome = Outcome(judged.outcome)
-    message: str | None = judged.text if outcome is Outcome.ALERT else None
+    judged = verdict.judge_answer(report.text if report else content, spec.ok_match, 0 if truncated else spec.ack_max_chars)
+    message: str | None = judged.text if judged.outcome == "alert" else None
     suppression = judged.suppression
-    if outcome is Outcome.ALERT and not spec.show_alerts:
-        suppression, message = Suppression.NOT_SHOWN, None
-    if outcome is Outcome.OK and spec.show_ok:
+    if report is not None and suppression is Suppression.EMPTY:
+        suppression = Suppression.HEARTBEAT_OK
+    is_alert = judged.outcome == "alert" or (report is not None and any(not finding.resolved for finding in report.findings))
+    if is_alert:
+        suppression = None if spec.show_alerts else Suppression.NOT_SHOWN
+        message = message if spec.show_alerts else None
+    elif spec.show_ok:
         suppression, message = None, judged.text or verdict.OK_TOKEN
     noted = None if message is None else verdict.with_cut_note(message, truncated=truncated)
-    return AttemptResult(outcome, suppression=suppression, text=text, message=noted, truncated=truncated)
+    outcome = Outcome.ALERT if is_alert else Outcome.OK
+    return AttemptResult(outcome, suppression=suppression, text=text, message=noted, truncated=truncated, report=report)

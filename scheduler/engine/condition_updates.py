@@ -1,0 +1,343 @@
+"""Decides which conditions an answer opens, continues or closes, and what each target is notified of.
+
+The rules look at states and not at changes: a condition that a target should know about, and does not, is news for that target.
+So a message that was lost, a restart, or a new channel needs no rule of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from zoneinfo import ZoneInfo
+
+from heartbeat.findings import Finding, Severity
+from heartbeat.precheck import PrecheckStatus
+from heartbeat.spec import Heartbeat
+from heartbeat.verdict import normalise_text
+from scheduler.engine.tick import Tick
+from scheduler.model.condition import FLAPPING_OPENINGS, FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
+from scheduler.model.entry import Claim
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.outcome import ANSWERED, AttemptResult, Skip, Suppression, Trigger
+from scheduler.model.settings import Target
+from scheduler.store import conditions
+from scheduler.store.transaction import Transaction
+
+MAX_OPEN = 200  # open conditions of an agent; further findings are counted in one condition of their own
+MAX_LINES = 200  # lines of a precheck's output that are compared
+MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
+OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
+
+LOOKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED})  # skips at which the precheck has looked, and nobody was called
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """That a target is notified of a condition, by `line` of its message; without a line it is only recorded."""
+
+    condition: Condition
+    target: Target
+    kind: ReportKind
+    severity: Severity
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionUpdate:
+    """What a run does to the conditions of its agent.
+
+    `changed` are the conditions to save, `reports` what targets are notified of. `effects` says what became of each finding, for
+    the run record. `unsettled` is the number of conditions that are open, or whose end is still to be reported.
+    """
+
+    changed: tuple[Condition, ...] = ()
+    reports: tuple[Report, ...] = ()
+    effects: tuple[Mapping[str, object], ...] = ()
+    unsettled: int = 0
+
+    @property
+    def messages(self) -> dict[Target, str]:
+        """The text for each target, the worst first; none for targets without news."""
+        ordered = sorted(self.reports, key=lambda report: -report.severity.rank)
+        lines: dict[Target, list[str]] = {}
+        for report in ordered:
+            if report.line:
+                lines.setdefault(report.target, []).append(report.line)
+        return {target: "\n".join(each) for target, each in lines.items()}
+
+
+def plan_update(
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, targets: Sequence[Target]
+) -> ConditionUpdate | None:
+    """What this result does to the conditions of the agent; None if it does not concern them. Nothing is written.
+
+    1. Findings open conditions, continue them, or close those that are over.
+    2. A complete answer that does not mention a condition counts against it (`_count_silence`).
+    3. Each target gets one line for every condition that is new to it, worse, over, flapping, or due for a reminder.
+    """
+    spec = claim.entry.spec
+    has_looked = result.outcome in ANSWERED or result.reason in LOOKED
+    has_findings = result.report is not None and bool(result.report.findings)
+    if not isinstance(spec, Heartbeat) or not has_looked or not (entry_row.conditions or has_findings):
+        return None
+    known = {condition.key: condition for condition in conditions.conditions_of(tick.tx.db, spec.name)}
+    before = frozenset(json.loads(entry_row.looked_lines or "[]"))
+    step = _Step(tick.now, spec, claim, result, known, output_lines(result), before)
+    step.apply_findings()
+    step.count_silence()
+    shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
+    reports = tuple(step.reports_for(targets)) if shown else ()
+    changed = tuple(condition for key, condition in step.now_known.items() if condition != known.get(key))
+    left = sum(_is_unsettled(condition, reports) for condition in step.now_known.values())
+    return ConditionUpdate(changed, reports, tuple(step.effects), left)
+
+
+def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[Target, int]) -> None:
+    """Write the conditions and what was reported. `message_ids` are the messages that were queued for the targets."""
+    ids = {condition.key: conditions.save_condition(tx, condition) for condition in update.changed}
+    for report in update.reports:
+        condition_id = ids.get(report.condition.key, report.condition.id)
+        message = message_ids.get(report.target) if report.line else None
+        conditions.save_report(tx, condition_id, report.target, report.kind, report.severity, message)
+
+
+@dataclass(slots=True)
+class _Step:
+    """One run and the conditions of its agent, while they change."""
+
+    now: datetime
+    spec: Heartbeat
+    claim: Claim
+    result: AttemptResult
+    known: Mapping[str, Condition]
+    lines: frozenset[str] | None  # of the precheck's output; None if there is none to compare
+    lines_before: frozenset[str]  # at the last complete answer
+    now_known: dict[str, Condition] = field(default_factory=dict)
+    effects: list[Mapping[str, object]] = field(default_factory=list)
+    mentioned: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.now_known = dict(self.known)
+
+    @property
+    def senders(self) -> frozenset[str]:
+        """Who woke the run with facts that later runs do not see: jobs, and programs over HTTP."""
+        return frozenset(f"{wake.source}:{wake.sender}" for wake in self.claim.wakes if wake.source != Trigger.MANUAL)
+
+    def apply_findings(self) -> None:
+        """Open, continue or close the condition of each finding."""
+        report = self.result.report
+        surplus = report.dropped if report else 0
+        for finding in report.findings if report else ():
+            before = self.now_known.get(finding.key)
+            self.mentioned.add(finding.key)
+            if finding.resolved:
+                self._resolve(finding, before)
+            elif before is not None and before.is_open:
+                self._continue(finding, before)
+            elif self._open_count() < MAX_OPEN:
+                self._open(finding, before)
+            else:
+                surplus += 1
+                self._note(finding, "not_tracked")
+        if surplus:
+            noun = "finding" if surplus == 1 else "findings"
+            text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. See: heartbeatd show RUN"
+            finding = replace(OVERFLOW, text=text)
+            before = self.now_known.get(finding.key)
+            self.mentioned.add(finding.key)
+            self._continue(finding, before) if before and before.is_open else self._open(finding, before)
+
+    def count_silence(self) -> None:
+        """Close open conditions that the answer does not mention, if that means that they are over.
+
+        If all lines of the precheck that came with a condition are gone, one such answer is enough.
+        """
+        for condition in list(self.now_known.values()):
+            if not condition.is_open or condition.key in self.mentioned or not self._is_silence(condition):
+                continue
+            missed = condition.missed + 1
+            needed = self.spec.clear_after << min(condition.wrongly_closed, MAX_WRONGLY_CLOSED)
+            has_proof = bool(condition.lines) and self.lines is not None and not condition.lines & self.lines
+            if has_proof or missed >= needed:
+                closed = replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed)
+                self._keep(closed)
+                self._note_condition(closed, "no longer mentioned")
+            else:
+                self._keep(replace(condition, missed=missed))
+
+    def _is_silence(self, condition: Condition) -> bool:
+        """Whether an answer without this condition counts against it.
+
+        It does not if the answer is incomplete, if the lines of the precheck that came with the condition are still there, or if
+        a wake came with it and this run had no wake of the same sender: then the agent did not see what it had reported.
+        """
+        if condition.senders and not condition.senders & self.senders:
+            return False
+        if condition.lines and self.lines is not None and condition.lines <= self.lines:
+            return False
+        return self.result.is_complete_answer or self.result.reason is Skip.PRECHECK
+
+    def reports_for(self, targets: Sequence[Target]) -> Iterator[Report]:
+        """What each target has to be notified of."""
+        for condition in self.now_known.values():
+            for target in targets:
+                report = self._report(condition, target, condition.reports.get(target))
+                if report is not None:
+                    yield report
+                    if report.line and condition.key not in self.mentioned:
+                        effect = "reported as ended" if report.kind is ReportKind.ENDED else "reminded"
+                        self._note_condition(condition, effect)
+
+    def _report(self, condition: Condition, target: Target, last: ConditionReport | None) -> Report | None:
+        def report(kind: ReportKind, line: str = "", severity: Severity = condition.severity) -> Report:
+            return Report(condition, target, kind, severity, f"[{condition.label}] {line}" if line else "")
+
+        knows = last is not None and last.kind is not ReportKind.ENDED
+        text, flapping = _with_severity(condition), condition.is_flapping(self.now)
+        if not condition.is_open:
+            if not knows or flapping:
+                return None
+            assert last is not None
+            line = _ending_line(condition) if self.spec.show_resolved and condition.ended_by is not EndedBy.USER else ""
+            return report(ReportKind.ENDED, line, last.severity)
+        if last is None or not knows:
+            if flapping:
+                return report(ReportKind.FLAPPING, _flapping_line(text))
+            return report(ReportKind.OPEN, text)
+        if condition.severity.rank > last.severity.rank:
+            kind = ReportKind.FLAPPING if flapping else ReportKind.OPEN
+            return report(kind, f"{condition.severity.value.upper()} now, {last.severity.value} before: {condition.text}")
+        if flapping and last.kind is not ReportKind.FLAPPING:
+            return report(ReportKind.FLAPPING, _flapping_line(text), last.severity)
+        if not flapping and last.kind is ReportKind.FLAPPING:
+            return report(ReportKind.OPEN, "", last.severity)
+        remind = self.spec.remind_critical if condition.severity is Severity.CRITICAL else self.spec.remind
+        if last.is_pending or flapping or condition.missed or self.now - last.at < remind:
+            return None
+        since = _local_time(condition.opened_at, self.spec.zone)
+        return report(
+            last.kind, f"still open, since {since} ({_rough_duration(self.now - condition.opened_at)}): {text}", last.severity
+        )
+
+    def _open(self, finding: Finding, before: Condition | None) -> None:
+        recent = tuple(opened for opened in (before.openings if before else ()) if opened > self.now - FLAPPING_TIME)
+        was_wrong = before is not None and before.ended_by is EndedBy.NOT_MENTIONED and bool(recent)
+        wrongly_closed = (before.wrongly_closed if before and recent else 0) + int(was_wrong)
+        others = [known.lines for known in self.known.values() if known.is_open]
+        opened = Condition(
+            name=self.spec.name,
+            key=finding.key,
+            label=finding.label,
+            severity=finding.severity,
+            text=finding.text,
+            opened_at=self.now,
+            last_seen_at=self.now,
+            first_run_id=self.claim.run_id,
+            last_run_id=self.claim.run_id,
+            id=before.id if before else 0,
+            wrongly_closed=wrongly_closed,
+            openings=(*recent[-10:], self.now),
+            lines=(self.lines or frozenset()).difference(self.lines_before, *others),
+            senders=self.senders,
+            reports=before.reports if before else {},
+        )
+        self._keep(opened)
+        self._note(finding, "opened")
+
+    def _continue(self, finding: Finding, before: Condition) -> None:
+        had_no_wake = not (before.senders & self.senders)
+        self._keep(
+            replace(
+                before,
+                label=finding.label,
+                severity=finding.severity,
+                text=finding.text if finding.text != finding.label else before.text,
+                last_seen_at=self.now,
+                last_run_id=self.claim.run_id,
+                missed=0,
+                lines=before.lines if self.lines is None else before.lines & self.lines,
+                senders=frozenset() if had_no_wake else before.senders,
+            )
+        )
+        self._note(finding, "worse" if finding.severity.rank > before.severity.rank else "known")
+
+    def _resolve(self, finding: Finding, before: Condition | None) -> None:
+        if before is None or not before.is_open:
+            self._note(finding, "not_open")
+            return
+        text = finding.text or before.text
+        ended = replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run_id)
+        self._keep(ended)
+        self._note(finding, "resolved")
+
+    def _note_condition(self, condition: Condition, effect: str) -> None:
+        """Record for the run what became of a condition that its answer does not mention."""
+        self.mentioned.add(condition.key)
+        self.effects.append({"key": condition.label, "effect": effect})
+
+    def _open_count(self) -> int:
+        return sum(condition.is_open for condition in self.now_known.values())
+
+    def _keep(self, condition: Condition) -> None:
+        self.now_known[condition.key] = condition
+
+    def _note(self, finding: Finding, effect: str) -> None:
+        self.effects.append(
+            {
+                "key": finding.label,
+                "severity": finding.severity.value,
+                "text": finding.text,
+                "resolved": finding.resolved,
+                "effect": effect,
+            }
+        )
+
+
+def output_lines(result: AttemptResult) -> frozenset[str] | None:
+    """Digests of the lines that the precheck printed, without figures. None if it did not run, or failed."""
+    checked = result.precheck
+    if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
+        return None
+    if checked.status is PrecheckStatus.NOTHING:
+        return frozenset()
+    lines = (normalise_text(line, "numbers") for line in checked.output.splitlines()[:MAX_LINES])
+    return frozenset(sha256(line.encode(errors="replace")).hexdigest()[:12] for line in lines if line)
+
+
+def _is_unsettled(condition: Condition, reports: Sequence[Report]) -> bool:
+    """Whether it is open, or was reported as flapping and its end is not reported yet."""
+    if condition.is_open:
+        return True
+    ended = {report.target for report in reports if report.condition.key == condition.key and report.kind is ReportKind.ENDED}
+    return any(last.kind is ReportKind.FLAPPING for target, last in condition.reports.items() if target not in ended)
+
+
+def _with_severity(condition: Condition) -> str:
+    return f"CRITICAL: {condition.text}" if condition.severity is Severity.CRITICAL else condition.text
+
+
+def _flapping_line(text: str) -> str:
+    often = f"it was opened {FLAPPING_OPENINGS} times within 24 hours"
+    return f"flaps: {often}. Further changes are not reported until it is stable. {text}"
+
+
+def _ending_line(condition: Condition) -> str:
+    assert condition.closed_at is not None
+    lasted = _rough_duration(condition.closed_at - condition.opened_at)
+    if condition.ended_by is EndedBy.RESOLVED:
+        return f"resolved after {lasted}: {condition.text}"
+    return f"resolved after {lasted}, because the agent no longer mentions it. It was: {condition.text}"
+
+
+def _local_time(instant: datetime, zone: ZoneInfo) -> str:
+    return f"{instant.astimezone(zone):%Y-%m-%d %H:%M}"
+
+
+def _rough_duration(span: timedelta) -> str:
+    minutes = max(0, round(span.total_seconds() / 60))
+    parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
+    return " ".join(f"{number}{unit}" for number, unit in parts if number) or "less than a minute"

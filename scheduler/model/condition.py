@@ -1,0 +1,86 @@
+"""Defines a condition: something that an agent reported under a key, and that holds until it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from heartbeat.findings import KnownCondition, Severity
+from scheduler.model.settings import Target
+
+FLAPPING_OPENINGS = 3  # a condition that is opened so often within FLAPPING_TIME flaps
+FLAPPING_TIME = timedelta(hours=24)
+
+
+class ReportKind(StrEnum):
+    """What a recipient last got about a condition."""
+
+    OPEN = "open"
+    FLAPPING = "flapping"
+    ENDED = "ended"
+
+
+class EndedBy(StrEnum):
+    """Why a condition was closed."""
+
+    RESOLVED = "resolved"  # the agent said so
+    NOT_MENTIONED = "not_mentioned"  # the agent's answers no longer mention it
+    USER = "user"
+    JOB = "job"  # the cron job that failed works again
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionReport:
+    """The last message about a condition to one target. `message_id` is None if its message was deleted."""
+
+    kind: ReportKind
+    severity: Severity
+    at: datetime
+    message_id: int | None = None
+    is_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of one agent.
+
+    `id` is 0 before the condition is saved. `missed` counts the answers in a row that did not mention it, and `wrongly_closed`
+    how often it was mentioned again soon after it had been closed for that reason. `openings` are the times within the last day
+    at which it was opened. `lines` are digests of lines of the precheck's output, and `senders` the senders of wakes, that came
+    with it: while these are the same, an answer without it does not mean that it is over.
+    """
+
+    name: str
+    key: str
+    label: str
+    severity: Severity
+    text: str
+    opened_at: datetime
+    last_seen_at: datetime
+    first_run_id: int
+    last_run_id: int
+    id: int = 0
+    closed_at: datetime | None = None
+    ended_by: EndedBy | None = None
+    missed: int = 0
+    wrongly_closed: int = 0
+    openings: tuple[datetime, ...] = ()
+    lines: frozenset[str] = frozenset()
+    senders: frozenset[str] = frozenset()
+    reports: Mapping[Target, ConditionReport] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return self.closed_at is None
+
+    def is_flapping(self, now: datetime) -> bool:
+        """Whether it was opened several times within the last day."""
+        return sum(opened > now - FLAPPING_TIME for opened in self.openings) >= FLAPPING_OPENINGS
+
+    @property
+    def for_prompt(self) -> KnownCondition:
+        """The condition as the prompt lists it."""
+        reported = [report.at for report in self.reports.values() if report.kind is not ReportKind.ENDED]
+        return KnownCondition(self.label, self.severity, self.text, self.opened_at, max(reported, default=None))

@@ -1,0 +1,168 @@
+"""Keeps the conditions of agents, and what each target was last notified of."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from heartbeat.findings import Severity
+from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
+from scheduler.model.settings import Target
+from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.store.transaction import Transaction
+
+MAX_KEPT_CLOSED = 500  # closed conditions of an agent; the oldest are deleted first
+
+
+def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
+    """All conditions of an agent, open and closed, with what was reported of them. The most important come first."""
+    reports: dict[int, dict[Target, ConditionReport]] = {}
+    query = (
+        "select report.*, outbox.id as message_id, outbox.state as message_state from condition_report as report"
+        " join condition on condition.id = report.condition_id left join outbox on outbox.id = report.outbox_id"
+        " where condition.name = ?"
+    )
+    for row in db.execute(query, (name,)):
+        is_pending = row["message_state"] in ("pending", "sending", "uncertain", "held")
+        reports.setdefault(row["condition_id"], {})[Target(row["channel"], row["whom"])] = ConditionReport(
+            ReportKind(row["kind"]), Severity(row["severity"]), from_millis(row["reported_at"]), row["message_id"], is_pending
+        )
+    found = [
+        _condition_from_row(row, reports.get(row["id"], {}))
+        for row in db.execute("select * from condition where name = ?", (name,))
+    ]
+    return sorted(
+        found, key=lambda condition: (not condition.is_open, -condition.severity.rank, -to_millis(condition.last_seen_at))
+    )
+
+
+def open_conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
+    """The open conditions of an agent, the most important first."""
+    return [condition for condition in conditions_of(db, name) if condition.is_open]
+
+
+def save_condition(tx: Transaction, condition: Condition) -> int:
+    """Insert or update a condition; returns its id."""
+    values = (
+        condition.label, condition.severity, condition.text, "open" if condition.is_open else "closed",
+        to_millis(condition.opened_at), to_millis(condition.last_seen_at),
+        to_millis(condition.closed_at) if condition.closed_at else None, condition.ended_by, condition.missed,
+        condition.wrongly_closed, json.dumps([to_millis(opened) for opened in condition.openings]),
+        json.dumps(sorted(condition.lines)), json.dumps(sorted(condition.senders)), condition.first_run_id, condition.last_run_id,
+    )  # fmt: skip
+    row = tx.db.execute(
+        "insert into condition (label, severity, text, state, opened_at, last_seen_at, closed_at, ended_by, missed,"
+        " wrongly_closed, openings, lines, senders, first_run_id, last_run_id, name, key)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
+        " label = excluded.label, severity = excluded.severity, text = excluded.text, state = excluded.state,"
+        " opened_at = excluded.opened_at, last_seen_at = excluded.last_seen_at, closed_at = excluded.closed_at,"
+        " ended_by = excluded.ended_by, missed = excluded.missed, wrongly_closed = excluded.wrongly_closed,"
+        " openings = excluded.openings, lines = excluded.lines, senders = excluded.senders,"
+        " first_run_id = excluded.first_run_id, last_run_id = excluded.last_run_id returning id",
+        (*values, condition.name, condition.key),
+    ).fetchone()
+    return int(row["id"])
+
+
+def save_report(
+    tx: Transaction, condition_id: int, target: Target, kind: ReportKind, severity: Severity, message: int | None
+) -> None:
+    """Record what a target is being notified of. Without a `message` nothing is sent, and the time of the report is now, too."""
+    tx.db.execute(
+        "insert or replace into condition_report (condition_id, channel, whom, kind, severity, reported_at, outbox_id)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
+        (condition_id, target.channel, target.recipient, kind, severity, to_millis(tx.now), message),
+    )
+
+
+def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:
+    """Delete closed conditions after their retention, and those above the limit of their agent.
+
+    A condition is kept for a day at least, because a condition that opens again within a day may flap.
+    """
+    before = to_millis(tx.now - max(keep, FLAPPING_TIME))
+    tx.db.execute("delete from condition where closed_at < ?", (before,))
+    tx.db.execute(
+        "delete from condition where id in (select id from (select id, row_number() over (partition by name"
+        " order by closed_at desc) as place from condition where state = 'closed') where place > ?)",
+        (MAX_KEPT_CLOSED,),
+    )
+    tx.db.execute("delete from condition_report where condition_id not in (select id from condition)")
+
+
+def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, *, closed: bool = False) -> list[dict[str, Any]]:
+    """Conditions as plain data, by agent, the most important first; with `closed` the closed ones too. None: of all agents."""
+    wanted = None if names is None else json.dumps(list(names))
+    rows = db.execute(
+        "select * from condition where (? is null or name in (select value from json_each(?))) and (? or state = 'open')"
+        " order by name, state = 'closed', case severity when 'critical' then 0 when 'warning' then 1 else 2 end,"
+        " last_seen_at desc, id",
+        (wanted, wanted, closed),
+    ).fetchall()
+    return [_condition_as_data(db, row) for row in rows]
+
+
+def count_open(db: sqlite3.Connection) -> dict[tuple[str, str], int]:
+    """The number of open conditions by agent and severity."""
+    rows = db.execute("select name, severity, count(*) from condition where state = 'open' group by name, severity")
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]) -> Condition:
+    return Condition(
+        name=row["name"],
+        key=row["key"],
+        label=row["label"],
+        severity=Severity(row["severity"]),
+        text=row["text"],
+        opened_at=from_millis(row["opened_at"]),
+        last_seen_at=from_millis(row["last_seen_at"]),
+        first_run_id=row["first_run_id"],
+        last_run_id=row["last_run_id"],
+        id=row["id"],
+        closed_at=from_optional_millis(row["closed_at"]),
+        ended_by=EndedBy(row["ended_by"]) if row["ended_by"] else None,
+        missed=row["missed"],
+        wrongly_closed=row["wrongly_closed"],
+        openings=tuple(from_millis(opened) for opened in json.loads(row["openings"])),
+        lines=frozenset(json.loads(row["lines"])),
+        senders=frozenset(json.loads(row["senders"])),
+        reports=reports,
+    )
+
+
+def _condition_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+    now_open = row["state"] == "open"
+    reports = db.execute(
+        "select channel, whom, kind, severity, reported_at from condition_report where condition_id = ? order by channel, whom",
+        (row["id"],),
+    )
+    openings: list[datetime] = [from_millis(opened) for opened in json.loads(row["openings"])]
+    return {
+        "name": row["name"],
+        "key": row["label"],
+        "severity": row["severity"],
+        "state": row["state"],
+        "text": row["text"],
+        "opened_at": iso_utc(from_millis(row["opened_at"])),
+        "last_seen_at": iso_utc(from_millis(row["last_seen_at"])),
+        "closed_at": iso_utc(from_optional_millis(row["closed_at"])),
+        "ended_by": row["ended_by"],
+        "missed": row["missed"] if now_open else 0,
+        "openings": [iso_utc(opened) for opened in openings],
+        "first_run": row["first_run_id"],
+        "last_run": row["last_run_id"],
+        "reports": [
+            {
+                "channel": report["channel"],
+                **({"target": report["whom"]} if report["whom"] else {}),
+                "kind": report["kind"],
+                "severity": report["severity"],
+                "reported_at": iso_utc(from_millis(report["reported_at"])),
+            }
+            for report in reports
+        ],
+    }

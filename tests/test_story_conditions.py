@@ -1,0 +1,63 @@
+"""An agent reports conditions with keys: each is sent once when it opens, gets worse, lasts long, or is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from world import AgentCall, MakeWorld, World
+
+CONFIG = """
+channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 15m, stagger: 0s, checklist: "- look\\n", deliver: phone}
+"""
+
+
+def answers(*texts: str) -> dict[str, object]:
+    """A script in which the agent gives these answers, one per run, and the last one from then on."""
+    said: Iterator[str] = iter(texts)
+    last = texts[-1]
+    return {"ops": lambda _: next(said, last)}
+
+
+def sent(world: World) -> list[str]:
+    return [text for _, _, text in world.delivered]
+
+
+def test_a_condition_whose_figures_change_is_one_message(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 % full", "[disk:/var] 93 % full", "[Disk: /var] it is 94 % now"))
+    world.run(hours=2)
+    assert sent(world) == ["[disk:/var] 92 % full"]
+    assert world.history()[1].endswith("alert duplicate")
+
+
+def test_disk_story(make_world: MakeWorld) -> None:
+    world = make_world(
+        CONFIG,
+        scripts=answers(
+            "[disk:/var] 92 %", "[disk:/var] 93 %", "[disk:/var] 94 %", "[disk:/var!] 97 %", "HEARTBEAT_OK", "HEARTBEAT_OK"
+        ),
+    )
+    world.run(hours=3)
+    assert sent(world) == [
+        "[disk:/var] 92 %",
+        "[disk:/var] CRITICAL now, warning before: 97 %",
+        "[disk:/var] resolved after 1h 15m, because the agent no longer mentions it. It was: 97 %",
+    ]
+
+
+def test_restart_forgets_nothing(make_world: MakeWorld) -> None:
+    prompts: list[str] = []
+
+    def agent(call: AgentCall) -> str:
+        prompts.append(call.stdin)
+        return f"[disk:/var] {90 + len(prompts)} % full"
+
+    world = make_world(CONFIG, scripts={"ops": agent})
+    world.run(minutes=20)
+    world.downtime(minutes=10)
+    world.run(minutes=30)
+    assert sent(world) == ["[disk:/var] 91 % full"]
+    assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 91 % full" in prompts[1]
