@@ -173,22 +173,31 @@ def test_run_on_empty_does_not_run_a_checklist_without_due_items(make_world: Mak
 
 def test_a_day_with_an_unchanged_precheck_makes_no_agent_call_and_records_96_skips(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="15m", precheck=SAME), prechecks={"ops": precheck_outputs("2 mails, both read\n")})
-    world.run(minutes=1)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    world.run(minutes=16)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:15 interval ok heartbeat_ok"]  # confirmed once
     calls = len(world.calls)
     page = Page(world)
     world.run(days=1)
     assert len(world.calls) - calls == 0
-    rows = world.records()[1:]
+    rows = world.records()[2:]
     assert Counter((row["outcome"], row["reason"], row["slots"]) for row in rows) == {("skipped", "precheck_unchanged", 1): 96}
     assert {(row["precheck"]["exit_code"], row["precheck"]["output"]) for row in rows} == {(0, "2 mails, both read\n")}
     assert page.series()["skips_total{heartbeat,ops,precheck_unchanged}"] == 96
 
 
 def test_the_first_changed_precheck_output_starts_an_agent_call(make_world: MakeWorld) -> None:
-    world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("1", "1", "2")})
-    world.run(minutes=100)
-    assert [row["reason"] for row in world.records()] == [None, "precheck_unchanged", None, "precheck_unchanged"]
+    world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("1", "1", "1", "2")})
+    world.scripts["ops"] = lambda _: ALARM
+    world.run(minutes=130)
+    reasons = [row["reason"] for row in world.records()]
+    assert reasons == [None, "precheck_unchanged", "precheck_unchanged", None, "precheck_unchanged"]
+
+
+def test_a_quiet_answer_to_changed_output_is_confirmed_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("1", "1", "1", "2")})
+    world.run(minutes=160)
+    reasons = [row["reason"] for row in world.records()]
+    assert reasons == [None, None, "precheck_unchanged", None, None, "precheck_unchanged"]
 
 
 def test_changed_output_starts_agent_calls_until_one_succeeds(make_world: MakeWorld) -> None:
@@ -200,6 +209,7 @@ def test_changed_output_starts_agent_calls_until_one_succeeds(make_world: MakeWo
 
 def test_the_last_precheck_output_is_remembered_over_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("1")})
+    world.scripts["ops"] = lambda _: ALARM
     world.run(minutes=5)
     world.downtime(minutes=5)
     world.run(minutes=30)
@@ -257,6 +267,7 @@ def test_output_after_a_failed_precheck_is_compared_with_the_last_successful_one
     world = make_world(
         agent(precheck="{command: x, unchanged: skip, on_error: skip}"), prechecks={"ops": precheck_outputs("1", 7, "1")}
     )
+    world.scripts["ops"] = lambda _: ALARM
     world.run(minutes=70)
     assert [row["reason"] for row in world.records()] == [None, "precheck_failed", "precheck_unchanged"]
 
@@ -372,12 +383,12 @@ def test_an_async_answer_counts_for_its_items_when_it_arrives(make_world: MakeWo
         first, second = (request.json["run"] for request in server.requests)
         world.request(ReportResult(second, None, "it broke"))
         assert world.store.connection.execute("select count(*) from item").fetchone()[0] == 0
-        world.request(ReportResult(first, "HEARTBEAT_OK", None))
+        world.request(ReportResult(first, ALARM, None))
         world.run(minutes=60)
         world.reload(async_agent(server.url, checklist=checklist_key("- look")))
         world.run(minutes=60)
     reasons = [row["reason"] or row["outcome"] for row in world.records()]
-    assert reasons == ["async", "async", "exit", "ok", "nothing_due", "precheck_unchanged"]
+    assert reasons == ["async", "async", "exit", "alert", "nothing_due", "precheck_unchanged"]
     assert world.records()[3]["precheck"] == {"exit_code": 0, "output": "1", "error": None}
 
 

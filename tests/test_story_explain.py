@@ -220,7 +220,7 @@ def test_a_clock_set_back_during_downtime_is_recorded(make_world: MakeWorld) -> 
 def test_an_unchanged_precheck_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
     world.run(hours=24)
-    assert stretch_lines(explain_day_of(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
+    assert stretch_lines(explain_day_of(world)) == ["00:00-01:00 2 ok heartbeat_ok", "02:00-23:00 22 precheck_unchanged"]
 
 
 def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(make_world: MakeWorld) -> None:
