@@ -61,3 +61,37 @@ def test_restart_forgets_nothing(make_world: MakeWorld) -> None:
     world.run(minutes=30)
     assert sent(world) == ["[disk:/var] 91 % full"]
     assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 91 % full" in prompts[1]
+
+
+def effects(world: World) -> list[list[str]]:
+    """What each run did to conditions, the oldest run first."""
+    return [[f"{found['key']} {found['effect']}" for found in run["findings"]] for run in world.records("ops")]
+
+
+def test_a_run_records_in_one_word_what_became_of_each_finding(make_world: MakeWorld) -> None:
+    world = make_world(
+        CONFIG,
+        scripts=answers(
+            "[disk:/var] 92 %\n[mail] resolved",
+            "[disk:/var] 93 %\n[backup] late",
+            "[disk:/var!] 97 %\n[backup] resolved",
+            "HEARTBEAT_OK",
+        ),
+    )
+    world.run(minutes=65)
+    assert effects(world) == [
+        ["disk:/var opened", "mail ignored"],
+        ["disk:/var known", "backup opened"],
+        ["disk:/var worsened", "backup resolved"],
+        [],
+        ["disk:/var cleared"],
+    ]
+
+
+def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 % full"))
+    world.run(hours=24, minutes=16)
+    recorded = effects(world)
+    assert recorded[:2] == [["disk:/var opened"], ["disk:/var known"]]
+    assert recorded[-2:] == [["disk:/var reminded"], ["disk:/var known"]]
+    assert sent(world)[1:] == ["[disk:/var] still open, since 2026-03-02 08:00 (1d): 92 % full"]

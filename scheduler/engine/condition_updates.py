@@ -18,7 +18,7 @@ from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import normalise_text
 from scheduler.engine.tick import Tick
-from scheduler.model.condition import FLAPPING_OPENINGS, FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
+from scheduler.model.condition import FLAPPING_OPENINGS, FLAPPING_TIME, Condition, ConditionReport, Effect, EndedBy, ReportKind
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Skip, Suppression, Trigger
@@ -43,6 +43,7 @@ class Report:
     kind: ReportKind
     severity: Severity
     line: str = ""
+    is_reminder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def plan_update(
     reports = tuple(step.reports_for(targets)) if shown else ()
     changed = tuple(condition for key, condition in step.now_known.items() if condition != known.get(key))
     left = sum(_is_unsettled(condition, reports) for condition in step.now_known.values())
-    return ConditionUpdate(changed, reports, tuple(step.effects), left)
+    return ConditionUpdate(changed, reports, tuple(step.effects.values()), left)
 
 
 def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[Target, int]) -> None:
@@ -116,7 +117,7 @@ class _Step:
     lines: frozenset[str] | None  # of the precheck's output; None if there is none to compare
     lines_before: frozenset[str]  # at the last complete answer
     now_known: dict[str, Condition] = field(default_factory=dict)
-    effects: list[Mapping[str, object]] = field(default_factory=list)
+    effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -142,7 +143,7 @@ class _Step:
                 self._open(finding, before)
             else:
                 surplus += 1
-                self._note(finding, "not_tracked")
+                self._note(finding, Effect.UNTRACKED)
         if surplus:
             noun = "finding" if surplus == 1 else "findings"
             text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. See: heartbeatd show RUN"
@@ -165,7 +166,7 @@ class _Step:
             if has_proof or missed >= needed:
                 closed = replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed)
                 self._keep(closed)
-                self._note_condition(closed, "no longer mentioned")
+                self._note_condition(closed, Effect.CLEARED)
             else:
                 self._keep(replace(condition, missed=missed))
 
@@ -188,9 +189,8 @@ class _Step:
                 report = self._report(condition, target, condition.reports.get(target))
                 if report is not None:
                     yield report
-                    if report.line and condition.key not in self.mentioned:
-                        effect = "reported as ended" if report.kind is ReportKind.ENDED else "reminded"
-                        self._note_condition(condition, effect)
+                    if report.line:
+                        self._note_report(report)
 
     def _report(self, condition: Condition, target: Target, last: ConditionReport | None) -> Report | None:
         def report(kind: ReportKind, line: str = "", severity: Severity = condition.severity) -> Report:
@@ -219,9 +219,8 @@ class _Step:
         if last.is_pending or flapping or condition.missed or self.now - last.at < remind:
             return None
         since = _local_time(condition.opened_at, self.spec.zone)
-        return report(
-            last.kind, f"still open, since {since} ({_rough_duration(self.now - condition.opened_at)}): {text}", last.severity
-        )
+        line = f"still open, since {since} ({_rough_duration(self.now - condition.opened_at)}): {text}"
+        return replace(report(last.kind, line, last.severity), is_reminder=True)
 
     def _open(self, finding: Finding, before: Condition | None) -> None:
         recent = tuple(opened for opened in (before.openings if before else ()) if opened > self.now - FLAPPING_TIME)
@@ -246,7 +245,7 @@ class _Step:
             reports=before.reports if before else {},
         )
         self._keep(opened)
-        self._note(finding, "opened")
+        self._note(finding, Effect.OPENED)
 
     def _continue(self, finding: Finding, before: Condition) -> None:
         had_no_wake = not (before.senders & self.senders)
@@ -263,21 +262,28 @@ class _Step:
                 senders=frozenset() if had_no_wake else before.senders,
             )
         )
-        self._note(finding, "worse" if finding.severity.rank > before.severity.rank else "known")
+        self._note(finding, Effect.WORSENED if finding.severity.rank > before.severity.rank else Effect.KNOWN)
 
     def _resolve(self, finding: Finding, before: Condition | None) -> None:
         if before is None or not before.is_open:
-            self._note(finding, "not_open")
+            self._note(finding, Effect.IGNORED)
             return
         text = finding.text or before.text
         ended = replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run_id)
         self._keep(ended)
-        self._note(finding, "resolved")
+        self._note(finding, Effect.RESOLVED)
 
-    def _note_condition(self, condition: Condition, effect: str) -> None:
+    def _note_condition(self, condition: Condition, effect: Effect) -> None:
         """Record for the run what became of a condition that its answer does not mention."""
-        self.mentioned.add(condition.key)
-        self.effects.append({"key": condition.label, "effect": effect})
+        self.effects[condition.key] = {"key": condition.label, "effect": effect}
+
+    def _note_report(self, report: Report) -> None:
+        """Record for the run that it reports a condition which was open before, or had ended before."""
+        noted = self.effects.get(report.condition.key, {"key": report.condition.label})
+        if noted.get("effect", Effect.KNOWN) is not Effect.KNOWN:
+            return
+        effect = Effect.ENDED if report.kind is ReportKind.ENDED else Effect.REPORTED
+        self.effects[report.condition.key] = {**noted, "effect": Effect.REMINDED if report.is_reminder else effect}
 
     def _open_count(self) -> int:
         return sum(condition.is_open for condition in self.now_known.values())
@@ -285,16 +291,14 @@ class _Step:
     def _keep(self, condition: Condition) -> None:
         self.now_known[condition.key] = condition
 
-    def _note(self, finding: Finding, effect: str) -> None:
-        self.effects.append(
-            {
-                "key": finding.label,
-                "severity": finding.severity.value,
-                "text": finding.text,
-                "resolved": finding.resolved,
-                "effect": effect,
-            }
-        )
+    def _note(self, finding: Finding, effect: Effect) -> None:
+        self.effects[finding.key] = {
+            "key": finding.label,
+            "severity": finding.severity.value,
+            "text": finding.text,
+            "resolved": finding.resolved,
+            "effect": effect,
+        }
 
 
 def output_lines(result: AttemptResult) -> frozenset[str] | None:

@@ -22,6 +22,21 @@ class ReportKind(StrEnum):
     ENDED = "ended"
 
 
+class Effect(StrEnum):
+    """What a run did to a condition, as its run record and the log say it."""
+
+    OPENED = "opened"
+    KNOWN = "known"  # it was open already
+    WORSENED = "worsened"  # its severity has risen
+    REMINDED = "reminded"  # it is still open, and a reminder was sent
+    RESOLVED = "resolved"  # the agent said that it is over
+    CLEARED = "cleared"  # the agent's answers no longer mention it
+    REPORTED = "reported"  # it was open already, and a recipient that did not know of it was notified
+    ENDED = "ended"  # it had been reported as flapping, and its end was reported
+    IGNORED = "ignored"  # the agent said that it is over, but it was not open
+    UNTRACKED = "untracked"  # there were too many open conditions
+
+
 class EndedBy(StrEnum):
     """Why a condition was closed."""
 
