@@ -33,10 +33,10 @@ def refused(folder: Path, text: str, environ: dict[str, str]) -> tuple[Diagnosti
 
 
 def is_yaml(text: str) -> bool:
-    said = Diagnostics("")
+    diagnostics = Diagnostics("")
     try:
-        marked_yaml.parse_yaml(text, said)
-        said.raise_errors()
+        marked_yaml.parse_yaml(text, diagnostics)
+        diagnostics.raise_errors()
     except (marked_yaml.UnreadableYaml, ConfigError):
         return False
     return True

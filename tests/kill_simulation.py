@@ -120,9 +120,9 @@ class KilledDeliveries:
 
     def check(self) -> None:
         """Check that nothing is lost, that a repetition has the same key and body, and that each uncertain delivery is counted."""
-        told = [row for row in self.rows if row["delivery"]["state"] != "none"]
+        with_delivery = [row for row in self.rows if row["delivery"]["state"] != "none"]
         assert self.lost == []
-        assert len(self.bodies) == len(told) >= self.number
+        assert len(self.bodies) == len(with_delivery) >= self.number
         assert {len(bodies) for bodies in self.bodies.values()} == {1}
         assert self.number <= self.repeats.total() <= self.uncertain
         assert self.metric == self.last_life
@@ -218,14 +218,14 @@ class KilledDaemon:
                 self.doubled.append(f"{name}: {found - due} more than {due} slots")
 
     def _look_at_wakes(self, db: sqlite3.Connection) -> None:
-        said = Counter(
+        counts = Counter(
             mark
             for (text,) in db.execute("select text from run where outcome = 'alert'")
             for mark in re.findall(r"mark-\d+;", text)
         )
         self.counted["wakes"] = len(self._accepted)
-        self.lost += [f"wake {mark}" for mark in self._accepted if not said[mark]]
-        self.doubled += [f"wake {mark} in {said[mark]} runs" for mark in self._accepted if said[mark] > 1]
+        self.lost += [f"wake {mark}" for mark in self._accepted if not counts[mark]]
+        self.doubled += [f"wake {mark} in {counts[mark]} runs" for mark in self._accepted if counts[mark] > 1]
 
     def _look_at_messages(self, db: sqlite3.Connection, messages: list[tuple[str, bytes]]) -> None:
         bodies: dict[str, set[bytes]] = {}

@@ -81,19 +81,19 @@ def watched(folder: Path, synchronous: str) -> list[Step]:
 
 def cuts(steps: list[Step], number: int, chance: random.Random) -> Iterator[tuple[dict[str, bytes], set[int]]]:
     """The files after this many cuts, each with the runs reported as done by then."""
-    disk, told = Disk(), set[int]()
+    disk, reported = Disk(), set[int]()
     begun = next(place for place, step in enumerate(steps) if step.file == TOLD)
     ended = max(place for place, step in enumerate(steps) if step.file == TOLD)
     wanted = set(chance.sample(range(begun + 1, ended), number))
     for place, step in enumerate(steps[:ended]):
         if step.file == TOLD:
-            told |= {int(word) for word in (step.data or b"").split()}
+            reported |= {int(word) for word in (step.data or b"").split()}
         else:
             disk.take(step)
         if place == begun:
             disk.settle()
         if place in wanted:
-            yield disk.after_a_cut(chance), set(told)
+            yield disk.after_a_cut(chance), set(reported)
 
 
 def _steps(line: str) -> Iterator[Step]:
@@ -146,12 +146,12 @@ def _write(folder: Path, synchronous: str) -> None:
 
     world = World(folder, YAML, scripts={"a1": lambda call: f"ALERT at {call.at}"})
     world.store.connection.execute(f"pragma synchronous = {synchronous}")
-    told: set[int] = set()
+    reported: set[int] = set()
     for _ in range(120):
         world.run(minutes=1)
         rows = world.store.connection.execute("select id from run where state = 'closed' order by id").fetchall()
-        fresh = [row[0] for row in rows if row[0] not in told]
-        told.update(fresh)
+        fresh = [row[0] for row in rows if row[0] not in reported]
+        reported.update(fresh)
         os.write(1, (" ".join(map(str, fresh)) + "\n").encode())
 
 

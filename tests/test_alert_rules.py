@@ -46,9 +46,9 @@ def without_thresholds(expr: str) -> str:
     return re.sub(r"(==|>=|>) *[\d.]+", "> -1e12", expr)
 
 
-def fired(result: subprocess.CompletedProcess[str], what: str) -> set[str]:
+def fired(result: subprocess.CompletedProcess[str], state: str) -> set[str]:
     """The alerts in promtool's error output: the expected ones (exp) or the actual ones (got)."""
-    lines = [line for line in (result.stdout + result.stderr).splitlines() if re.match(rf" *{what}:", line)]
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if re.match(rf" *{state}:", line)]
     return set(re.findall(r'alertname="(\w+)"', "".join(lines)))
 
 

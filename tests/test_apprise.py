@@ -38,8 +38,8 @@ def test_an_alert_arrives_once_as_plain_text() -> None:
     with Server([reply()]) as server:
         assert send(url(server), replace(MESSAGE, text=text)) == DeliveryResult("delivered")
     (request,) = server.requests
-    told = request.json
-    assert (told["message"], told["title"], told["type"], told["attachments"]) == (text, "ops", "info", [])
+    body = request.json
+    assert (body["message"], body["title"], body["type"], body["attachments"]) == (text, "ops", "info", [])
 
 
 @pytest.mark.parametrize(

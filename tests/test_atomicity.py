@@ -62,14 +62,16 @@ def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot
         codes.add(die_at(folder, statement))
         with closing(sqlite3.connect(folder / "state" / "heartbeatd.db")) as db:
             assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
-            told = db.execute("select count(*) from outbox join run on run.id = run_id where run.state <> 'closed'").fetchone()[0]
+            alerts = db.execute("select count(*) from outbox join run on run.id = run_id where run.state <> 'closed'").fetchone()[
+                0
+            ]
             untold = db.execute(
                 "select count(*) from run where outcome = 'alert' and suppression is null and id not in (select run_id from outbox)"
             ).fetchone()[0]
             lost = db.execute(
                 "select count(*) from run where kind = 'cron' and outcome = 'ok' and not exists (select 1 from wake)"
             ).fetchone()[0]
-        assert (told, untold, lost) == (0, 0, 0)
+        assert (alerts, untold, lost) == (0, 0, 0)
         world = World(folder, CONFIG, start="2026-03-02 10:00")
         world.scripts["ops"] = lambda call: ALARM
         world.run(hours=23)

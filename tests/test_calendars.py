@@ -136,9 +136,9 @@ def count(slots: AnySlotRange | None) -> int:
 # Berlin's clocks go ahead on 29 March 2026.
 @given(PACES, ALL_SORTS, st.integers(0, 20_000), st.integers(0, 5000), st.integers(0, 5000))
 def test_every_slot_is_open_or_closed_by_its_days_or_its_hours(
-    said: dict[str, Any], days: AllowedDays, first: int, length: int, more: int
+    keys: dict[str, Any], days: AllowedDays, first: int, length: int, more: int
 ) -> None:
-    plain, schedule = (entry_schedule.parse_schedule(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
+    plain, schedule = (entry_schedule.parse_schedule(json.dumps(keys | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
     after = utc("2026-03-20 00:00") + timedelta(minutes=first)
     between, until = after + timedelta(minutes=length), after + timedelta(minutes=length + more)
     for find in (schedule.slots, schedule.closed_by_hours, schedule.closed_by_days):
@@ -147,8 +147,8 @@ def test_every_slot_is_open_or_closed_by_its_days_or_its_hours(
     walked = list(entry_schedule.slots_between(schedule, after, until))
     assert len(walked) == found[0]
     assert all(days.open_at(slot + schedule.offset) for slot in walked)
-    if "interval" in said:
-        points = entry_schedule.parse_schedule(json.dumps(said | {"hours": []}), ANCHOR).slots(after, until)
+    if "interval" in keys:
+        points = entry_schedule.parse_schedule(json.dumps(keys | {"hours": []}), ANCHOR).slots(after, until)
         assert abs(sum(found) - count(points)) <= 1  # one may have moved into this time, or out of it
         by_days, by_hours = schedule.closed_by_days(after, until), schedule.closed_by_hours(after, until)
         assert not any(days.open_at(point) for point in ((by_days.first, by_days.latest) if by_days else ()))

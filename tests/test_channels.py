@@ -342,8 +342,8 @@ def test_no_token_is_in_the_settings_the_effective_values_or_the_database(
     world.run(hours=1)
     settings = load_config(world.config, ENVIRON).settings
     rows = list_effective_values(world.config, ENVIRON, "ops")
-    told = f"{settings!r} {rows} {world.events} {world.records()}"
+    everything = f"{settings!r} {rows} {world.events} {world.records()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
     assert len(phone.requests) == 2
-    assert "canary" not in told
+    assert "canary" not in everything
     assert b"canary" not in state

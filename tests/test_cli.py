@@ -39,7 +39,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (["nap"], "heartbeatd: unknown command 'nap'; see `heartbeatd --help`"),
         (["stat"], "heartbeatd: unknown command 'stat'; did you mean status?; see `heartbeatd --help`"),
@@ -57,12 +57,12 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert error in err
     assert err.startswith("heartbeatd: ")
     assert err.count("\n") == 1
 
@@ -103,16 +103,16 @@ def test_our_packages_are_found_in_one_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "error"),
     [
         ({"heartbeat": Path("/usr/lib/other")}, "the package heartbeat/ comes from /usr/lib/other, not"),
         ({"cron": None}, "the package cron/ is missing beside"),
     ],
 )
-def test_a_package_from_another_folder_is_reported(found: dict[str, Path | None], said: str) -> None:
-    told = __main__.find_stray_package(lambda package: found.get(package, __main__.INSTALL_FOLDER))
-    assert told is not None
-    assert said in told
+def test_a_package_from_another_folder_is_reported(found: dict[str, Path | None], error: str) -> None:
+    problem = __main__.find_stray_package(lambda package: found.get(package, __main__.INSTALL_FOLDER))
+    assert problem is not None
+    assert error in problem
 
 
 def test_a_package_from_another_folder_prevents_the_start(tmp_path: Path) -> None:

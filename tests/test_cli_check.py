@@ -132,12 +132,12 @@ def test_effective_values_are_printed_as_json(tmp_path: Path, capsys: pytest.Cap
     assert {"key": "every", "value": "1h", "origin": "config.yaml:7"} in json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("name", "said"), [("ops", "write agent/ops or cron/ops"), ("nobody", "neither an agent nor a job")])
+@pytest.mark.parametrize(("name", "error"), [("ops", "write agent/ops or cron/ops"), ("nobody", "neither an agent nor a job")])
 def test_effective_values_need_the_name_of_one_entry(
-    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD), "--effective", name]) == 2
-    assert said in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
 def test_a_missing_config_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

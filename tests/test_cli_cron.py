@@ -56,7 +56,7 @@ def test_an_expression_that_is_probably_a_mistake_causes_a_warning(capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (["5/3 * * * *"], "write 5-59/3"),
         (["@reboot"], "@reboot has no times: it fires once when the daemon starts"),
@@ -67,10 +67,10 @@ def test_an_expression_that_is_probably_a_mistake_causes_a_warning(capsys: pytes
     ],
 )
 def test_an_invalid_expression_is_reported_in_one_line_with_exit_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cron", "next", *arguments]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert error in err
     assert err.startswith("heartbeatd: ")
     assert err.count("\n") == 1

@@ -119,17 +119,17 @@ def test_dead_letters_cause_a_warning(config: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_warning_about_an_old_sqlite_says_how_to_avoid_its_bug() -> None:
-    told = doctor.check_sqlite((3, 40, 1)).text
-    assert "normal use is safe" in told
-    assert "copy it only with `.backup`" in told
+    text = doctor.check_sqlite((3, 40, 1)).text
+    assert "normal use is safe" in text
+    assert "copy it only with `.backup`" in text
 
 
 def test_the_findings_fit_into_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(CONFIG.replace("30m", "often enough for all of us"))
     assert main(["doctor", "-c", str(config)]) == 1
-    told = capsys.readouterr().out
-    assert "write 90s, 30m or 1h30m" in " ".join(told.split())
-    assert all(len(line) <= 80 or len(line.split()) == 1 for line in told.replace(str(config.parent), ".").splitlines())
+    output = capsys.readouterr().out
+    assert "write 90s, 30m or 1h30m" in " ".join(output.split())
+    assert all(len(line) <= 80 or len(line.split()) == 1 for line in output.replace(str(config.parent), ".").splitlines())
 
 
 def test_each_check_prints_one_finding(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,36 +44,36 @@ def data(capsys: pytest.CaptureFixture[str], config: Path, *arguments: str) -> A
     return json.loads(capsys.readouterr().out)
 
 
-def entry(told: Any, name: str) -> Any:
-    return next(each for each in told["entries"] if each["name"] == name)
+def entry(plan: Any, name: str) -> Any:
+    return next(each for each in plan["entries"] if each["name"] == name)
 
 
 def test_a_plan_across_the_spring_clock_change_shows_local_time_zone_utc_and_the_change(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Berlin's clocks go forward on 28 March 2027 at 02:00, which is 01:00 UTC."""
-    told = lines(capsys, config, *SPRING)
-    assert told[0] == "DAY LOCAL UTC TIMES NAME ZONE"
-    assert "Sun 03-28 00:00-23:55 03-27 23:00 276 cron/often Europe/Berlin" in told
-    mark = told.index("--- clock of Europe/Berlin: 02:00 CET is 03:00 CEST ---")
-    assert told[mark + 1 : mark + 3] == [
+    output = lines(capsys, config, *SPRING)
+    assert output[0] == "DAY LOCAL UTC TIMES NAME ZONE"
+    assert "Sun 03-28 00:00-23:55 03-27 23:00 276 cron/often Europe/Berlin" in output
+    mark = output.index("--- clock of Europe/Berlin: 02:00 CET is 03:00 CEST ---")
+    assert output[mark + 1 : mark + 3] == [
         "08:00 03-28 01:00 1 agent/hanoi Asia/Ho_Chi_Minh",
         "03:00 CEST 03-28 01:00 1 cron/nightly Europe/Berlin",
     ]
-    assert "cron/often 132 276 168 576" in told
-    assert "all jobs 132 277 169 578" in told
-    assert "disabled: agent/off" in told
-    assert "nothing in this period: cron/start" in told
-    assert told[-1] == "daemon: down; nothing runs until it is started"
+    assert "cron/often 132 276 168 576" in output
+    assert "all jobs 132 277 169 578" in output
+    assert "disabled: agent/off" in output
+    assert "nothing in this period: cron/start" in output
+    assert output[-1] == "daemon: down; nothing runs until it is started"
 
 
 def test_a_day_of_25_hours_in_autumn_names_the_clock_of_each_repeated_hour(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = data(capsys, config, *AUTUMN)
-    assert [day["count"] for day in entry(told, "often")["days"]] == [120, 300, 156]
-    assert entry(told, "nightly")["days"][0]["firings"] == ["2027-10-31T00:30:00Z"]
-    assert told["clock_changes"] == [
+    plan = data(capsys, config, *AUTUMN)
+    assert [day["count"] for day in entry(plan, "often")["days"]] == [120, 300, 156]
+    assert entry(plan, "nightly")["days"][0]["firings"] == ["2027-10-31T00:30:00Z"]
+    assert plan["clock_changes"] == [
         {"zone": "Europe/Berlin", "at": "2027-10-31T01:00:00Z", "before": "03:00 CEST", "after": "02:00 CET"}
     ]
     each = [line for line in lines(capsys, config, "cron/often", *AUTUMN) if line.startswith("02:55 ")]
@@ -89,8 +89,8 @@ def test_frequent_runs_share_one_line_a_day_unless_all_are_requested(config: Pat
 
 
 def test_days_without_a_column_are_summed_in_one_column(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = lines(capsys, config, "--from", "2027-05-01T00:00+02:00", "--for", "30d")
-    assert "cron/often 288 288 288 288 7488 8640" in told
+    output = lines(capsys, config, "--from", "2027-05-01T00:00+02:00", "--for", "30d")
+    assert "cron/often 288 288 288 288 7488 8640" in output
 
 
 def test_the_plan_fits_into_eighty_columns(
@@ -105,15 +105,15 @@ def test_the_plan_fits_into_eighty_columns(
 def test_the_plan_uses_the_schedule_in_the_database(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = make_world(agent(interval="7h") + job(every="5h"), start="2026-03-02 08:11")
     world.run(minutes=5)
-    told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "12h")
-    assert entry(told, "ops")["source"] == "database"
-    assert entry(told, "ops")["days"][0]["firings"] == ["2026-03-02T15:11:00Z"]
-    assert [day["firings"] for day in entry(told, "measure")["days"]] == [["2026-03-02T13:11:00Z", "2026-03-02T18:11:00Z"]]
+    plan = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "12h")
+    assert entry(plan, "ops")["source"] == "database"
+    assert entry(plan, "ops")["days"][0]["firings"] == ["2026-03-02T15:11:00Z"]
+    assert [day["firings"] for day in entry(plan, "measure")["days"]] == [["2026-03-02T13:11:00Z", "2026-03-02T18:11:00Z"]]
 
 
 def test_without_a_database_the_plan_assumes_a_start_now(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = data(capsys, config, "--for", "24h")
-    assert {each["source"] for each in told["entries"] if each["total"]} == {"fresh start"}
+    plan = data(capsys, config, "--for", "24h")
+    assert {each["source"] for each in plan["entries"] if each["total"]} == {"fresh start"}
     assert lines(capsys, config)[-4] == "schedule of a first start now: agent/hanoi, agent/ops, cron/nightly, cron/often"
 
 
@@ -121,10 +121,10 @@ def test_a_changed_interval_is_planned_as_after_a_reload(make_world: MakeWorld, 
     world = make_world(agent(interval="30m"))
     world.run(minutes=5)
     world.config.write_text(agent(interval="3h"), "utf-8")
-    told = entry(data(capsys, world.config, "--for", "24h"), "ops")
-    assert told["source"] == "reload"
-    assert {firing[14:] for day in told["days"] for firing in day["firings"] or [day["first"], day["last"]]} == {"00:00Z"}
-    assert told["total"] == 8
+    plan = entry(data(capsys, world.config, "--for", "24h"), "ops")
+    assert plan["source"] == "reload"
+    assert {firing[14:] for day in plan["days"] for firing in day["firings"] or [day["first"], day["last"]]} == {"00:00Z"}
+    assert plan["total"] == 8
 
 
 def test_a_paused_entry_is_planned_from_the_end_of_its_pause(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,10 +132,10 @@ def test_a_paused_entry_is_planned_from_the_end_of_its_pause(make_world: MakeWor
     world.run(minutes=5)
     world.pause(("heartbeat", "ops"), utc("2026-03-02 13:30"))
     world.pause(("cron", "measure"))
-    told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "10h")
-    assert entry(told, "ops")["state"] == entry(told, "measure")["state"] == "paused"
-    assert entry(told, "ops")["days"][0]["firings"] == ["2026-03-02T14:00:00Z", "2026-03-02T16:00:00Z", "2026-03-02T18:00:00Z"]
-    assert entry(told, "measure")["total"] == 0
+    plan = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "10h")
+    assert entry(plan, "ops")["state"] == entry(plan, "measure")["state"] == "paused"
+    assert entry(plan, "ops")["days"][0]["firings"] == ["2026-03-02T14:00:00Z", "2026-03-02T16:00:00Z", "2026-03-02T18:00:00Z"]
+    assert entry(plan, "measure")["total"] == 0
 
 
 def test_slots_that_an_agent_skips_while_it_backs_off_are_not_planned(
@@ -143,8 +143,8 @@ def test_slots_that_an_agent_skips_while_it_backs_off_are_not_planned(
 ) -> None:
     world = make_world(agent(interval="1h", backoff_on_failure="true", retries="0"), scripts={"ops": lambda call: 1})
     world.run(minutes=5)
-    told = entry(data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "4h"), "ops")
-    assert told["days"][0]["firings"] == ["2026-03-02T10:00:00Z", "2026-03-02T11:00:00Z", "2026-03-02T12:00:00Z"]
+    plan = entry(data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "4h"), "ops")
+    assert plan["days"][0]["firings"] == ["2026-03-02T10:00:00Z", "2026-03-02T11:00:00Z", "2026-03-02T12:00:00Z"]
 
 
 def test_with_an_invalid_config_the_plan_uses_only_the_database(
@@ -154,9 +154,9 @@ def test_with_an_invalid_config_the_plan_uses_only_the_database(
     world.run(minutes=5)
     world.config.write_text("agents: [", "utf-8")
     assert main(["plan", "-c", str(world.config), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
-    told = capsys.readouterr()
-    assert told.err == f"{world.config} has errors (`heartbeatd check` lists them); only the database is used\n"
-    (ops,) = json.loads(told.out)["entries"]
+    printed = capsys.readouterr()
+    assert printed.err == f"{world.config} has errors (`heartbeatd check` lists them); only the database is used\n"
+    (ops,) = json.loads(printed.out)["entries"]
     assert (ops["source"], ops["zone"], ops["total"]) == ("database", "Asia/Tokyo", 5)
     assert main(["plan", "--state", str(world.state), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["entries"] == [ops]
@@ -177,7 +177,7 @@ def test_without_a_config_the_plan_says_that_wakes_by_jobs_are_unknown(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (["--for", "500d"], "--for: write a time of at most 400d"),
         (["--from", "9999-12-31"], "--from: write a time in the years 1900 to 9899"),
@@ -188,10 +188,10 @@ def test_without_a_config_the_plan_says_that_wakes_by_jobs_are_unknown(
     ],
 )
 def test_invalid_options_are_reported_in_one_line(
-    config: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    config: Path, arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "-c", str(config), *arguments]) == 2
-    assert capsys.readouterr().err == f"heartbeatd: {said}\n"
+    assert capsys.readouterr().err == f"heartbeatd: {error}\n"
 
 
 def test_an_invalid_config_without_a_database_prints_the_errors_of_the_config(
@@ -225,9 +225,9 @@ def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
         "all: at most 1.50 USD a day by limits.budget",
         "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand",
     ]
-    told = data(capsys, config, "--worst")
-    assert (told["usd_per_day"], told["by"]) == (1.5, "limits.budget")
-    assert told["entries"][1] == {
+    plan = data(capsys, config, "--worst")
+    assert (plan["usd_per_day"], plan["by"]) == (1.5, "limits.budget")
+    assert plan["entries"][1] == {
         "kind": "heartbeat", "name": "far", "zone": "UTC", "runs": 4, "attempts": 16, "usd_per_attempt": 0.12,
         "usd_per_day": 1.92, "by": "runs",
     }  # fmt: skip
@@ -256,8 +256,8 @@ def test_the_start_of_a_plan_is_a_time_in_the_configs_zone(
 
 
 def test_an_empty_plan_is_reported_in_the_zone_of_the_request(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = lines(capsys, config, "nightly", "--from", "2027-02-27T12:00", "--for", "1h")
-    assert told[0] == "nothing fires from 2027-02-27 12:00:00 to 2027-02-27 13:00:00 Europe/Berlin"
+    output = lines(capsys, config, "nightly", "--from", "2027-02-27T12:00", "--for", "1h")
+    assert output[0] == "nothing fires from 2027-02-27 12:00:00 to 2027-02-27 13:00:00 Europe/Berlin"
 
 
 WOKEN = """
@@ -276,11 +276,11 @@ cron:
 
 def test_a_plan_shows_how_many_runs_the_wakes_of_jobs_may_add(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(WOKEN, "utf-8")
-    told = data(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h")
-    assert entry(told, "ops")["wakes"] == {"at_most": 1464, "by": ["hourly", "measure"]}
-    assert entry(told, "quiet")["wakes"] == {"at_most": 24, "by": ["hourly"]}
-    assert entry(told, "off")["wakes"] is entry(told, "measure")["wakes"] is None
-    assert entry(told, "ops")["total"] == 288
+    plan = data(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h")
+    assert entry(plan, "ops")["wakes"] == {"at_most": 1464, "by": ["hourly", "measure"]}
+    assert entry(plan, "quiet")["wakes"] == {"at_most": 24, "by": ["hourly"]}
+    assert entry(plan, "off")["wakes"] is entry(plan, "measure")["wakes"] is None
+    assert entry(plan, "ops")["total"] == 288
     shown = lines(capsys, config, "--from", "2027-03-27T12:00")
     assert "agent/ops: up to 1,464 more runs by wakes of cron/hourly, cron/measure" in shown
     assert "agent/quiet: up to 24 more runs by wakes of cron/hourly" in lines(

@@ -92,9 +92,9 @@ def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) ->
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(("number", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
-def test_one_thing_is_counted_in_the_singular(number: int, told: str) -> None:
-    assert format_count(number, "run") == told
+@pytest.mark.parametrize(("number", "expected"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
+def test_one_thing_is_counted_in_the_singular(number: int, expected: str) -> None:
+    assert format_count(number, "run") == expected
 
 
 def test_runs_are_listed_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_runs_can_be_filtered(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error"),
     [
         ("both", "'both' is the name of an agent and of a cron job; write agent/both or cron/both"),
         ("nobody", "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
@@ -140,20 +140,20 @@ def test_runs_can_be_filtered(
     ],
 )
 def test_a_name_must_belong_to_exactly_one_entry(
-    name: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+    name: str, error: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", name, "--state", str(state)]) == 2
-    assert capsys.readouterr().err == f"heartbeatd: {said}\n"
+    assert capsys.readouterr().err == f"heartbeatd: {error}\n"
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"), [("active_hour", "'active_hour'; did you mean active_hours?; see"), ("foo", "'foo'; see")]
+    ("reason", "error"), [("active_hour", "'active_hour'; did you mean active_hours?; see"), ("foo", "'foo'; see")]
 )
 def test_an_unknown_reason_is_rejected(
-    reason: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+    reason: str, error: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--reason", reason, "--state", str(state)]) == 2
-    assert f"unknown reason {said} `heartbeatd runs --help`" in capsys.readouterr().err
+    assert f"unknown reason {error} `heartbeatd runs --help`" in capsys.readouterr().err
 
 
 def test_since_yesterday_means_since_the_beginning_of_that_day(
@@ -359,10 +359,10 @@ def test_the_start_of_the_daemon_agrees_with_the_end_of_its_downtime(
 
 def test_status_as_json_says_whether_the_daemon_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live(store, "one", NOON, NOON + MINUTE)
-    told = listed(capsys, state, "status")
-    assert told["daemon"]["running"] is False
-    assert told["daemon"]["ended_at"] == "2026-11-20T12:01:00Z"
-    assert [entry["name"] for entry in told["entries"]] == ["both", "ops", "both"]
+    status = listed(capsys, state, "status")
+    assert status["daemon"]["running"] is False
+    assert status["daemon"]["ended_at"] == "2026-11-20T12:01:00Z"
+    assert [entry["name"] for entry in status["entries"]] == ["both", "ops", "both"]
 
 
 def test_status_lists_each_entry_with_its_last_run(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -429,7 +429,7 @@ def test_untrusted_text_keeps_its_lines_but_not_its_control_characters() -> None
 
 
 @pytest.mark.parametrize(
-    ("span", "said"),
+    ("span", "expected"),
     [
         (timedelta(), "0s"),
         (timedelta(seconds=59), "59s"),
@@ -438,8 +438,8 @@ def test_untrusted_text_keeps_its_lines_but_not_its_control_characters() -> None
         (timedelta(days=12, seconds=47), "12d"),
     ],
 )
-def test_durations_are_abbreviated_to_two_units(span: timedelta, said: str) -> None:
-    assert abbreviate_duration(span) == said
+def test_durations_are_abbreviated_to_two_units(span: timedelta, expected: str) -> None:
+    assert abbreviate_duration(span) == expected
 
 
 def test_times_of_today_have_no_date() -> None:
@@ -544,10 +544,10 @@ def test_times_are_in_the_configs_zone_or_without_a_readable_config_in_the_hosts
         path.write_text(config, "utf-8")
     add_run(store, NOON)
     add_run(store, NOON - MINUTE)
-    told = printed(capsys, state, "runs", "-c", str(path), "--since", f"2026-11-20T{slot}")
+    output = printed(capsys, state, "runs", "-c", str(path), "--since", f"2026-11-20T{slot}")
     shown = printed(capsys, state, "show", "1", "-c", str(path))
     monkeypatch.undo()
     time.tzset()
-    assert told[-1] == f"times in {zone}"
-    assert [line.split()[0] for line in told[1:-1]] == ["1"]
+    assert output[-1] == f"times in {zone}"
+    assert [line.split()[0] for line in output[1:-1]] == ["1"]
     assert f"slot       2026-11-20 {slot} {zone}" in shown

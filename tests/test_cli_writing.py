@@ -87,8 +87,8 @@ def test_a_wake_that_has_to_wait_says_at_once_what_it_waits_for(
     assert call(config, "wake", "ops") == 0
     assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\nwaits: the agent is paused\n"
     assert call(config, "status") == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "wakes: 1 waits for the next run of agent/ops, once it is resumed: the agent is paused" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "wakes: 1 waits for the next run of agent/ops, once it is resumed: the agent is paused" in output
     assert call(config, "explain", "ops") == 0
     assert "1 waiting: the agent is paused\n" in capsys.readouterr().out
 
@@ -295,11 +295,11 @@ class Daemon:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 status, answer = daemon.answer(self.path, body, dict(self.headers))
-                said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(said)))
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
@@ -362,7 +362,7 @@ def test_a_job_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon)
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "code", "said"),
+    ("status", "answer", "code", "error"),
     [
         (404, {"error": {"code": "not_found", "message": "no agent 'ops'"}}, 2, "heartbeatd: no agent 'ops'\n"),
         (409, {"error": {"code": "own_run", "message": "cannot wake itself"}}, 1, "heartbeatd: cannot wake itself\n"),
@@ -370,12 +370,12 @@ def test_a_job_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon)
     ],
 )
 def test_a_request_that_the_daemon_rejects_is_reported_in_one_line(
-    status: int, answer: object, code: int, said: str, config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
+    status: int, answer: object, code: int, error: str, config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     daemon.answers["/api/v1/agents/ops/wake"] = (status, answer)
     assert call(config, "wake", "ops") == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == error
 
 
 def test_with_the_daemon_up_the_config_may_be_invalid(config: Path, daemon: Daemon) -> None:
@@ -504,7 +504,7 @@ def waking(config: Path, place: DaemonFiles) -> Iterator[Waking]:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "said"),
+    ("outcome", "code", "output"),
     [
         (("ok", None, "all is well"), 0, "run 1: ok\nall is well\n"),
         (("alert", None, "disk \x1bfull"), 0, "run 1: alert\ndisk \\x1bfull\n"),
@@ -515,7 +515,7 @@ def waking(config: Path, place: DaemonFiles) -> Iterator[Waking]:
 def test_waiting_for_a_wake_prints_the_result_of_its_run(
     outcome: tuple[str, str | None, str | None],
     code: int,
-    said: str,
+    output: str,
     config: Path,
     waking: Waking,
     capsys: pytest.CaptureFixture[str],
@@ -523,7 +523,7 @@ def test_waiting_for_a_wake_prints_the_result_of_its_run(
     capsys.readouterr()
     waking.outcome = outcome
     assert call(config, "wake", "ops", "--wait") == code
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
 
 
 def test_retry_and_drop_are_sent_to_a_running_daemon(config: Path, daemon: Daemon) -> None:
@@ -543,14 +543,14 @@ def test_a_cancel_request_is_sent_to_a_running_daemon(config: Path, daemon: Daem
 
 
 @pytest.mark.parametrize(
-    ("interval", "told"),
+    ("interval", "output"),
     [
         ("none", "; none is planned, and\n  `heartbeatd wake ops` starts one\n"),
         ("30m", ", 2026-03-02 08:01:59\n"),
     ],
 )
 def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
-    interval: str, told: str, config: Path, daemon: Daemon, make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+    interval: str, output: str, config: Path, daemon: Daemon, make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = make_world(
         CONFIG.replace("30m", interval, 1), scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=9))}
@@ -563,6 +563,6 @@ def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
     daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
     capsys.readouterr()
     assert call(config, "cancel", "1") == 0
-    assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits for the next run of agent/ops{told}"
+    assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits for the next run of agent/ops{output}"
     assert main(["status", "-c", str(config)]) == 0
-    assert f"\nwakes: 1 waits for the next run of agent/ops{told}" in capsys.readouterr().out
+    assert f"\nwakes: 1 waits for the next run of agent/ops{output}" in capsys.readouterr().out

@@ -99,8 +99,8 @@ def test_agents_that_call_a_model_without_a_budget_get_one_warning_with_advice(t
 def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
-    told = f"no budget limits the spending of 1 job that calls a model; write {line}, or budget: unlimited if that is intended"
-    assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {told}"]
+    warning = f"no budget limits the spending of 1 job that calls a model; write {line}, or budget: unlimited if that is intended"
+    assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {warning}"]
     assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
 
 

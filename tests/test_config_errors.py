@@ -372,8 +372,8 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize(("right", "wrong", "line"), ELSEWHERE, ids=[row[1][:24] for row in ELSEWHERE])
 def test_a_key_of_another_map_or_system_gets_the_right_key(tmp_path: Path, right: str, wrong: str, line: str) -> None:
-    said = [found.split(": ", 1)[1] for found in complaints(tmp_path, RIGHT.replace(right, wrong, 1))]
-    assert line in said
+    messages = [found.split(": ", 1)[1] for found in complaints(tmp_path, RIGHT.replace(right, wrong, 1))]
+    assert line in messages
 
 
 @pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in ELSEWHERE], ids=[row[1][:24] for row in ELSEWHERE])
@@ -396,8 +396,8 @@ SHORT = [
 def test_a_value_in_place_of_a_map_gets_the_map_as_a_suggestion(tmp_path: Path, wrong: str, line: str) -> None:
     rest = "runner: {kind: command, argv: [cat]}" if wrong.startswith("heartbeat") else "heartbeat: {interval: 1h, deliver: log}"
     text = f"agents: {{ops: {{{wrong}, {rest}}}}}\n"
-    (said,) = complaints(tmp_path, text)
-    assert said.split(": ", 1)[1] == line
+    (message,) = complaints(tmp_path, text)
+    assert message.split(": ", 1)[1] == line
     assert list(untrue(tmp_path, text, ENVIRON)) == []
 
 
@@ -455,8 +455,8 @@ BROKEN = [
 @pytest.mark.parametrize(("text", "places"), BROKEN, ids=[row[0][:32] for row in BROKEN])
 def test_a_syntax_error_hides_no_other_error(tmp_path: Path, text: str, places: list[str]) -> None:
     head = "timezone: Berlin\nagents:\n  ops:\n    runner: {kind: command, argv: [cat]}\n    heartbeat:\n      interval: soon\n\n\ncron:\n"
-    said = [line.removeprefix("config.yaml:").split(": ") for line in complaints(tmp_path, head + text)]
-    found = [f"{parts[0]} {parts[1]}" for parts in said]
+    errors = [line.removeprefix("config.yaml:").split(": ") for line in complaints(tmp_path, head + text)]
+    found = [f"{parts[0]} {parts[1]}" for parts in errors]
     assert found[:2] == ["1:11 timezone", "6:17 agents.ops.heartbeat.interval"]
     assert sorted(found[2:]) == sorted(places)
 

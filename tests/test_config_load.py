@@ -119,17 +119,17 @@ cron:
 
 
 def test_maps_are_merged_at_every_depth_and_other_values_replaced(tmp_path: Path) -> None:
-    beats = read(tmp_path, DEFAULTS).settings.heartbeats
-    assert (beats["bare"].interval, beats["bare"].model) == (timedelta(hours=1), "cheap")
-    assert beats["own"].interval == timedelta(hours=2)
-    assert (beats["own"].dedup_window, beats["own"].dedup_normalize) == (timedelta(hours=2), "numbers")
+    heartbeats = read(tmp_path, DEFAULTS).settings.heartbeats
+    assert (heartbeats["bare"].interval, heartbeats["bare"].model) == (timedelta(hours=1), "cheap")
+    assert heartbeats["own"].interval == timedelta(hours=2)
+    assert (heartbeats["own"].dedup_window, heartbeats["own"].dedup_normalize) == (timedelta(hours=2), "numbers")
 
 
 def test_own_active_hours_replace_inherited_ones_completely(tmp_path: Path) -> None:
-    beats = read(tmp_path, DEFAULTS).settings.heartbeats
-    assert beats["bare"].hours.key() == "08:00-10:00 mon Asia/Tokyo"
-    assert beats["own"].hours.key() == "09:00-10:00 mon,tue,wed,thu,fri,sat,sun UTC"
-    assert beats["own"].zone.key == "UTC"
+    heartbeats = read(tmp_path, DEFAULTS).settings.heartbeats
+    assert heartbeats["bare"].hours.key() == "08:00-10:00 mon Asia/Tokyo"
+    assert heartbeats["own"].hours.key() == "09:00-10:00 mon,tue,wed,thu,fri,sat,sun UTC"
+    assert heartbeats["own"].zone.key == "UTC"
 
 
 def test_incomplete_active_hours_do_not_inherit_the_missing_part(tmp_path: Path) -> None:
@@ -143,17 +143,17 @@ def test_incomplete_active_hours_do_not_inherit_the_missing_part(tmp_path: Path)
 
 def test_a_heartbeats_own_schedule_replaces_an_inherited_interval_and_has_no_stagger(tmp_path: Path) -> None:
     timed = '  timed: {heartbeat: {schedule: "0 9 * * *", active_hours: always}}\n  spread: {heartbeat: {schedule: "@daily", stagger: 1h, active_hours: always}}\n'
-    beats = read(tmp_path, DEFAULTS.replace("  silent:", timed + "  silent:")).settings.heartbeats
-    assert (beats["timed"].interval, beats["timed"].schedule) == (None, "0 9 * * *")
-    assert (beats["timed"].stagger, beats["timed"].grace) == (timedelta(0), timedelta(minutes=10))
-    assert timedelta(0) < beats["spread"].stagger <= timedelta(hours=1)
-    assert beats["bare"].interval == timedelta(hours=1)
+    heartbeats = read(tmp_path, DEFAULTS.replace("  silent:", timed + "  silent:")).settings.heartbeats
+    assert (heartbeats["timed"].interval, heartbeats["timed"].schedule) == (None, "0 9 * * *")
+    assert (heartbeats["timed"].stagger, heartbeats["timed"].grace) == (timedelta(0), timedelta(minutes=10))
+    assert timedelta(0) < heartbeats["spread"].stagger <= timedelta(hours=1)
+    assert heartbeats["bare"].interval == timedelta(hours=1)
 
 
 def test_an_entry_disables_a_default_with_a_word(tmp_path: Path) -> None:
-    beats = read(tmp_path, DEFAULTS).settings.heartbeats
-    assert (beats["always"].hours.always, beats["always"].deliver, beats["always"].model) == (True, (), "dear")
-    assert beats["silent"].deliver == ()
+    heartbeats = read(tmp_path, DEFAULTS).settings.heartbeats
+    assert (heartbeats["always"].hours.always, heartbeats["always"].deliver, heartbeats["always"].model) == (True, (), "dear")
+    assert heartbeats["silent"].deliver == ()
 
 
 def test_a_jobs_own_schedule_replaces_an_inherited_interval(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ agents:
 
 
 def test_anchors_aliases_and_merges_work(tmp_path: Path) -> None:
-    beats = read(tmp_path, ANCHORS).settings.heartbeats
-    assert [(name, beat.interval, beat.retries) for name, beat in beats.items()] == [
+    heartbeats = read(tmp_path, ANCHORS).settings.heartbeats
+    assert [(name, beat.interval, beat.retries) for name, beat in heartbeats.items()] == [
         ("one", timedelta(minutes=30), 3),
         ("two", timedelta(minutes=30), 1),
         ("three", timedelta(hours=2), 3),
@@ -385,8 +385,8 @@ def test_a_linked_folder_in_which_every_user_can_replace_the_config_is_rejected(
 def test_a_folder_that_members_of_its_group_may_write_is_a_warning_unless_the_group_is_the_users_own(tmp_path: Path) -> None:
     read(tmp_path, SMALL)
     tmp_path.chmod(0o770)
-    told = [str(warning) for warning in load_config(tmp_path / "config.yaml", {}).warnings]
-    assert any("its group may write" in warning for warning in told) is others_may(tmp_path.stat(), MAY_WRITE)
+    warnings = [str(warning) for warning in load_config(tmp_path / "config.yaml", {}).warnings]
+    assert any("its group may write" in warning for warning in warnings) is others_may(tmp_path.stat(), MAY_WRITE)
 
 
 def test_a_pipe_is_rejected_without_waiting_for_it(tmp_path: Path) -> None:
@@ -466,8 +466,8 @@ cron:
 
 def test_calendars_can_be_inherited_and_disabled_and_use_the_zone_of_the_entry(tmp_path: Path) -> None:
     settings = read(tmp_path, RESTING).settings
-    beats, jobs = settings.heartbeats, settings.jobs
-    assert {name: beat.calendars.key() for name, beat in beats.items() if not beat.calendars.always} == {
+    heartbeats, jobs = settings.heartbeats, settings.jobs
+    assert {name: beat.calendars.key() for name, beat in heartbeats.items() if not beat.calendars.always} == {
         "heir": "Asia/Tokyo skip:2026-12-25..2026-12-25",
         "berlin": "Europe/Berlin skip:2026-12-25..2026-12-25",
     }

@@ -15,9 +15,9 @@ from scheduler.config.file.diagnostics import Diagnostics
 
 
 def value(text: str) -> object:
-    said = Diagnostics("config.yaml")
-    found = marked_yaml.parse_yaml(f"a: {text}\n", said)
-    said.raise_errors()
+    diagnostics = Diagnostics("config.yaml")
+    found = marked_yaml.parse_yaml(f"a: {text}\n", diagnostics)
+    diagnostics.raise_errors()
     return found["a"]
 
 
@@ -92,15 +92,15 @@ def test_invalid_utf_8_is_an_error_at_its_position(tmp_path: Path, content: byte
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "position"),
     [
         (b"\t", "a tab cannot indent; use spaces"),
         (b"\x1b", "the character U+001B is not allowed in a config"),
         (b"\xff", "the byte 0xff is not UTF-8; save the file as UTF-8"),
     ],
 )
-def test_lines_are_counted_as_in_editors(tmp_path: Path, end: str, wrong: bytes, told: str) -> None:
-    assert complaints(tmp_path, f"# first{end}".encode() + wrong) == [f"config.yaml:2:1: {told}"]
+def test_lines_are_counted_as_in_editors(tmp_path: Path, end: str, wrong: bytes, position: str) -> None:
+    assert complaints(tmp_path, f"# first{end}".encode() + wrong) == [f"config.yaml:2:1: {position}"]
 
 
 @pytest.mark.parametrize("sign", ["\x85", "\u2028", "\u2029"])

@@ -42,8 +42,8 @@ def test_the_message_contains_the_suggested_value(tmp_path: Path) -> None:
         for complaint in refused(tmp_path, config_mistakes.config(seed), config_mistakes.ENVIRON):
             for remedy in complaint.remedies:
                 seen += remedy.value is not None
-                said = complaint.message.replace("0.50", "0.5")
-                assert remedy.value is None or as_yaml(remedy.value).strip('"') in said or complaint.path.endswith("argv"), (
+                message = complaint.message.replace("0.50", "0.5")
+                assert remedy.value is None or as_yaml(remedy.value).strip('"') in message or complaint.path.endswith("argv"), (
                     complaint
                 )
     assert seen > 100

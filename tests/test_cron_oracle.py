@@ -224,8 +224,8 @@ def test_every_job_fires_as_under_debian_cron_at_every_change_of_a_clock(name: s
                 begin = change + start
                 expected = [instant for instant in started if instant > begin]
                 slots = schedule.slots(begin, change + NEAR)
-                told = (slots.first, slots.latest, slots.count) if slots else None
-                if told != ((expected[0], expected[-1], len(expected)) if expected else None):
+                counted = (slots.first, slots.latest, slots.count) if slots else None
+                if counted != ((expected[0], expected[-1], len(expected)) if expected else None):
                     apart.append((case.text, begin, "slots"))
                 if first(schedule, begin, change + NEAR) != expected[:WALKED]:
                     apart.append((case.text, begin, "next"))

@@ -22,6 +22,6 @@ def test_the_example_is_what_the_import_makes_of_it() -> None:
     found = crontab_reader.read_crontab(shown("crontab"), time_zones.find_zone("Europe/Berlin"), time_zones.find_zone)
     entries = crontab_jobs.build_new_jobs(found.lines, crontab_jobs.CrontabAccount("deploy", "/home/deploy"), ())
     assert job_insertion.render_cron_section(entries) == shown("yaml")
-    said = shown("text").splitlines()
-    assert said[0] == f"crontab:{found.errors[0].number}: {found.errors[0].text}"
-    assert said[1] == f"hint: line {found.hints[0].number}: {found.hints[0].text}"
+    lines = shown("text").splitlines()
+    assert lines[0] == f"crontab:{found.errors[0].number}: {found.errors[0].text}"
+    assert lines[1] == f"hint: line {found.hints[0].number}: {found.hints[0].text}"

@@ -143,7 +143,7 @@ def test_a_user_column_is_read_if_there_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("hello", "is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup"),
         ("0 3 * *", "is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup"),
@@ -166,9 +166,9 @@ def test_a_user_column_is_read_if_there_is_one() -> None:
         ("HOME=''", "HOME is empty, so cron could not start any command; write a path, or remove the line"),
     ],
 )  # fmt: skip
-def test_a_wrong_line_is_reported_by_number_and_the_others_are_read(text: str, said: str) -> None:
+def test_a_wrong_line_is_reported_by_number_and_the_others_are_read(text: str, message: str) -> None:
     found = taken(f"# first\n{text}\n0 4 * * * good\n")
-    assert [(note.number, note.text) for note in found.errors] == [(2, said)]
+    assert [(note.number, note.text) for note in found.errors] == [(2, message)]
     assert [line.command for line in found.lines] == ["good"]
 
 
@@ -214,7 +214,7 @@ def test_a_hundred_thousand_lines_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("0 3 * * fri-mon x", "Debian's cron never runs on fri-mon, a range that runs backwards"),
         ("0 3 * * 6-1 x", "Debian's cron never runs on 6-1"),
@@ -226,9 +226,9 @@ def test_a_hundred_thousand_lines_are_read() -> None:
         ("CRON_TZ=UTC", "CRON_TZ sets the time zone of the lines below, as in cronie; Debian's cron does not support it"),
     ],
 )
-def test_a_line_that_debians_cron_reads_differently_gets_a_hint(text: str, said: str) -> None:
+def test_a_line_that_debians_cron_reads_differently_gets_a_hint(text: str, message: str) -> None:
     (hint,) = hints(f"{text}\n")
-    assert hint.startswith(f"1: {said}")
+    assert hint.startswith(f"1: {message}")
 
 
 @pytest.mark.parametrize("text", ["0 3 * * mon-fri x", "0 3 * * 5-7 x", 'MAILTO=""', "PATH=/bin", "0 3 * * * x -1"])

@@ -147,7 +147,7 @@ def test_a_wrapped_range_of_weekdays_is_written_out_for_debians_cron() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "comment"),
     [
         (
             {"schedule": None, "every": timedelta(hours=6)},
@@ -166,8 +166,8 @@ def test_a_wrapped_range_of_weekdays_is_written_out_for_debians_cron() -> None:
         ({"stdin": "a\\\nb\n"}, "a crontab would read its command or its stdin differently; put them into a script"),
     ],
 )
-def test_settings_that_a_crontab_cannot_express_are_comments_with_the_reason(change: dict[str, object], said: str) -> None:
-    assert lines(replace(JOB, **change)) == [f"# not in this crontab: {said}"]  # type: ignore[arg-type]
+def test_settings_that_a_crontab_cannot_express_are_comments_with_the_reason(change: dict[str, object], comment: str) -> None:
+    assert lines(replace(JOB, **change)) == [f"# not in this crontab: {comment}"]  # type: ignore[arg-type]
 
 
 def test_settings_that_a_line_leaves_out_are_named() -> None:
@@ -231,7 +231,7 @@ def test_names_survive_export_and_import() -> None:
     assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
     entries = crontab_jobs.build_new_jobs(found, crontab_jobs.CrontabAccount("me", "/home/me"), {"x", "a" * 63})
     assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
-    assert not any("heartbeatd" in said for entry in entries for said in entry.comment)
+    assert not any("heartbeatd" in comment for entry in entries for comment in entry.comment)
 
 
 def test_equal_zones_need_no_cron_tz() -> None:

@@ -246,7 +246,7 @@ def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin
     it.wait_until((tmp_path / "begun").exists)
     other = tmp_path / "other"
     other.mkdir()
-    for make, name, said in (
+    for make, name, error in (
         (Path.symlink_to, "soft.db", f"pid {it.process.pid}"),
         (Path.hardlink_to, "hard.db", "hard.db has 2 hard links"),
     ):
@@ -254,7 +254,7 @@ def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin
         (other / "config.yaml").write_text(config().replace("state/h.db", name))
         command = [sys.executable, "-m", "scheduler", "-c", str(other / "config.yaml"), "run", "--for", "1s"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (second.returncode, said in second.stderr) == (1, True), second.stderr
+        assert (second.returncode, error in second.stderr) == (1, True), second.stderr
     assert sorted(path.name for path in other.iterdir()) == ["config.yaml", "hard.db", "soft.db"]
     assert it.runs("ops") == it.runs("ops", "--outcome", "running") != []
 
@@ -334,16 +334,18 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
         lambda: it.runs("service", "--outcome", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "told.txt"))
     )
     it.kill()
-    service, tick, told = (int((it.folder / name).read_text().split()[0]) for name in ("service.txt", "tick.txt", "told.txt"))
+    service, tick, descendant = (
+        int((it.folder / name).read_text().split()[0]) for name in ("service.txt", "tick.txt", "told.txt")
+    )
     (run,) = it.runs("tick", "--outcome", "running")
     it.start()
     try:
         assert _lives(service)
         assert not _lives(tick)
-        assert not _lives(told)
+        assert not _lives(descendant)
         ended = [line for line in it.log if " orphan_ended " in line]
         assert any(f"run={run['id']} kind=cron name=tick pid={tick} program=sleep" in line for line in ended)
-        assert any(f"channel=told pid={told} program=sleep" in line for line in ended)
+        assert any(f"channel=told pid={descendant} program=sleep" in line for line in ended)
         assert not any("name=service" in line for line in ended)
     finally:
         it.wait_until(lambda: len((it.folder / "service.txt").read_text().split()) > 1)

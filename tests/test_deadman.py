@@ -152,7 +152,7 @@ def ping(
 
 
 @pytest.mark.parametrize(
-    ("path", "beat", "asked"),
+    ("path", "beat", "expected"),
     [
         ("/canary", "start", "/canary/start"),
         ("/canary", "success", "/canary"),
@@ -163,9 +163,9 @@ def ping(
         ("", "success", "/"),
     ],
 )
-def test_the_paths_are_those_of_healthchecks(server: Server, path: str, beat: str, asked: str) -> None:
+def test_the_paths_are_those_of_healthchecks(server: Server, path: str, beat: str, expected: str) -> None:
     assert ping(server, beat, path=path) == TAKEN
-    assert [(request.method, request.path) for request in server.requests] == [("POST", asked)]
+    assert [(request.method, request.path) for request in server.requests] == [("POST", expected)]
 
 
 def test_a_fail_ping_has_the_reason(server: Server) -> None:

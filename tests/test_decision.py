@@ -73,13 +73,13 @@ def test_the_decision_prompt_has_only_the_facts_and_the_checklist() -> None:
         checklist="- look at the disk",
         context=(("SOUL.md", "I am a soul."),),
     )
-    asked = decision_prompt(facts, OPS)
-    assert [part.name for part in asked.parts] == ["contract", "time", "last_beat", "failures", "wakes", "checklist"]
-    assert "look at the disk" in asked.text
-    assert "it failed" in asked.text
-    assert "soul" not in asked.text
-    assert "pirate" not in asked.text
-    assert "HEARTBEAT_OK" not in asked.text
+    prompt = decision_prompt(facts, OPS)
+    assert [part.name for part in prompt.parts] == ["contract", "time", "last_beat", "failures", "wakes", "checklist"]
+    assert "look at the disk" in prompt.text
+    assert "it failed" in prompt.text
+    assert "soul" not in prompt.text
+    assert "pirate" not in prompt.text
+    assert "HEARTBEAT_OK" not in prompt.text
 
 
 def test_light_context_does_not_change_the_decision_prompt() -> None:

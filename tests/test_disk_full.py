@@ -233,10 +233,10 @@ def test_a_first_start_on_a_full_disk_names_the_path_and_remedy_and_leaves_no_pa
     (tmp_path / "config.yaml").write_text(CONFIG)
     start = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert start.returncode == 1, start.stderr
-    said = start.stderr.splitlines()[-1]
-    assert said.startswith("heartbeatd: cannot ")
-    assert f" {tmp_path / 'state'}/" in said
-    assert "free some space" in said
+    error = start.stderr.splitlines()[-1]
+    assert error.startswith("heartbeatd: cannot ")
+    assert f" {tmp_path / 'state'}/" in error
+    assert "free some space" in error
     left = {path.name for path in (tmp_path / "state").iterdir()} - {"ballast"}
     assert left <= {"h.db.lock", "h.db", "h.db-wal", "h.db-shm", "token", "lanes"}, left
 

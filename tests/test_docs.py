@@ -79,7 +79,7 @@ def test_the_configs_of_each_page_are_accepted(tmp_path: Path, page: str) -> Non
 def test_the_mistake_in_the_readme_gives_the_error_shown_there(tmp_path: Path) -> None:
     """Misspells the interval of the shipped config, as the README suggests."""
     shipped, page = ((DOCS.parent / name).read_text("utf-8") for name in ("config.yaml", "README.md"))
-    (told,) = re.findall(r"^`(config\.yaml:.*)`$", page, re.MULTILINE)
+    (shown,) = re.findall(r"^`(config\.yaml:.*)`$", page, re.MULTILINE)
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, shipped.replace("interval: 5m ", "interval: soon ", 1), {})
-    assert str(refused.value).removeprefix(f"{tmp_path}/") == told
+    assert str(refused.value).removeprefix(f"{tmp_path}/") == shown

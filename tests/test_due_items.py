@@ -69,7 +69,7 @@ def test_zeroclaws_marks_for_completed_and_paused_items_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("- [every 30] look", ["[every 30]"]),
         ("- [ ] [high] [every 2 hours] look", ["[every 2 hours]"]),
@@ -81,10 +81,10 @@ def test_zeroclaws_marks_for_completed_and_paused_items_work() -> None:
         ("```yaml\ntasks:\n- interval: 2h\n```", ["`tasks:`"]),
     ],
 )
-def test_text_that_looks_like_a_mark_or_a_tasks_block_gets_a_remark(text: str, said: list[str]) -> None:
+def test_text_that_looks_like_a_mark_or_a_tasks_block_gets_a_remark(text: str, expected: list[str]) -> None:
     found = find_remarks(text)
-    assert len(found) == len(said)
-    assert all(words in remark for words, remark in zip(said, found, strict=True))
+    assert len(found) == len(expected)
+    assert all(words in remark for words, remark in zip(expected, found, strict=True))
     assert select_due_items(text, EIGHT, {}).remarks == found
 
 

@@ -93,7 +93,7 @@ def test_the_late_result_of_an_attempt_that_was_given_up_does_not_replace_that_o
 
 def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
     begun: list[str] = []
-    told = threading.Semaphore(0)
+    started = threading.Semaphore(0)
 
     async def carry(task: str, children: Children) -> str:
         begun.append(task)
@@ -102,18 +102,18 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
             executor.give_up(2, Done("second", "STUCK"))
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
     executor.submit(1, "first")
-    assert told.acquire(timeout=PATIENCE)
+    assert started.acquire(timeout=PATIENCE)
     executor.submit(3, "third")
-    assert told.acquire(timeout=PATIENCE)
+    assert started.acquire(timeout=PATIENCE)
     assert begun == ["first", "third"]
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown", "timeout"])
 def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: EndReason) -> None:
     begun: list[str] = []
-    told = threading.Semaphore(0)
+    started = threading.Semaphore(0)
 
     async def carry(task: str, children: Children) -> str:
         begun.append(task)
@@ -121,17 +121,17 @@ def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: EndReason
         executor.cancel(2, why)
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
     executor.submit(1, "first")
     for _ in range(2):
-        assert told.acquire(timeout=PATIENCE)
+        assert started.acquire(timeout=PATIENCE)
     assert begun == ["first"]
     assert [type(done.surprise) for number, done in executor.results() if number == 2] == [NeverBegun]
 
 
 def test_cancelling_a_task_ends_its_programs() -> None:
     ended: list[bool] = []
-    ready, told = threading.Event(), threading.Event()
+    ready, stopped = threading.Event(), threading.Event()
 
     async def carry(task: str, children: Children) -> str:
         ready.set()
@@ -139,17 +139,17 @@ def test_cancelling_a_task_ends_its_programs() -> None:
         ended.append(result.ended_by == "cancelled")
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.set, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, stopped.set, WorkerLoop("test"))
     executor.submit(1, "a")
     assert ready.wait(PATIENCE)
     executor.cancel(1, "cancelled")
-    assert told.wait(PATIENCE)
+    assert stopped.wait(PATIENCE)
     assert ended == [True]
 
 
 def test_many_simultaneous_programs_do_not_need_a_thread_each() -> None:
     """Each command writes a byte when it has begun, and ends when the gate is closed."""
-    many, told = 60, threading.Semaphore(0)
+    many, started = 60, threading.Semaphore(0)
     (begun, begins), (gate, closes) = os.pipe(), os.pipe()
 
     async def carry(task: str, children: Children) -> str:
@@ -159,7 +159,7 @@ def test_many_simultaneous_programs_do_not_need_a_thread_each() -> None:
         return ended.output.decode().strip()
 
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
     for number in range(many):
         executor.submit(number, f"job {number}")
     seen = 0
@@ -170,13 +170,13 @@ def test_many_simultaneous_programs_do_not_need_a_thread_each() -> None:
     assert threading.active_count() - before <= 1 + MAX_SPAWN_THREADS
     os.close(closes)
     for _ in range(many):
-        assert told.acquire(timeout=PATIENCE)
+        assert started.acquire(timeout=PATIENCE)
     assert {done.result for _, done in executor.results()} == {f"job {number}" for number in range(many)}
     for fd in (begun, begins, gate):
         os.close(fd)
 
 
-def waits_for_ever(told: list[str], begun: threading.Semaphore) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
+def waits_for_ever(events: list[str], begun: threading.Semaphore) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
     """How a call is carried that is never answered."""
 
     async def carry(task: str, children: Children) -> str:
@@ -184,17 +184,17 @@ def waits_for_ever(told: list[str], begun: threading.Semaphore) -> Callable[[str
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            told.append("cut")
+            events.append("cut")
         return task
 
     return carry
 
 
 def test_a_waiting_call_needs_no_thread_and_can_be_cancelled() -> None:
-    told: list[str] = []
+    events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop("test"))
     for number in range(100):
         executor.submit(number, "a")
         assert begun.acquire(timeout=PATIENCE)
@@ -202,36 +202,36 @@ def test_a_waiting_call_needs_no_thread_and_can_be_cancelled() -> None:
         executor.cancel(number, "cancelled")
     for _ in range(100):
         assert ended.acquire(timeout=PATIENCE)
-    assert told == ["cut"] * 100
+    assert events == ["cut"] * 100
     assert threading.active_count() - before <= 3
     assert (len(executor.results()), executor.inflight()) == (100, {})
 
 
 def test_a_call_ends_by_its_own_timeout() -> None:
-    told: list[str] = []
+    events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop("test"))
     for number, task in ((1, "a"), (2, "b")):
         executor.submit(number, task)
         assert begun.acquire(timeout=PATIENCE)
     executor.cancel(1, "timeout")
     executor.cancel(2, "cancelled")
     assert ended.acquire(timeout=PATIENCE)
-    assert (executor.inflight(), told) == ({1: "a"}, ["cut"])
+    assert (executor.inflight(), events) == ({1: "a"}, ["cut"])
     executor.cancel(1, "cancelled")
     assert ended.acquire(timeout=PATIENCE)
 
 
 def test_a_call_that_is_given_up_releases_its_resources() -> None:
-    told: list[str] = []
+    events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop("test"))
     executor.submit(1, "a")
     assert begun.acquire(timeout=PATIENCE)
     executor.cancel(1, "timeout")
     executor.give_up(1, Done("a", "STUCK"))
     assert ended.acquire(timeout=PATIENCE)
-    assert (told, [done.result for _, done in executor.results()]) == (["cut"], ["STUCK"])
+    assert (events, [done.result for _, done in executor.results()]) == (["cut"], ["STUCK"])
 
 
 def test_a_closed_loop_cancels_its_tasks_and_then_awaits_the_last_call() -> None:
@@ -250,16 +250,16 @@ def test_a_closed_loop_cancels_its_tasks_and_then_awaits_the_last_call() -> None
 
 
 def test_without_a_free_thread_a_task_fails_and_the_next_one_runs() -> None:
-    told = threading.Semaphore(0)
+    started = threading.Semaphore(0)
 
     async def carry(task: str, children: Children) -> str:
         return task.upper()
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
     with no_thread_left():
         executor.submit(1, "first")
     executor.submit(2, "second")
-    assert told.acquire(timeout=PATIENCE)
-    assert told.acquire(timeout=PATIENCE)
+    assert started.acquire(timeout=PATIENCE)
+    assert started.acquire(timeout=PATIENCE)
     outcomes = {number: (done.result, type(done.surprise)) for number, done in executor.results()}
     assert outcomes == {1: (None, RuntimeError), 2: ("SECOND", type(None))}

@@ -88,10 +88,10 @@ print(files.runs_that_fit(5))
 
 def test_as_many_runs_start_as_open_files_are_left_and_a_shortage_is_logged_once_a_minute() -> None:
     lines = under("true", "-c", FILLED).stdout.splitlines()
-    told = [line for line in lines if "descriptors_used_up" in line]
-    assert [line for line in lines if line not in told] == ["5 True", *["0 0"] * 5, "1 2 2 2", "5"]
-    assert len(told) == 2
-    assert "too many open files: 100 are allowed; no further run or message starts until some are closed" in told[0]
+    shortages = [line for line in lines if "descriptors_used_up" in line]
+    assert [line for line in lines if line not in shortages] == ["5 True", *["0 0"] * 5, "1 2 2 2", "5"]
+    assert len(shortages) == 2
+    assert "too many open files: 100 are allowed; no further run or message starts until some are closed" in shortages[0]
 
 
 @pytest.mark.process
@@ -113,9 +113,9 @@ def test_a_daemon_without_free_descriptors_waits_and_logs_that_once_a_minute(tmp
         resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         it.wait_until(lambda: len([row for row in it.runs("--outcome", "ok") if row["id"] > before]) > 4)
         assert it.stop() == 0
-        said = it.log[lines:]
-        assert sum(" descriptors_used_up " in line for line in said) == 1
-        assert len(said) < 60, "\n".join(said)
+        logged = it.log[lines:]
+        assert sum(" descriptors_used_up " in line for line in logged) == 1
+        assert len(logged) < 60, "\n".join(logged)
         assert not it.runs("--outcome", "failed")
         for name, every in (("ops", 2), ("tick", 1)):
             rows = it.runs(name)

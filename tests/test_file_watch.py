@@ -165,11 +165,11 @@ def test_a_touched_file_and_changes_beside_it_are_not_reported(config: Path, wat
 
 
 def test_a_change_before_the_start_of_the_watch_is_reported(config: Path) -> None:
-    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    watch = FileWatch(config, lambda: told.put(True), OFTEN)
+    changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    watch = FileWatch(config, lambda: changes.put(True), OFTEN)
     config.write_text("new")
     watch.start()
-    assert told.get(timeout=PATIENCE)
+    assert changes.get(timeout=PATIENCE)
     watch.stop()
 
 
@@ -205,15 +205,15 @@ def test_a_file_that_is_removed_or_moved_away_is_reported_and_so_is_its_return(c
 
 
 def test_a_file_that_could_not_be_opened_is_read_again_even_without_a_change(config: Path, no_open_files: Limit) -> None:
-    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    watch = FileWatch(config, lambda: told.put(True), OFTEN)
+    changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    watch = FileWatch(config, lambda: changes.put(True), OFTEN)
     config.write_text("new")
     with no_open_files():
         watch.start()
-        assert told.get(timeout=PATIENCE)
-    assert told.get(timeout=PATIENCE)
+        assert changes.get(timeout=PATIENCE)
+    assert changes.get(timeout=PATIENCE)
     watch.stop()
-    assert told.empty()
+    assert changes.empty()
 
 
 def test_a_dangling_link_counts_as_a_removed_file(config: Path, tmp_path: Path, watching: Watching) -> None:
@@ -234,9 +234,9 @@ def test_a_change_that_keeps_length_and_time_is_reported(config: Path, watching:
 
 
 def test_with_the_default_interval_a_change_is_reported_within_seconds(config: Path) -> None:
-    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    watch = FileWatch(config, lambda: told.put(True))
+    changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    watch = FileWatch(config, lambda: changes.put(True))
     watch.start()
     config.write_text("new")
-    assert told.get(timeout=PATIENCE)
+    assert changes.get(timeout=PATIENCE)
     watch.stop()

@@ -22,11 +22,11 @@ def file(mode: int, group: int, owner: int = ANN) -> os.stat_result:
     return os.stat_result((0o100000 | mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
 
 
-def may(found: os.stat_result, what: int, members: Mapping[int, list[str]], users: list[pwd.struct_passwd] = USERS) -> bool:
+def may(found: os.stat_result, permission: int, members: Mapping[int, list[str]], users: list[pwd.struct_passwd] = USERS) -> bool:
     def find_group(number: int) -> grp.struct_group:
         return grp.struct_group(("some", "x", number, members[number]))
 
-    return others_may(found, what, find_group, lambda: users)
+    return others_may(found, permission, find_group, lambda: users)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_private_group_of_another_user_is_not_private_for_the_owner() -> Non
 
 
 @pytest.mark.parametrize(
-    ("mode", "what", "others"),
+    ("mode", "permission", "others"),
     [
         (0o640, MAY_WRITE, False),
         (0o640, MAY_READ, True),
@@ -70,8 +70,8 @@ def test_the_private_group_of_another_user_is_not_private_for_the_owner() -> Non
         (0o710, MAY_READ, False),
     ],
 )
-def test_only_the_permissions_in_question_count(mode: int, what: int, others: bool) -> None:
-    assert may(file(mode, OPS), what, {OPS: ["bob"]}) is others
+def test_only_the_permissions_in_question_count(mode: int, permission: int, others: bool) -> None:
+    assert may(file(mode, OPS), permission, {OPS: ["bob"]}) is others
 
 
 def test_permissions_for_everybody_count() -> None:

@@ -65,9 +65,9 @@ def declared(name: str) -> bool:
 
 
 def test_every_metric_in_a_query_exists(known: dict[str, set[str]]) -> None:
-    asked = set().union(*map(shipped_dashboard.metrics, every_expression()))
-    assert len(asked) > 35
-    assert {name for name in asked - known.keys() - shipped_dashboard.COMING if not declared(name)} == set()
+    queried = set().union(*map(shipped_dashboard.metrics, every_expression()))
+    assert len(queried) > 35
+    assert {name for name in queried - known.keys() - shipped_dashboard.COMING if not declared(name)} == set()
 
 
 def test_planned_metrics_do_not_exist_yet(known: dict[str, set[str]]) -> None:

@@ -66,8 +66,8 @@ def test_a_hanging_callable_delays_neither_other_agents_nor_the_stop(daemon: Beg
 
 def test_a_hanging_apprise_service_delays_neither_other_agents_nor_the_stop(daemon: Begin) -> None:
     with Server([silence()]) as server:
-        told = COMMAND.format(said="ALERT: the disk is full")
-        it = daemon(f"{{runner: {told}, heartbeat: {BEAT.replace('log', 'slow')}}}", server.port)
+        runner = COMMAND.format(said="ALERT: the disk is full")
+        it = daemon(f"{{runner: {runner}, heartbeat: {BEAT.replace('log', 'slow')}}}", server.port)
         it.wait_until(lambda: server.requests)
         expect_others_and_a_stop(it)
 

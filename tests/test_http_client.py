@@ -234,7 +234,7 @@ def test_simultaneous_calls_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "failure"),
+    ("response", "failure"),
     [
         (b"", Failure.CONNECT),
         (b"HTTP/1.1 100 Continue\r\n\r\n", Failure.CONNECT),
@@ -255,14 +255,14 @@ def test_simultaneous_calls_do_not_wait_for_each_other() -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20_000 + b"\r\nContent-Length: 2\r\n\r\nok", Failure.BAD_ANSWER),
     ],
 )
-def test_an_answer_that_is_not_http_is_a_failure(said: bytes, failure: Failure) -> None:
-    with Server([raw(said)]) as server:
+def test_an_answer_that_is_not_http_is_a_failure(response: bytes, failure: Failure) -> None:
+    with Server([raw(response)]) as server:
         assert trouble(server.url).answer.failure is failure
 
 
 def test_informational_responses_are_skipped() -> None:
-    said = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
-    with Server([raw(said)]) as server:
+    response = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+    with Server([raw(response)]) as server:
         assert post_with_client(server.url, {}, b"{}", 5.0).body == b"ok"
 
 

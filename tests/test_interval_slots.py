@@ -237,7 +237,7 @@ def brute(cadence: IntervalSlots, after: datetime, until: datetime) -> tuple[lis
     return sorted(slot for slot in slots if after < slot <= until), sorted(point for point in without if after < point <= until)
 
 
-def told(points: list[datetime]) -> SlotRange | None:
+def slot_range(points: list[datetime]) -> SlotRange | None:
     return SlotRange(points[0], points[-1], len(points)) if points else None
 
 
@@ -248,8 +248,8 @@ def test_each_point_gives_at_most_one_slot_and_every_opening_gets_one(cadence: I
     until = after + timedelta(minutes=length)
     slots, without = brute(cadence, after, until)
     assert walk(cadence, after, until) == slots
-    assert cadence.slots(after, until) == told(slots)
-    assert cadence.closed_slots(after, until) == told(without)
+    assert cadence.slots(after, until) == slot_range(slots)
+    assert cadence.closed_slots(after, until) == slot_range(without)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -114,15 +114,15 @@ def test_busy_handles_signals_like_a_shell(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (["nobody", "--", "true"], "heartbeatd: no agent 'nobody'; `heartbeatd status` lists them\n"),
         (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; jobs have no lane\n"),
     ],
 )
-def test_busy_creates_no_lane_for_an_unknown_agent(folder: Path, arguments: list[str], said: str) -> None:
+def test_busy_creates_no_lane_for_an_unknown_agent(folder: Path, arguments: list[str], error: str) -> None:
     refused = busy(folder, *arguments)
-    assert (refused.returncode, refused.stderr) == (2, said)
+    assert (refused.returncode, refused.stderr) == (2, error)
     assert not (folder / "state" / "lanes").exists()
 
 

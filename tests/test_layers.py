@@ -135,9 +135,9 @@ def test_only_the_app_reads_the_clock(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_every_file_begins_with_a_one_sentence_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
-    said = ast.get_docstring(tree)
-    assert said or not tree.body
-    assert not said or said.splitlines()[0].endswith(".")
+    docstring = ast.get_docstring(tree)
+    assert docstring or not tree.body
+    assert not docstring or docstring.splitlines()[0].endswith(".")
 
 
 def test_sql_is_never_built_from_user_input() -> None:

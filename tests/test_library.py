@@ -31,10 +31,10 @@ class Agent:
 
     def __call__(self, prompt: str) -> Any:
         self.asked.append(prompt)
-        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
-        if isinstance(said, BaseException):
-            raise said
-        return said
+        answer = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
 
 def beat(says: Any = "HEARTBEAT_OK", **more: Any) -> Beat:
@@ -78,11 +78,11 @@ def test_a_run_ends_as_it_would_in_the_daemon(says: Any, how: dict[str, Any], en
 
 
 def test_a_skipped_run_calls_no_function_and_an_alert_goes_to_on_notify() -> None:
-    agent, told = Agent("The disk is full. HEARTBEAT_OK"), []
-    heartbeat.beat(agent, now=NOW, checklist="", on_notify=told.append)
-    assert (agent.asked, told) == ([], [])
-    heartbeat.beat(agent, now=NOW, checklist="- look", on_notify=told.append)
-    assert (len(agent.asked), told) == (1, ["The disk is full."])
+    agent, alerts = Agent("The disk is full. HEARTBEAT_OK"), []
+    heartbeat.beat(agent, now=NOW, checklist="", on_notify=alerts.append)
+    assert (agent.asked, alerts) == ([], [])
+    heartbeat.beat(agent, now=NOW, checklist="- look", on_notify=alerts.append)
+    assert (len(agent.asked), alerts) == (1, ["The disk is full."])
 
 
 def test_the_prompt_has_the_checklist_the_time_and_the_last_result() -> None:
@@ -98,12 +98,12 @@ def test_the_prompt_has_the_checklist_the_time_and_the_last_result() -> None:
 
 
 def test_the_same_alert_is_delivered_once_within_its_window() -> None:
-    told: list[str] = []
+    alerts: list[str] = []
     last, suppressed = None, []
     for hours in (0, 1, 23, 24, 25):
-        last = beat("Disk  FULL", now=NOW + timedelta(hours=hours), last=last, on_notify=told.append)
+        last = beat("Disk  FULL", now=NOW + timedelta(hours=hours), last=last, on_notify=alerts.append)
         suppressed.append(last.suppression)
-    assert told == ["Disk  FULL", "Disk  FULL"]
+    assert alerts == ["Disk  FULL", "Disk  FULL"]
     assert suppressed == [None, "duplicate", "duplicate", None, "duplicate"]
 
 

@@ -97,10 +97,10 @@ def test_json_has_one_object_per_line(log: io.StringIO) -> None:
     )
     (only,) = log.getvalue().splitlines()
     assert only.isascii()
-    said = json.loads(only)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said.pop("time"))
+    logged = json.loads(only)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", logged.pop("time"))
     fields = {"id": 12, "text": '"a"\n\x1b\u202eb', "took": 1.5, "ok": True, "key": "***"}
-    assert said == {"level": "INFO", "event": "run"} | fields
+    assert logged == {"level": "INFO", "event": "run"} | fields
 
 
 def test_an_error_is_one_field_with_its_traceback(log: io.StringIO) -> None:

@@ -22,7 +22,7 @@ asyncio.run(Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", en
 """
 
 
-def hear(fifo: Path) -> list[bytes]:
+def read_words(fifo: Path) -> list[bytes]:
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         assert select.select([fd], [], [], 20)[0], "the command said nothing"
@@ -34,10 +34,10 @@ def hear(fifo: Path) -> list[bytes]:
 class Killed:
     """A daemon that was killed with SIGKILL while its command ran."""
 
-    def __init__(self, mark: str, command: str, told: Path) -> None:
-        os.mkfifo(told)
-        daemon = subprocess.Popen([sys.executable, "-c", DAEMON, mark, command.format(told=told)], start_new_session=True)
-        self.pids = [int(word) for word in hear(told)]
+    def __init__(self, mark: str, command: str, pid_file: Path) -> None:
+        os.mkfifo(pid_file)
+        daemon = subprocess.Popen([sys.executable, "-c", DAEMON, mark, command.format(pid_file=pid_file)], start_new_session=True)
+        self.pids = [int(word) for word in read_words(pid_file)]
         daemon.kill()
         daemon.wait(20)
 
@@ -53,12 +53,12 @@ def instance() -> Iterator[str]:
 
 
 def test_the_program_of_a_killed_daemon_is_found_by_its_mark(instance: str, tmp_path: Path) -> None:
-    killed = Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
+    killed = Killed(f"{instance}/12", "echo $$ >{pid_file}; exec sleep 300", tmp_path / "pids")
     assert orphans.find_orphans({f"{instance}/12"}) == {f"{instance}/12": killed.pids}
 
 
 def test_children_of_the_program_are_found_as_well(instance: str, tmp_path: Path) -> None:
-    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
+    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{pid_file}; wait", tmp_path / "pids")
     found = orphans.find_orphans({f"{instance}/12"})
     assert found is not None
     assert sorted(found[f"{instance}/12"]) == sorted(killed.pids)
@@ -66,18 +66,18 @@ def test_children_of_the_program_are_found_as_well(instance: str, tmp_path: Path
 
 @pytest.mark.parametrize("mark", ["{}/1", "{}/123", "{}/", "other/12"])
 def test_programs_of_other_runs_and_other_boots_are_not_found(instance: str, tmp_path: Path, mark: str) -> None:
-    Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
+    Killed(f"{instance}/12", "echo $$ >{pid_file}; exec sleep 300", tmp_path / "pids")
     assert orphans.find_orphans({mark.format(instance)}) == {}
 
 
 def test_orphans_are_ended_with_their_groups(instance: str, tmp_path: Path) -> None:
-    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
+    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{pid_file}; wait", tmp_path / "pids")
     assert orphans.end_orphans(killed.pids) == set()
     assert orphans.find_orphans({f"{instance}/12"}) == {}
 
 
 def test_an_orphan_that_ignores_term_is_killed(instance: str, tmp_path: Path) -> None:
-    killed = Killed(f"{instance}/12", "trap '' TERM; echo $$ >{told}; while :; do sleep 0.1; done", tmp_path / "told")
+    killed = Killed(f"{instance}/12", "trap '' TERM; echo $$ >{pid_file}; while :; do sleep 0.1; done", tmp_path / "pids")
     assert orphans.end_orphans(killed.pids) == set()
     assert orphans.find_orphans({f"{instance}/12"}) == {}
 

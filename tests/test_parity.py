@@ -93,10 +93,10 @@ def test_claw0_status_shows_enabled_in_hours_due_and_duplicates(
     world = make_world(agent(active_hours='"08:00-22:00"'), scripts=answers_in_turn("the disk is full"))
     world.run(minutes=40)
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["pace"]["interval"], told["next"]["slot"]) == ("active", 1800.0, "2026-03-02T09:00:00Z")
-    assert (told["last_run"]["slot"], told["last_run"]["suppression"]) == ("2026-03-02T08:30:00Z", "duplicate")
-    assert [gate["gate"] for gate in told["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["pace"]["interval"], status["next"]["slot"]) == ("active", 1800.0, "2026-03-02T09:00:00Z")
+    assert (status["last_run"]["slot"], status["last_run"]["suppression"]) == ("2026-03-02T08:30:00Z", "duplicate")
+    assert [gate["gate"] for gate in status["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
 
 @row("claw0", 3)
@@ -308,8 +308,8 @@ WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{targ
 @row("GoClaw", 10)
 def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWorld) -> None:
     world = make_world(WITH_CHAT + agent())
-    for whom, title in (("7", "Family"), ("8", "Work")):
-        world.request(NoteActivity("ops", Target("chat", whom), title))
+    for recipient, title in (("7", "Family"), ("8", "Work")):
+        world.request(NoteActivity("ops", Target("chat", recipient), title))
     known = targets.known_targets(world.store.connection, "ops")
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
@@ -341,8 +341,8 @@ def test_picoclaw_the_tools_used_are_recorded(make_world: MakeWorld) -> None:
         scripts=answers_in_turn(*(json.dumps({"text": "x", "error": error, "tool_calls": tools}) for error in ("", "boom"))),
     )
     world.run(minutes=31)
-    told = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df", "count": 1, "duration_ms": None}]
-    assert [(row["outcome"], row["tool_calls"]) for row in world.records()] == [("alert", told), ("failed", told)]
+    tools = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df", "count": 1, "duration_ms": None}]
+    assert [(row["outcome"], row["tool_calls"]) for row in world.records()] == [("alert", tools), ("failed", tools)]
 
 
 @row("MisterMorph", 1)
@@ -470,11 +470,11 @@ def test_nanobot_active_tasks_count_and_completed_ones_do_not() -> None:
 
 @row("nanobot", 3)
 def test_nanobot_callbacks_execute_and_notify() -> None:
-    told: list[str] = []
+    alerts: list[str] = []
     run = {"action": "run", "tasks": "look"}
-    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "HEARTBEAT_OK", on_notify=told.append)
-    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "Disk full", on_notify=told.append)
-    assert told == ["Disk full"]
+    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "HEARTBEAT_OK", on_notify=alerts.append)
+    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "Disk full", on_notify=alerts.append)
+    assert alerts == ["Disk full"]
 
 
 @row("nanobot", 5)
@@ -501,13 +501,13 @@ def test_openclaw_a_heartbeat_can_have_a_cron_schedule(make_world: MakeWorld) ->
 
 
 @row("OpenClaw", 4)
-@pytest.mark.parametrize(("mode", "beats"), [("now", ["08:10", "08:30"]), ("next", ["08:30"])])
-def test_openclaw_a_job_wakes_now_or_with_the_next_heartbeat(make_world: MakeWorld, mode: str, beats: list[str]) -> None:
+@pytest.mark.parametrize(("mode", "runs"), [("now", ["08:10", "08:30"]), ("next", ["08:30"])])
+def test_openclaw_a_job_wakes_now_or_with_the_next_heartbeat(make_world: MakeWorld, mode: str, runs: list[str]) -> None:
     job = f'cron: {{mail: {{schedule: "10 8 * * *", command: x, wake_heartbeat: ops, wake_mode: {mode}}}}}\n'
     world = make_world(agent() + job)
     world.run(minutes=31)
-    assert [f"{call.at:%H:%M}" for call in world.calls if call.name == "ops"][1:] == beats
-    assert "mail" in next(call.stdin for call in world.calls if call.name == "ops" and f"{call.at:%H:%M}" == beats[0])
+    assert [f"{call.at:%H:%M}" for call in world.calls if call.name == "ops"][1:] == runs
+    assert "mail" in next(call.stdin for call in world.calls if call.name == "ops" and f"{call.at:%H:%M}" == runs[0])
 
 
 @row("OpenClaw", 5)

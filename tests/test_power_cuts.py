@@ -21,7 +21,7 @@ pytestmark = [
 CUTS = 200
 
 
-def lost(folder: Path, files: dict[str, bytes], told: set[int]) -> set[int]:
+def lost(folder: Path, files: dict[str, bytes], reported: set[int]) -> set[int]:
     """The reported runs that are missing after the cut. All of them if the database cannot be opened."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
@@ -32,12 +32,14 @@ def lost(folder: Path, files: dict[str, bytes], told: set[int]) -> set[int]:
         kept = {row[0] for row in store.connection.execute("select id from run where state = 'closed'")}
         store.close()
     except (StoreError, sqlite3.DatabaseError):
-        return told
-    return told - kept
+        return reported
+    return reported - kept
 
 
 def losses(folder: Path, synchronous: str) -> list[set[int]]:
-    found = (lost(folder / "cut", files, told) for files, told in cuts(watched(folder, synchronous), CUTS, random.Random(5)))
+    found = (
+        lost(folder / "cut", files, reported) for files, reported in cuts(watched(folder, synchronous), CUTS, random.Random(5))
+    )
     return [each for each in found if each]
 
 

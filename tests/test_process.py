@@ -40,7 +40,7 @@ class Pipe:
         self.path = folder / "told"
         os.mkfifo(self.path)
 
-    def hear(self) -> str:
+    def read_word(self) -> str:
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             assert select.select([fd], [], [], 20)[0], "the child said nothing"
@@ -193,7 +193,7 @@ def test_a_program_left_in_the_background_continues_and_is_not_waited_for(tmp_pa
 def test_a_running_program_is_ended_from_another_thread(why: process.EndReason, pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "echo ready >told; exec sleep 300")
     running.append(one)
-    pipe.hear()
+    pipe.read_word()
     one.end(why)
     ended = one.result()
     assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, why, why == "timeout")
@@ -202,7 +202,7 @@ def test_a_running_program_is_ended_from_another_thread(why: process.EndReason, 
 def test_the_output_before_its_end_is_kept(pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "echo half; echo ready >told; exec sleep 300")
     running.append(one)
-    pipe.hear()
+    pipe.read_word()
     one.end("timeout")
     assert one.result().output == b"half\n"
 
@@ -210,7 +210,7 @@ def test_the_output_before_its_end_is_kept(pipe: Pipe, running: list[Background]
 def test_a_program_that_ignores_term_is_killed_with_its_whole_group(pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "trap '' TERM; sleep 300 & echo $! >told; while :; do wait; done")
     running.append(one)
-    grandchild = int(pipe.hear())
+    grandchild = int(pipe.read_word())
     one.end("timeout")
     assert one.result().exit_code == -signal.SIGKILL
     wait_for_end(grandchild)
@@ -222,7 +222,7 @@ def test_a_grandchild_that_ignores_term_is_killed_even_if_the_leader_has_ended_a
     deaf = "(trap '' TERM; echo ready >told; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
     one = Background(pipe, "sh", "-c", deaf)
     running.append(one)
-    pipe.hear()
+    pipe.read_word()
     one.end("cancelled")
     ended = one.result()
     assert ended.exit_code == -signal.SIGTERM
@@ -235,7 +235,7 @@ def test_the_rest_of_the_group_gets_its_time_to_end_after_the_leader_has_ended(
     tidy = "(trap 'sleep 0.3; touch tidied; exit' TERM; echo ready >told; while :; do sleep 0.01; done) & "
     one = Background(pipe, "sh", "-c", tidy + "exec sleep 300")
     running.append(one)
-    pipe.hear()
+    pipe.read_word()
     one.end("shutdown")
     one.result()
     assert (tmp_path / "tidied").exists()

@@ -31,8 +31,8 @@ CLAUDE = {
 SPENT = {"model_used": "claude-haiku-5-5", "tokens": Tokens(3, 6, 500, 40), "cost_usd": 0.0123}
 
 
-def failed(said: str, **spent: Any) -> Answer:
-    return Answer(failure=Failure.EXIT, error=f"the agent failed: {said}", transient=True, **spent)
+def failed(error: str, **spent: Any) -> Answer:
+    return Answer(failure=Failure.EXIT, error=f"the agent failed: {error}", transient=True, **spent)
 
 
 REPORTS = [
@@ -150,9 +150,9 @@ def test_any_other_output_is_plain_text(text: str) -> None:
 
 def test_a_program_that_fails_keeps_its_report_beside_its_exit_code() -> None:
     output = json.dumps(CLAUDE | {"is_error": True, "result": "API Error: 529"}).encode()
-    told = answer(Ended(1, output))
-    assert (told.failure, told.error) == (Failure.EXIT, "exit code 1: the agent failed: API Error: 529")
-    assert (told.cost_usd, told.tokens, told.transient) == (0.0123, Tokens(3, 6, 500, 40), True)
+    result = answer(Ended(1, output))
+    assert (result.failure, result.error) == (Failure.EXIT, "exit code 1: the agent failed: API Error: 529")
+    assert (result.cost_usd, result.tokens, result.transient) == (0.0123, Tokens(3, 6, 500, 40), True)
     assert answer(Ended(1, b"partial", b"boom")).error == "exit code 1: boom"
     assert answer(Ended(timed_out=True, output=output)).failure is Failure.TIMEOUT
 

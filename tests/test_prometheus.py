@@ -52,10 +52,10 @@ class Prometheus:
         command = ["prometheus", "--config.file", str(config), "--web.listen-address", address, *kept]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
 
-    def query_api(self, what: str, **query: Any) -> Any:
+    def query_api(self, path: str, **query: Any) -> Any:
         """The answer of its HTTP API. None while it is not ready."""
         try:
-            with urlopen(f"{self._api}/{what}?{urlencode(query)}", timeout=10) as answer:
+            with urlopen(f"{self._api}/{path}?{urlencode(query)}", timeout=10) as answer:
                 return json.load(answer)["data"]
         except HTTPError as error:
             if error.code == HTTPStatus.SERVICE_UNAVAILABLE:

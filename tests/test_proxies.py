@@ -151,7 +151,7 @@ def test_a_literal_private_address_is_refused_behind_a_proxy_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "network", "said"),
+    ("environ", "network", "description"),
     [
         ({}, Network(), "no proxy (the environment sets none)"),
         (
@@ -173,8 +173,8 @@ def test_a_literal_private_address_is_refused_behind_a_proxy_as_well() -> None:
     ],
 )
 def test_the_proxies_are_described_without_their_logins(
-    environ: dict[str, str], network: Network, said: str, monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], network: Network, description: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert proxies.describe_proxies(network) == said
+    assert proxies.describe_proxies(network) == description

@@ -51,9 +51,9 @@ def test_a_test_run_ends_with_a_summary_of_skipped_tests(workers: str, tmp_path:
     environ = os.environ | {"PATH": str(tmp_path)}
     environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
     ended = subprocess.run(command, cwd=HOME, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    said = ended.stdout.splitlines()
+    lines = ended.stdout.splitlines()
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert said[said.index("NOT TESTED:") :] == [
+    assert lines[lines.index("NOT TESTED:") :] == [
         "NOT TESTED:",
         "  needs strace (Debian: apt-get install strace): 2 tests of test_power_cuts.py",
         "  needs curl (Debian: apt-get install curl): 1 test of test_waking_docs.py",

@@ -160,7 +160,7 @@ def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: 
 
 
 @pytest.mark.parametrize(
-    ("act", "failure", "said", "transient"),
+    ("act", "failure", "error", "transient"),
     [
         (page(), Failure.BAD_ANSWER, "answered with an HTML page", False),
         (page(502), Failure.SERVER, "HTTP 502 Bad Gateway", True),
@@ -183,9 +183,9 @@ def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: 
         (reply(b" " * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB", False),
     ],
 )
-def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, said: str, transient: bool) -> None:
+def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, error: str, transient: bool) -> None:
     answer = answer_to(act)
-    assert (answer.failure, answer.error, answer.transient) == (failure, f"provider 'anthropic': {said}", transient)
+    assert (answer.failure, answer.error, answer.transient) == (failure, f"provider 'anthropic': {error}", transient)
 
 
 @pytest.mark.parametrize("act", [drip(), silence()])
@@ -236,7 +236,7 @@ def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "failure", "said"),
+    ("body", "failure", "error"),
     [
         (message(tool("exec", {})), Failure.TOOL_USE, "tried to use a tool"),
         (message(stop_reason="refusal"), Failure.BAD_ANSWER, "the model refused to answer"),
@@ -244,10 +244,10 @@ def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
         (message(stop_reason="max_tokens"), Failure.BAD_ANSWER, "reached max_output_tokens"),
     ],
 )
-def test_an_invalid_response_is_not_a_quiet_answer(body: object, failure: Failure, said: str) -> None:
+def test_an_invalid_response_is_not_a_quiet_answer(body: object, failure: Failure, error: str) -> None:
     answer = answer_to(reply(body))
     assert (answer.failure, answer.tokens) == (failure, TOKENS)
-    assert said in answer.error
+    assert error in answer.error
 
 
 def test_an_empty_text_is_an_answer() -> None:

@@ -169,13 +169,13 @@ def test_the_failure_classes_are_those_of_the_metrics() -> None:
 def test_a_secret_in_its_environment_is_redacted_in_errors_answers_and_reports() -> None:
     env = {"KEY": Secret("canary-0123"), "REGION": "north"}
 
-    def told(**ended: object) -> Answer:
+    def result(**ended: object) -> Answer:
         return ask(RUN, CommandRunner(("agent",), env), Program(replace(Ended(), **ended)))  # type: ignore[arg-type]
 
-    assert told(exit_code=1, errors=b"no such key: canary-0123 in north").error == "exit code 1: no such key: *** in north"
-    assert told(timed_out=True, errors=b"canary-0123").error.endswith(": ***")
-    assert told(output=b"I know canary-0123").text == "I know ***"
-    report = told(output=b'{"result": "canary-0123", "is_error": true, "log": "sent canary-0123"}')
+    assert result(exit_code=1, errors=b"no such key: canary-0123 in north").error == "exit code 1: no such key: *** in north"
+    assert result(timed_out=True, errors=b"canary-0123").error.endswith(": ***")
+    assert result(output=b"I know canary-0123").text == "I know ***"
+    report = result(output=b'{"result": "canary-0123", "is_error": true, "log": "sent canary-0123"}')
     assert (report.error, report.log) == ("the agent failed: ***", "sent ***")
-    cut = told(exit_code=1, errors=b"canary-0123" + b"x" * (MAX_STDERR - 4)).error
+    cut = result(exit_code=1, errors=b"canary-0123" + b"x" * (MAX_STDERR - 4)).error
     assert "0123" not in cut

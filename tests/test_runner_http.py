@@ -92,7 +92,7 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "failure", "said", "transient"),
+    ("act", "failure", "error", "transient"),
     [
         (reply({"error": "no brain"}), Failure.SERVER, "the agent failed: no brain", True),
         (reply({"text": "hi", "error": {"message": "no brain"}}), Failure.SERVER, "the agent failed: no brain", True),
@@ -118,9 +118,9 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
         (hang_up(), Failure.CONNECT, "it closed the connection before its answer was complete", True),
     ],
 )
-def test_every_other_response_is_a_failure_of_its_class(act: Act, failure: Failure, said: str, transient: bool) -> None:
+def test_every_other_response_is_a_failure_of_its_class(act: Act, failure: Failure, error: str, transient: bool) -> None:
     answer = answer_to(act)
-    assert (answer.failure, answer.error, answer.transient, answer.text) == (failure, said, transient, "")
+    assert (answer.failure, answer.error, answer.transient, answer.text) == (failure, error, transient, "")
 
 
 @pytest.mark.parametrize("act", [drip(), silence()])

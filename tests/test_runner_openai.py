@@ -115,7 +115,7 @@ def test_retry_after_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "failure", "said"),
+    ("act", "failure", "error"),
     [
         (page(), Failure.BAD_ANSWER, "answered with an HTML page"),
         (reply(b"{"), Failure.BAD_ANSWER, "answered with broken JSON"),
@@ -130,9 +130,9 @@ def test_retry_after_is_kept() -> None:
         (reply(b"", 204), Failure.BAD_ANSWER, "HTTP 204 No Content"),
     ],
 )
-def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, said: str) -> None:
+def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, error: str) -> None:
     answer = answer_to(act)
-    assert (answer.failure, answer.error) == (failure, f"provider 'local': {said}")
+    assert (answer.failure, answer.error) == (failure, f"provider 'local': {error}")
 
 
 @pytest.mark.parametrize("act", [drip(), silence()])
@@ -169,11 +169,11 @@ def test_a_completion_without_usage_has_no_tokens() -> None:
     assert answer_to(reply(completion("hi", usage=None))).tokens is None
 
 
-@pytest.mark.parametrize("said", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
-def test_a_key_that_the_server_repeats_is_redacted(said: str) -> None:
-    answer = answer_to(error_answer(401, f"no such key: {said}"), key=KEY)
+@pytest.mark.parametrize("text", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
+def test_a_key_that_the_server_repeats_is_redacted(text: str) -> None:
+    answer = answer_to(error_answer(401, f"no such key: {text}"), key=KEY)
     assert answer.error.endswith("***")
-    assert said not in answer.error
+    assert text not in answer.error
 
 
 TASKS = {"action": "run", "tasks": "Look at the disk."}

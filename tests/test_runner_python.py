@@ -126,7 +126,7 @@ def test_its_return_value_is_the_answer_wherever_it_runs(run: AgentRequest, in_p
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error"),
     [
         ("raises", "ValueError: boom"),
         ("leaves", "SystemExit: 3"),
@@ -135,13 +135,13 @@ def test_its_return_value_is_the_answer_wherever_it_runs(run: AgentRequest, in_p
     ],
 )
 def test_an_exception_in_the_daemons_process_fails_only_its_run(
-    run: AgentRequest, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+    run: AgentRequest, monkeypatch: pytest.MonkeyPatch, name: str, error: str
 ) -> None:
     monkeypatch.syspath_prepend(str(run.workspace))
     answer = call(run, name, in_process=True)
     sys.modules.pop("house_agent", None)
     assert (answer.failure, answer.transient) == (Failure.EXIT, True)
-    assert answer.error.startswith(f"it raised {said}")
+    assert answer.error.startswith(f"it raised {error}")
 
 
 @pytest.mark.parametrize(

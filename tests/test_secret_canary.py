@@ -43,20 +43,20 @@ class Parrot(Server):
     def _next(self, request: Request) -> Act:
         with self._lock:
             self.requests.append(request)
-        how, said = request.path.split("/")[1], "\n".join(spellings(request))
+        how, text = request.path.split("/")[1], "\n".join(spellings(request))
         status, _, form = how.partition("-")
         if form == "html":
-            return reply(f"<html><body><pre>{said}</pre></body></html>".encode(), int(status), "text/html")
+            return reply(f"<html><body><pre>{text}</pre></body></html>".encode(), int(status), "text/html")
         if form == "text":
-            return reply(said.encode(), int(status), "text/plain")
+            return reply(text.encode(), int(status), "text/plain")
         if how == "200":
             return text_answer("HEARTBEAT_OK")
         if how == "garbled":
-            return raw(b"HTTP/1.1 " + said.encode())
+            return raw(b"HTTP/1.1 " + text.encode())
         if how == "reset":
             return reset()
-        words = {"error": {"message": said}, "message": said, "description": said, "ok": False, "error_code": int(status)}
-        return reply(words, int(status), location=f"/{quote(said)}", retry_after=quote(said))
+        words = {"error": {"message": text}, "message": text, "description": text, "ok": False, "error_code": int(status)}
+        return reply(words, int(status), location=f"/{quote(text)}", retry_after=quote(text))
 
 
 def spellings(request: Request) -> Iterator[str]:
@@ -265,12 +265,12 @@ class Bird(Equipped):
                 yield Path("/proc") / str(pid)
 
 
-def told(*arguments: str) -> bytes:
+def command_output(*arguments: str) -> bytes:
     """The output of a command run in this process."""
-    said = StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    output = StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
         main(arguments)
-    return said.getvalue().encode()
+    return output.getvalue().encode()
 
 
 def broken(good: str) -> Iterator[str]:
@@ -292,7 +292,7 @@ def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
     for path in PAGES:
         yield path, it.get(path)
     for row in it.runs():
-        shown = told("-c", str(it.config), "show", str(row["id"]))
+        shown = command_output("-c", str(it.config), "show", str(row["id"]))
         assert b"trigger" in shown
         yield "show", shown
         yield "runs/ID", it.get(f"/api/v1/runs/{row['id']}")
@@ -300,7 +300,7 @@ def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
         done = it.run_command(command)
         yield command, (done.stdout + done.stderr).encode()
     for name in it.entries():
-        effective = told("-c", str(it.config), "check", "--effective", name)
+        effective = command_output("-c", str(it.config), "check", "--effective", name)
         assert b"built in" in effective
         yield f"check --effective {name}", effective
 
@@ -311,10 +311,10 @@ def refusals(it: Bird) -> Iterator[tuple[str, bytes]]:
     for index, bad in enumerate(broken(good)):
         assert bad != good
         it.config.write_text(bad)
-        said = told("-c", str(it.config), "check")
-        assert said.count(b"\n") > 0
-        yield f"check of fault {index}", said
-        yield f"json of fault {index}", told("-c", str(it.config), "check", "--format", "json")
+        output = command_output("-c", str(it.config), "check")
+        assert output.count(b"\n") > 0
+        yield f"check of fault {index}", output
+        yield f"json of fault {index}", command_output("-c", str(it.config), "check", "--format", "json")
     it.config.write_text(next(broken(good)))
     for command in ("reload", "doctor", "run"):
         done = it.run_command(command)
@@ -343,7 +343,7 @@ def kept(it: Bird) -> list[tuple[str, bytes]]:
 
 def leaking(evidence: list[tuple[str, bytes]]) -> dict[str, list[str]]:
     """The pieces of evidence that contain the secret, with its surroundings."""
-    return {what: hits for what, said in evidence if (hits := leaks(said))}
+    return {name: hits for name, content in evidence if (hits := leaks(content))}
 
 
 @pytest.fixture
@@ -356,12 +356,12 @@ def test_a_secret_appears_in_no_output_and_in_no_file(tmp_path: Path, server: Pa
     monkeypatch.setenv("KEY", SECRET)  # for the commands that run in this process
     with running(it := Bird(tmp_path, server, "text")):
         it.wait_until(it.is_through)
-        said = [*outside(it), *refusals(it), *kept(it)]
+        evidence = [*outside(it), *refusals(it), *kept(it)]
         kin = list(it.family())
         lent = {name for child in kin for name, value in variables(child) if leaks(value)}
         argued = [(f"{child}/cmdline", (child / "cmdline").read_bytes()) for child in kin]
         it.stop()
-    assert leaking(said + argued + kept(it)) == {}
+    assert leaking(evidence + argued + kept(it)) == {}
     assert len(kin) >= len(STAY)
     assert lent == {"TOKEN"}
 

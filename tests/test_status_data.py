@@ -30,11 +30,11 @@ cron:
 def snapshot(world: World) -> dict[str, Any]:
     db = open_read_only(world.state)
     try:
-        told = status_data.read_status(db, world.clock.now)
+        status = status_data.read_status(db, world.clock.now)
     finally:
         db.close()
-    assert json.loads(json.dumps(told)) == told
-    return told
+    assert json.loads(json.dumps(status)) == status
+    return status
 
 
 def entry(world: World, name: str) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def test_a_run_that_waits_for_another_attempt_is_shown_as_waiting(make_world: Ma
 def test_a_pause_is_shown_with_its_end(make_world: MakeWorld, until: str | None) -> None:
     world = make_world(CONFIG)
     world.pause((Kind.HEARTBEAT, "ops"), utc(until) if until else None)
-    told = entry(world, "ops")
-    assert (told["state"], told["next_due"]) == ("paused", None)
-    assert told["paused_until"] == ("2026-03-02T12:00:00Z" if until else None)
+    shown = entry(world, "ops")
+    assert (shown["state"], shown["next_due"]) == ("paused", None)
+    assert shown["paused_until"] == ("2026-03-02T12:00:00Z" if until else None)
 
 
 def test_the_queue_is_shown_in_numbers(make_world: MakeWorld) -> None:
@@ -154,8 +154,8 @@ def test_the_last_boot_and_the_downtimes_are_shown(make_world: MakeWorld) -> Non
     world.boot()
     world.run(minutes=1)
     world.downtime(minutes=20)
-    told = snapshot(world)
-    assert told["daemon"] == {
+    status = snapshot(world)
+    assert status["daemon"] == {
         "pid": 4003,
         "version": "0",
         "tzdata": "0",
@@ -163,12 +163,12 @@ def test_the_last_boot_and_the_downtimes_are_shown(make_world: MakeWorld) -> Non
         "last_tick_at": "2026-03-02T08:36:00Z",
         "ended_at": None,
     }
-    assert [(down["until"], down["clean"]) for down in told["downs"]] == [
+    assert [(down["until"], down["clean"]) for down in status["downs"]] == [
         ("2026-03-02T08:36:00Z", False),
         ("2026-03-02T08:15:00Z", True),
     ]
-    assert told["downs"][1]["since"] == "2026-03-02T08:05:00Z"
-    assert told["config_hash"] == world.engine.plan.settings.hash
+    assert status["downs"][1]["since"] == "2026-03-02T08:05:00Z"
+    assert status["config_hash"] == world.engine.plan.settings.hash
 
 
 def test_undelivered_messages_are_counted_by_channel(make_world: MakeWorld) -> None:
@@ -190,9 +190,9 @@ def test_a_channel_without_undelivered_messages_is_not_listed(make_world: MakeWo
 
 def test_a_database_that_no_daemon_has_used_has_no_boot(tmp_path: Any) -> None:
     store = Store.open(tmp_path / "new.db")
-    told = status_data.read_status(store.connection, utc("2026-03-02 08:00"))
+    status = status_data.read_status(store.connection, utc("2026-03-02 08:00"))
     store.close()
-    assert (told["daemon"], told["config_hash"], told["entries"], told["downs"]) == (None, None, [], [])
+    assert (status["daemon"], status["config_hash"], status["entries"], status["downs"]) == (None, None, [], [])
 
 
 def test_a_wake_is_shown_with_the_run_that_took_it(make_world: MakeWorld) -> None:
@@ -200,9 +200,9 @@ def test_a_wake_is_shown_with_the_run_that_took_it(make_world: MakeWorld) -> Non
     world.run(minutes=5)
     wake = world.wake("ops", "look")
     world.settle()
-    told = status_data.read_wake(world.store.connection, wake)
-    assert told is not None
-    assert (told["state"], told["run"]["trigger"], told["run"]["outcome"]) == ("ended", "api", "ok")
+    shown = status_data.read_wake(world.store.connection, wake)
+    assert shown is not None
+    assert (shown["state"], shown["run"]["trigger"], shown["run"]["outcome"]) == ("ended", "api", "ok")
     assert status_data.read_wake(world.store.connection, wake + 1) is None
 
 

@@ -242,7 +242,7 @@ def test_a_sound_database_passes_the_check(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_sees_a_half_created_database(tmp_path: Path) -> None:
-    said: set[str] = set()
+    results: set[str] = set()
 
     def read_until_it_is_there(path: Path) -> None:
         deadline = time.monotonic() + 20
@@ -251,7 +251,7 @@ def test_a_reader_never_sees_a_half_created_database(tmp_path: Path) -> None:
                 with closing(open_read_only(path)) as connection:
                     connection.execute("select * from entry").fetchall()
             except StoreError as error:
-                said.add(str(error).removeprefix(f"{path}: "))
+                results.add(str(error).removeprefix(f"{path}: "))
             else:
                 return
 
@@ -262,7 +262,7 @@ def test_a_reader_never_sees_a_half_created_database(tmp_path: Path) -> None:
             Store.open(path).close()
             for each in reading:
                 each.result(20)
-    assert said <= {"no database yet; heartbeatd run makes it"}
+    assert results <= {"no database yet; heartbeatd run makes it"}
 
 
 def test_a_database_is_created_at_the_target_of_a_symbolic_link(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ IN_A_YEAR = error_answer(429, "rate_limit_error", "x", retry_after="31536000")
 FORBIDDEN = error_answer(403, "permission_error", "this key may not use that model")
 
 
-def fleet(url: str, *names: str, **beats: str) -> str:
+def fleet(url: str, *names: str, **heartbeat_keys: str) -> str:
     """Agents of one provider that all run every 30 minutes at the same time. A keyword adds keys to one heartbeat.
 
     `model_NAME` names the model of an agent.
@@ -44,9 +44,9 @@ def fleet(url: str, *names: str, **beats: str) -> str:
     ]
     for name in names:
         keys = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "hook", "retries": "0"}
-        more = beats.get(name, "")
+        more = heartbeat_keys.get(name, "")
         beat = ", ".join([f"{key}: {value}" for key, value in keys.items() if f"{key}:" not in more] + ([more] if more else []))
-        lines.append(f"  {name}: {{model: {beats.get(f'model_{name}', 'claude-haiku-5-5')}, heartbeat: {{{beat}}}}}")
+        lines.append(f"  {name}: {{model: {heartbeat_keys.get(f'model_{name}', 'claude-haiku-5-5')}, heartbeat: {{{beat}}}}}")
     return "\n".join(lines) + "\n"
 
 
@@ -375,8 +375,8 @@ def test_a_skip_record_names_the_provider_and_model_and_the_error(make_world: Ma
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=15)
-    said = "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model"
-    assert world.records("a")[1]["error"] == said
+    error = "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model"
+    assert world.records("a")[1]["error"] == error
     moved = world.events_of(BreakerMoved)[0]
     assert (*moved.circuit, moved.is_open, moved.reason) == ("anthropic", "forbidden", True, "auth")
 
@@ -403,7 +403,7 @@ def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-        asked = explanation.find_entry(
+        explained = explanation.find_entry(
             world.store.connection,
             world.plan(),
             (Kind.HEARTBEAT, "a"),
@@ -411,8 +411,8 @@ def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
             world.clock.now,
             running=True,
         )
-    assert asked is not None
-    assert explanation.explain_now(asked)["now"]["detail"] == (
+    assert explained is not None
+    assert explanation.explain_now(explained)["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
         " next probe at 2026-03-02 08:30:00 UTC"
     )

@@ -135,8 +135,8 @@ def test_an_impossible_usage_does_not_stop_the_agent(make_world: MakeWorld) -> N
 
 @pytest.mark.parametrize("cost", [0.0, 0.004])
 def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(make_world: MakeWorld, cost: float) -> None:
-    said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
-    with Server([reply(said)]) as server:
+    decision = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
+    with Server([reply(decision)]) as server:
         yaml = model_agent(server.url, "{usd_per_day: 1, usd_per_run: 0.05}", decide="{model: big, provider: local}")
         yaml = yaml.replace("{kind: openai, provider: local}, model: big", "{kind: command, argv: [agent]}")
         world = make_world(yaml, scripts={"ops": cost_report(cost)})
@@ -155,9 +155,9 @@ def test_a_program_that_cannot_be_started_costs_nothing(make_world: MakeWorld) -
     assert used_today(world) == 0.0
 
 
-@pytest.mark.parametrize(("said", "charged"), [(0.001, 0.05), (0.06, 0.06)])
-def test_an_async_answer_is_charged_at_least_its_maximum(make_world: MakeWorld, said: float, charged: float) -> None:
-    with Server([reply({"later": True, "cost_usd": said})]) as server:
+@pytest.mark.parametrize(("reported", "charged"), [(0.001, 0.05), (0.06, 0.06)])
+def test_an_async_answer_is_charged_at_least_its_maximum(make_world: MakeWorld, reported: float, charged: float) -> None:
+    with Server([reply({"later": True, "cost_usd": reported})]) as server:
         yaml = program_agent("{usd_per_day: 1, usd_per_run: 0.05}").replace(
             "kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'
         )
@@ -200,8 +200,8 @@ def test_a_provider_with_an_untrusted_certificate_costs_nothing(make_world: Make
 
 
 def test_the_reservation_includes_the_decision(make_world: MakeWorld) -> None:
-    said = completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})], usage=None)
-    with Server([reply(said)]) as server:
+    decision = completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})], usage=None)
+    with Server([reply(decision)]) as server:
         world = make_world(model_agent(server.url, "{usd_per_day: 0.03}", decide="{model: big}"))
         world.run(hours=1, minutes=1)
     assert outcomes(world) == ["ok decided_skip", "skipped budget"]
@@ -209,8 +209,8 @@ def test_the_reservation_includes_the_decision(make_world: MakeWorld) -> None:
 
 
 def test_tasks_that_would_exceed_the_reservation_are_not_sent(make_world: MakeWorld) -> None:
-    said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look " * 600})])
-    with Server([reply(said)]) as server:
+    decision = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look " * 600})])
+    with Server([reply(decision)]) as server:
         world = make_world(model_agent(server.url, "{usd_per_day: 1}", decide="{model: big}"))
         world.run(minutes=1)
         assert len(server.requests) == 1
@@ -382,10 +382,10 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     yaml = program_agent("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", on_failure="{after: 1}")
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
-    told = "usd_per_day: 0.08 of 0.1 USD are used, and one run may take 0.04; until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
-    assert world.records()[-1]["error"] == told
-    assert f"budget: its budget is used up: {told}" in world.delivered[-1][2]
-    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == told
+    error = "usd_per_day: 0.08 of 0.1 USD are used, and one run may take 0.04; until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
+    assert world.records()[-1]["error"] == error
+    assert f"budget: its budget is used up: {error}" in world.delivered[-1][2]
+    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == error
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)
     assert world.records()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"

@@ -125,12 +125,12 @@ def test_the_async_result_of_a_cancelled_run_is_refused(make_world: MakeWorld) -
             world.request(CancelRun(1))
 
 
-@pytest.mark.parametrize(("run_id", "said"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has already ended: ok")])
-def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(make_world: MakeWorld, run_id: int, said: str) -> None:
+@pytest.mark.parametrize(("run_id", "error"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has already ended: ok")])
+def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(make_world: MakeWorld, run_id: int, error: str) -> None:
     world = world_with_run_in_progress(make_world(agent()))
     with pytest.raises(Refused) as refused:
         world.request(CancelRun(run_id))
-    assert str(refused.value) == said
+    assert str(refused.value) == error
 
 
 def test_a_cancelled_run_is_not_repeated_if_the_daemon_dies_before_it_ends(make_world: MakeWorld) -> None:

@@ -79,7 +79,7 @@ def test_an_invalid_annotation_is_logged_once_and_again_when_it_changes(
     world = make_world(agent(checklist=checklist_key("- [every 30] mail")))
     journal = EventLog()
 
-    def told() -> list[str]:
+    def logged() -> list[str]:
         caplog.clear()
         for happened in world.events:
             journal.log_event(happened)
@@ -88,10 +88,10 @@ def test_an_invalid_annotation_is_logged_once_and_again_when_it_changes(
 
     world.run(minutes=61)
     assert [call.stdin.count("[every 30] mail") for call in world.calls] == [1, 1, 1]
-    assert told() == ["[every 30] i"]
+    assert logged() == ["[every 30] i"]
     world.reload(agent(checklist=checklist_key("- [every 6] mail")))
     world.run(minutes=60)
-    assert told() == ["[every 6] is"]
+    assert logged() == ["[every 6] is"]
 
 
 def test_explain_shows_invalid_annotations(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -429,8 +429,8 @@ def test_parts_left_out_of_a_prompt_are_in_the_record_the_log_and_explain(
         EventLog().log_event(happened)
     assert "; ".join(left_out) in [vars(record)["fields"].get("left_out") for record in caplog.records if record.message == "run"]
     assert main(["explain", "ops", "-c", str(world.config)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert all(f"{line}, intended for the prompt" in said for line in left_out)
+    output = " ".join(capsys.readouterr().out.split())
+    assert all(f"{line}, intended for the prompt" in output for line in left_out)
     assert main(["show", str(world.records()[0]["id"]), "-c", str(world.config)]) == 0
     assert "SOUL.md is missing" in capsys.readouterr().out
 

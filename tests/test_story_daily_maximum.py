@@ -55,19 +55,19 @@ class Provider(Server):
     bill: Callable[[str, float], None] = lambda name, usd: None
 
     def _next(self, request: Request) -> Act:
-        asked = request.json
-        took = sum(len(turn["content"].encode()) for turn in asked["messages"])
+        body = request.json
+        prompt_bytes = sum(len(turn["content"].encode()) for turn in body["messages"])
         mood = self.chance.random()
         if mood < 0.2:  # overloaded: nothing is done and nothing charged
             return reply({"error": {"message": "slow down"}}, 429, retry_after=self.chance.choice(("1", "30", "9999")))
-        self.bill(asked["model"], (took * INPUT + asked["max_tokens"] * OUTPUT) / 1e6)
+        self.bill(body["model"], (prompt_bytes * INPUT + body["max_tokens"] * OUTPUT) / 1e6)
         if mood < 0.3:
             return self.chance.choice((hang_up(), reply({"error": {"message": "broken"}}, 500)))
-        usage: Any = {"prompt_tokens": took, "completion_tokens": asked["max_tokens"]}
+        usage: Any = {"prompt_tokens": prompt_bytes, "completion_tokens": body["max_tokens"]}
         if mood < 0.5:
             nothing, less = dict.fromkeys(usage, 0), {key: -number for key, number in usage.items()}
             usage = self.chance.choice((None, {}, nothing, less, {"prompt_tokens": 1}))
-        return reply(completion("ALERT: again", calls=self._decision() if "tools" in asked else None, usage=usage))
+        return reply(completion("ALERT: again", calls=self._decision() if "tools" in body else None, usage=usage))
 
     def _decision(self) -> list[Any]:
         """A decision to run, sometimes with more tasks than may be sent."""
@@ -99,8 +99,8 @@ class Days:
     def _tool(self, call: AgentCall) -> Any:
         """A program that uses its whole limit and seldom reports it."""
         self._bill("tool", 0.03)
-        said = self.chance.choice(("ALERT: again", '{"result": "ALERT: again", "total_cost_usd": 0.03}', 1))
-        return Delayed(said, timedelta(minutes=self.chance.choice((0, 0, 4))))
+        output = self.chance.choice(("ALERT: again", '{"result": "ALERT: again", "total_cost_usd": 0.03}', 1))
+        return Delayed(output, timedelta(minutes=self.chance.choice((0, 0, 4))))
 
     def _nothing(self) -> None:
         """Let an hour pass without a fault."""
@@ -127,10 +127,10 @@ class Days:
 def test_no_day_costs_more_than_the_computed_daily_maximum(tmp_path: Path) -> None:
     with Provider([]) as server:
         days = Days(tmp_path, server)
-        told = compute_daily_maximum(load_config(days.world.config, {}).settings, days.world.clock.now)
+        computed = compute_daily_maximum(load_config(days.world.config, {}).settings, days.world.clock.now)
         days.play()
         days.world.store.close()
-    ceilings = {"": told.usd_per_day} | {ceiling.name: ceiling.usd_per_day for ceiling in told.entries}
+    ceilings = {"": computed.usd_per_day} | {ceiling.name: ceiling.usd_per_day for ceiling in computed.entries}
     assert ceilings == {"": 0.3, "ops": 0.12, "far": 0.1, "tool": 0.16}
     over = {key: usd for key, usd in days.cost.items() if usd > (ceilings[key[0]] or 0) + 1e-9}
     assert not over

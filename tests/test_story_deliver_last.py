@@ -54,15 +54,15 @@ def world(make_world: MakeWorld, sent: list[tuple[str, str]]) -> World:
     return world
 
 
-def report_activity(world: World, *whom: str, channel: str = "chat") -> None:
+def report_activity(world: World, *recipients: str, channel: str = "chat") -> None:
     """Report user activity at these targets, to be applied in the next tick."""
-    for each in whom:
+    for each in recipients:
         world.inbox.submit(NoteActivity("ops", Target(channel, each)))
 
 
-def report_target(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
+def report_target(world: World, recipient: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
     """Report user activity at one target and return the answer."""
-    return world.request(NoteActivity("ops", Target(channel, whom), title, queue))
+    return world.request(NoteActivity("ops", Target(channel, recipient), title, queue))
 
 
 def delivery_states(world: World) -> list[str]:
@@ -127,8 +127,8 @@ def test_a_pending_message_keeps_its_target(world: World, sent: list[tuple[str, 
 def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[tuple[str, str]]) -> None:
     report_activity(world, "7")
     world.run(minutes=29)
-    for whom in ("7", "8", "7", "8"):
-        report_activity(world, whom)
+    for recipient in ("7", "8", "7", "8"):
+        report_activity(world, recipient)
         world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
     assert [row["suppression"] for row in world.records()] == [None, "duplicate", None, "duplicate", "duplicate"]
@@ -202,21 +202,21 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("whom", HOSTILE, ids=range(len(HOSTILE)))
-def test_an_invalid_target_is_refused(world: World, whom: str) -> None:
+@pytest.mark.parametrize("recipient", HOSTILE, ids=range(len(HOSTILE)))
+def test_an_invalid_target_is_refused(world: World, recipient: str) -> None:
     with pytest.raises(Refused, match="target: write 1 to 128 of A-Z"):
-        report_target(world, whom)
+        report_target(world, recipient)
 
 
 @pytest.mark.parametrize(
-    "whom", ["@everyone", "#general", "a@example.org", "+49301234", "!room:example.org", "a=b", "~x", "a..b"]
+    "recipient", ["@everyone", "#general", "a@example.org", "+49301234", "!room:example.org", "a=b", "~x", "a..b"]
 )
-def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sent: list[tuple[str, str]], whom: str) -> None:
-    report_activity(world, whom)
+def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sent: list[tuple[str, str]], recipient: str) -> None:
+    report_activity(world, recipient)
     world.run(minutes=1)
     slot = sent[0][0].removeprefix("https://chat.example.org/to/").removesuffix("?x=1")
     assert not set(slot) & set("/?#&@:=+!")
-    assert len(slot) >= len(whom)
+    assert len(slot) >= len(recipient)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +249,14 @@ def chat(server: Telegram, url: str = "tgram://${TOKEN}/{target}") -> str:
     return config(url="x").replace('kind: webhook, url: "x"', f'url: "{url}", base_url: "{server.url}", allow_private: true')
 
 
-@pytest.mark.parametrize(("whom", "chat_id", "topic"), [("-1007", "-1007", None), ("@news", "@news", None), ("42:5", "42", 5)])
+@pytest.mark.parametrize(
+    ("recipient", "chat_id", "topic"), [("-1007", "-1007", None), ("@news", "@news", None), ("42:5", "42", 5)]
+)
 def test_a_telegram_message_goes_to_the_last_chat(
-    make_world: MakeWorld, phone: Telegram, whom: str, chat_id: str, topic: int | None
+    make_world: MakeWorld, phone: Telegram, recipient: str, chat_id: str, topic: int | None
 ) -> None:
     world = make_world(chat(phone), environ={"TOKEN": TOKEN}, send=send_by_transport, scripts={"ops": lambda call: "Disk full"})
-    report_activity(world, whom)
+    report_activity(world, recipient)
     world.run(minutes=1)
     (request,) = phone.requests
     assert request.path == f"/bot{TOKEN}/sendMessage"

@@ -407,8 +407,8 @@ def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     world = World(tmp_path_factory.mktemp("days"), CONFIGS[1], start="2026-03-02 00:00")
-    for what, number in steps:
-        _step(world, what, number)
+    for action, number in steps:
+        _step(world, action, number)
     world.reload(CONFIGS[1])
     world.resume(None)
     world.pause(None)  # records the slots that have passed
@@ -431,17 +431,17 @@ def _midnight(world: World) -> datetime:
     return datetime.combine(world.clock.now.date() + timedelta(days=1), time.min, UTC)
 
 
-def _step(world: World, what: str, number: int) -> None:
-    if what == "run":
+def _step(world: World, action: str, number: int) -> None:
+    if action == "run":
         world.run(minutes=number)
-    elif what == "off":
+    elif action == "off":
         world.downtime(minutes=number)
-    elif what == "jump":
+    elif action == "jump":
         world.clock.now += timedelta(minutes=number)
         world.run(minutes=1)
-    elif what == "config":
+    elif action == "config":
         world.reload(CONFIGS[number])
-    elif what == "pause":
+    elif action == "pause":
         world.pause(None)
     else:
         world.resume(None)
@@ -547,12 +547,12 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: Make
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(minutes=5)
     hold_lane(world, "chat", minutes=30)
-    told = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
+    detail = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
         now = explanation.explain_now(explained_entry(world, name))["now"]
-        assert (now["reason"], now["detail"]) == ("busy", told)
+        assert (now["reason"], now["detail"]) == ("busy", detail)
     hold_lane(world, "mail", minutes=10)
-    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
+    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == f"{detail}, and 1 other for a shorter time"
 
 
 def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld) -> None:
@@ -669,7 +669,7 @@ def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
         (["opps"], "no agent or cron job 'opps'; did you mean ops?"),
@@ -681,9 +681,9 @@ def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any
     ],
 )  # fmt: skip
 def test_invalid_arguments_of_explain_are_reported_in_one_line(
-    tmp_path: Any, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Any, arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(agent(), "utf-8")
     assert main(["explain", "-c", str(config), *arguments]) == 2
-    assert capsys.readouterr().err == f"heartbeatd: {said}\n"
+    assert capsys.readouterr().err == f"heartbeatd: {error}\n"

@@ -52,7 +52,7 @@ def test_the_answer_of_a_model_is_classified_recorded_and_sent(make_world: MakeW
     assert (row["outcome"], row["model_requested"], row["model_used"]) == ("alert", "claude-sonnet-5", "claude-haiku-5-5")
     assert row["tokens"] == {"input": 120, "output": 30, "cache_read": 7, "cache_write": 2}
     assert row["cost_usd"] == pytest.approx((120 * 3 + 30 * 15 + 7 * 3 + 2 * 3.75) / 1e6)
-    assert [said for _, _, said in world.delivered] == ["ALERT: the queue is stuck"]
+    assert [text for _, _, text in world.delivered] == ["ALERT: the queue is stuck"]
 
 
 def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported(make_world: MakeWorld) -> None:
@@ -175,13 +175,13 @@ def two_agents(url: str, **web: str) -> str:
 REFUSAL = error_answer(401, "authentication_error", "invalid x-api-key")
 
 
-@pytest.mark.parametrize("took", [0, 20])
+@pytest.mark.parametrize("seconds", [0, 20])
 def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_succeeds(
-    make_world: MakeWorld, took: int
+    make_world: MakeWorld, seconds: int
 ) -> None:
     with model(REFUSAL, text_answer("HEARTBEAT_OK")) as server:
         world = make_world(
-            two_agents(server.url, interval="none"), environ={"KEY": KEY}, durations={"ops": timedelta(seconds=took)}
+            two_agents(server.url, interval="none"), environ={"KEY": KEY}, durations={"ops": timedelta(seconds=seconds)}
         )
         world.wake("ops", "one")
         world.run(minutes=5)
@@ -205,18 +205,18 @@ def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_prob
     assert world.history("web")[1:] == ["03-02 08:30 api ok heartbeat_ok"]
 
 
-@pytest.mark.parametrize("took", [0, 20])
-def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world: MakeWorld, took: int) -> None:
+@pytest.mark.parametrize("seconds", [0, 20])
+def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world: MakeWorld, seconds: int) -> None:
     with model(REFUSAL, REFUSAL, text_answer("HEARTBEAT_OK")) as server:
         yaml = two_agents(server.url, interval="30m").replace("interval: none", "interval: 30m")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
-        world.durations["ops"] = timedelta(seconds=took)
+        world.durations["ops"] = timedelta(seconds=seconds)
         world.run(minutes=31)
     rows = world.records("web")
     assert [row["outcome"] for row in rows] == ["failed", "ok"]
     assert (rows[1]["slot"], rows[1]["attempt"]) == ("2026-03-02T08:30:00Z", 1)
-    assert rows[1]["finished_at"] == f"2026-03-02T08:30:{took:02}Z"
+    assert rows[1]["finished_at"] == f"2026-03-02T08:30:{seconds:02}Z"
 
 
 def test_a_run_that_waits_for_a_failing_probe_is_skipped(make_world: MakeWorld) -> None:
@@ -449,14 +449,14 @@ def test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner(make_world:
         assert [call["model"] for call in request_bodies(server)] == ["claude-haiku-5-5", "claude-sonnet-5"]
         assert "restart the mail queue" in json.dumps(request_bodies(server)[1])
     assert world.records()[0]["tokens"]["input"] == 240
-    assert [said for _, _, said in world.delivered] == ["Done, it runs again."]
+    assert [text for _, _, text in world.delivered] == ["Done, it runs again."]
 
 
 def test_a_decision_has_the_time_that_the_precheck_left(make_world: MakeWorld) -> None:
     keys = {"precheck": "{command: ./new-mail.sh, timeout: 4m}", "timeout": "5m", **DECIDE}
     with model(decides("skip")) as server:
-        took = Delayed("3 letters", timedelta(minutes=3))
-        world = make_world(config(server.url, **keys), environ={"KEY": KEY}, prechecks={"ops": lambda _: took})
+        slow_precheck = Delayed("3 letters", timedelta(minutes=3))
+        world = make_world(config(server.url, **keys), environ={"KEY": KEY}, prechecks={"ops": lambda _: slow_precheck})
         world.run(minutes=1)
         assert [request.headers["x-stainless-timeout"] for request in server.requests] == ["120.0"]
 
@@ -504,8 +504,8 @@ def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(
     with model(text_answer("ALERT: disk"), text_answer("HEARTBEAT_OK"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, isolated_session="false", session_keep="4"), environ={"KEY": KEY})
         world.run(minutes=61)
-        said = [[part["role"] for part in call["messages"]] for call in request_bodies(server)]  # type: ignore[attr-defined]
-        assert said == [["user"], ["user", "assistant", "user"], ["user", "assistant", "user"]]
+        roles = [[part["role"] for part in call["messages"]] for call in request_bodies(server)]  # type: ignore[attr-defined]
+        assert roles == [["user"], ["user", "assistant", "user"], ["user", "assistant", "user"]]
         assert "ALERT: disk" in json.dumps(request_bodies(server)[2])
 
 

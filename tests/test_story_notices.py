@@ -266,46 +266,46 @@ def alert_in_every_run(world: World) -> None:
     world.scripts["ops"] = lambda call: f"ALERT: number {len(world.calls)}"
 
 
-def channels_answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
+def channels_answering(answers: dict[str, DeliveryResult], sent: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
     """Channels with these answers; accepted messages are appended to the list."""
 
     def send(delivery: Delivery) -> DeliveryResult:
-        sent = answers.get(delivery.channel.name, TAKEN)
-        if sent is TAKEN:
-            heard.append((delivery.channel.name, delivery.message.text.splitlines()[0]))
-        return sent
+        result = answers.get(delivery.channel.name, TAKEN)
+        if result is TAKEN:
+            sent.append((delivery.channel.name, delivery.message.text.splitlines()[0]))
+        return result
 
     return send
 
 
 def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda call: 1})
-    heard: list[Any] = []
-    world.send = channels_answering({"hook": REFUSED}, heard)
+    sent: list[Any] = []
+    world.send = channels_answering({"hook": REFUSED}, sent)
     world.run(hours=1, minutes=5)
-    assert heard[0] == ("other", "A message from cron job sick could not be delivered to the channel hook and was given up.")
+    assert sent[0] == ("other", "A message from cron job sick could not be delivered to the channel hook and was given up.")
 
 
 def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
     alert_in_every_run(world)
-    answers, heard = {"hook": REFUSED}, []
-    world.send = channels_answering(answers, heard)
+    answers, sent = {"hook": REFUSED}, []
+    world.send = channels_answering(answers, sent)
     world.run_until("2026-03-02 09:45")
     lost = ("other", "A message from agent ops could not be delivered to the channel hook and was given up.")
-    assert heard == [lost]
+    assert sent == [lost]
     del answers["hook"]
     world.run_until("2026-03-02 10:15")
     answers["hook"] = REFUSED
     world.run_until("2026-03-02 11:15")
-    assert heard == [lost, ("hook", "ALERT: number 5"), lost]
+    assert sent == [lost, ("hook", "ALERT: number 5"), lost]
 
 
 def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
     alert_in_every_run(world)
-    answers, heard = {"hook": REFUSED}, []
-    world.send = channels_answering(answers, heard)
+    answers, sent = {"hook": REFUSED}, []
+    world.send = channels_answering(answers, sent)
     world.run(minutes=5)
     del answers["hook"]
     world.run(minutes=30)
@@ -342,11 +342,11 @@ def test_a_dead_letter_is_logged_if_every_channel_is_dead(make_world: MakeWorld)
 
 def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook", retries="0"))
-    heard: list[tuple[str, str]] = []
-    world.send = channels_answering({"hook": REFUSED}, heard)
+    sent: list[tuple[str, str]] = []
+    world.send = channels_answering({"hook": REFUSED}, sent)
     world.scripts["ops"] = lambda call: "ALERT: now" if len(world.calls) == 1 else 1
     world.run_until("2026-03-02 09:05")
-    assert heard[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
+    assert sent[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
 
 
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:

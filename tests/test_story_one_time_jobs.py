@@ -231,8 +231,8 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
     assert not explanation.explain_now(explained_entry(world, "party"))["now"]["would_run"]
     assert "cron/party  done" in says("status")
-    told = says("explain", "party")
-    assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")
-    assert "now        done: a one-time job that has already run" in told
-    assert "nothing blocks it" not in told
+    output = says("explain", "party")
+    assert output.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")
+    assert "now        done: a one-time job that has already run" in output
+    assert "nothing blocks it" not in output
     assert "done: cron/party" in says("plan")

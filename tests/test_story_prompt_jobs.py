@@ -45,12 +45,12 @@ def test_a_job_sends_its_prompt_to_its_agent(make_world: MakeWorld) -> None:
     world = world_before_ten(make_world, digest=lambda call: "All is quiet.\n")
     world.write("ops/SOUL.md", "You are brief.")
     world.run(minutes=2)
-    asked = world.calls[-1]
+    call = world.calls[-1]
     assert world.history("digest") == ["03-02 09:00 schedule ok"]
-    assert (asked.env["HEARTBEATD_AGENT"], world.records("digest")[0]["text"]) == ("ops", "All is quiet.\n")
-    assert asked.stdin.startswith("Write the digest.\n\nLocal time: Monday 2026-03-02 10:00 (Europe/Berlin, UTC+0100).\n")
-    assert "You are brief." in asked.stdin
-    assert not [word for word in ("heartbeat", "HEARTBEAT_OK", "Checklist", "- look") if word in asked.stdin]
+    assert (call.env["HEARTBEATD_AGENT"], world.records("digest")[0]["text"]) == ("ops", "All is quiet.\n")
+    assert call.stdin.startswith("Write the digest.\n\nLocal time: Monday 2026-03-02 10:00 (Europe/Berlin, UTC+0100).\n")
+    assert "You are brief." in call.stdin
+    assert not [word for word in ("heartbeat", "HEARTBEAT_OK", "Checklist", "- look") if word in call.stdin]
 
 
 def test_the_runner_gets_the_metadata_of_the_job(make_world: MakeWorld) -> None:
@@ -95,9 +95,9 @@ def test_the_end_of_an_answer_is_in_the_wake_text(make_world: MakeWorld) -> None
     )
     world.run(minutes=2)
     assert world.history("ops")[-1] == "03-02 09:00 cron ok heartbeat_ok"
-    told = world.calls[-1].stdin
-    assert "Read this." in told
-    assert "| The disk is full." in told
+    prompt = world.calls[-1].stdin
+    assert "Read this." in prompt
+    assert "| The disk is full." in prompt
 
 
 def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:

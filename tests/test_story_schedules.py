@@ -160,6 +160,6 @@ def test_setting_the_clock_back_does_not_prolong_the_backoff(make_world: MakeWor
     world = make_world(BACKING_OFF, scripts={"ops": lambda call: 1})
     world.run_until("2026-03-02 10:25")
     world.clock.now -= timedelta(hours=hours)
-    asked = len(world.calls)
+    calls_before = len(world.calls)
     world.run(minutes=11)
-    assert len(world.calls) == asked + 1
+    assert len(world.calls) == calls_before + 1

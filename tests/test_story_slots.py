@@ -382,8 +382,8 @@ def test_setting_the_clock_back_repeats_and_delays_no_slot(make_world: MakeWorld
     world.clock.now -= back
     begun = world.clock.monotonic
     world.run(minutes=31)
-    beats = [call for call in world.calls if call.name == "ops"]
-    assert len(beats) in (4, 5)
+    runs = [call for call in world.calls if call.name == "ops"]
+    assert len(runs) in (4, 5)
     assert world.clock.monotonic - begun == 31 * 60
     slots = [(row["name"], row["slot"]) for row in world.records()]
     assert len(slots) == len(set(slots))

@@ -235,8 +235,8 @@ server: {tokens: {
 
 def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld) -> None:
     world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
-    said = [_wake_of_group(world, "greedy", number) for number in range(1010)]
-    assert said == ["kept"] * 1000 + ["too_many_wakes"] * 10
+    answers = [_wake_of_group(world, "greedy", number) for number in range(1010)]
+    assert answers == ["kept"] * 1000 + ["too_many_wakes"] * 10
     assert [_wake_of_group(world, "modest", number) for number in range(11)] == ["kept"] * 10 + ["too_many_wakes"]
     assert _wake_of_group(world, "greedy", 2000) == "too_many_wakes"
     world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="cli")
@@ -278,19 +278,19 @@ def test_a_wake_whose_run_failed_is_retried_after_1_5_and_30_minutes_and_then_in
 
 
 @pytest.mark.parametrize(
-    ("interval", "told"),
+    ("interval", "expected"),
     [("6m", ["08:01 api", "08:02 api", "08:06 interval"]), ("40m", ["08:01 api", "08:02 api", "08:07 api", "08:37 api"])],
 )
 def test_a_wake_whose_run_failed_waits_for_the_next_slot_if_that_comes_first(
-    make_world: MakeWorld, interval: str, told: list[str]
+    make_world: MakeWorld, interval: str, expected: list[str]
 ) -> None:
     world = make_world("limits: {min_interval: 1m}\n" + agent(interval=interval, retries="0"))
     world.run(minutes=1)
-    world.scripts["ops"] = lambda call: "HEARTBEAT_OK" if len(world.calls) == 1 + len(told) else 1
+    world.scripts["ops"] = lambda call: "HEARTBEAT_OK" if len(world.calls) == 1 + len(expected) else 1
     world.wake("ops", "look")
     world.run(minutes=38)
-    assert [" ".join(line.split()[1:3]) for line in world.history()[1 : 1 + len(told)]] == told
-    assert "look" in world.calls[len(told)].stdin
+    assert [" ".join(line.split()[1:3]) for line in world.history()[1 : 1 + len(expected)]] == expected
+    assert "look" in world.calls[len(expected)].stdin
 
 
 def test_a_wake_is_retried_even_if_its_failed_run_superseded_the_slot(make_world: MakeWorld) -> None:
@@ -525,7 +525,7 @@ def test_an_agent_without_an_interval_runs_only_when_woken(make_world: MakeWorld
 
 
 @pytest.mark.parametrize(
-    ("keys", "heard"),
+    ("keys", "consumed_at"),
     [
         ({"active_hours": '"08:00-22:00"'}, "03-07 08:00 cron ok heartbeat_ok"),  # a Saturday
         ({"skip_on": "weekend"}, "03-09 00:00 cron ok heartbeat_ok"),
@@ -533,12 +533,12 @@ def test_an_agent_without_an_interval_runs_only_when_woken(make_world: MakeWorld
     ],
 )
 def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
-    make_world: MakeWorld, keys: dict[str, str], heard: str
+    make_world: MakeWorld, keys: dict[str, str], consumed_at: str
 ) -> None:
     days = "calendars: {weekend: {days: sat-sun}}\nlimits: {wake_keep: 3d}\n"
     world = make_world(days + agent(interval="none", **keys) + BACKUP.replace("0 3 * * *", "0 3 * * 6"), start="2026-03-07 02:00")
     world.run(days=3)
-    assert [line for line in world.history("ops") if "skipped" not in line] == [heard]
+    assert [line for line in world.history("ops") if "skipped" not in line] == [consumed_at]
     assert len(world.history("ops")) == 2
     assert "By cron backup" in world.calls[-1].stdin
 
@@ -667,8 +667,10 @@ cron:
 def three_jobs(make_world: MakeWorld, more: str = "", jobs: str = THREE, **seconds: float) -> World:
     """Three jobs that are due at 03:00, each with a duration in seconds."""
     world = make_world(more + agent(interval="none") + jobs, start="2026-03-03 02:59")
-    took = {"short": 2, "middle": 5, "long": 20} | seconds
-    world.scripts = {name: lambda call, name=name: Delayed(f"{name} is done", timedelta(seconds=took[name])) for name in took}
+    durations = {"short": 2, "middle": 5, "long": 20} | seconds
+    world.scripts = {
+        name: lambda call, name=name: Delayed(f"{name} is done", timedelta(seconds=durations[name])) for name in durations
+    }
     return world
 
 
@@ -746,9 +748,11 @@ def test_wake_text_comes_before_the_output_of_the_job(make_world: MakeWorld) -> 
     world = make_world(LAZY + BACKUP.replace("ops}", "ops, wake_text: Compare it with yesterday.}"))
     world.scripts["backup"] = lambda call: "copied 12 files"
     world.run_until("2026-03-03 03:01")
-    said = world.calls[-1].stdin
+    prompt = world.calls[-1].stdin
     assert (
-        said.index("Compare it with yesterday.") < said.index('The cron job "backup" ended: ok') < said.index("| copied 12 files")
+        prompt.index("Compare it with yesterday.")
+        < prompt.index('The cron job "backup" ended: ok')
+        < prompt.index("| copied 12 files")
     )
 
 

@@ -265,5 +265,5 @@ def test_the_unit_uses_the_protocol_of_the_daemon() -> None:
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "heartbeatd.service"
     file.write_text(re.sub(r"/opt/heartbeatd/\S+", "/bin/true", UNIT.read_text("utf-8")))
-    told = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=30, check=False)
-    assert (told.returncode, [line for line in told.stderr.splitlines() if "heartbeatd" in line]) == (0, [])
+    verified = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=30, check=False)
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if "heartbeatd" in line]) == (0, [])

@@ -35,10 +35,10 @@ def test_notifications_that_were_cleared_do_not_wake() -> None:
 
 def test_a_signal_handler_can_notify_while_it_interrupts_anything() -> None:
     """With a lock, a handler that interrupts the thread which holds it would wait for ever."""
-    wakeup, heard = Wakeup(), []
+    wakeup, notified = Wakeup(), []
 
     def handler(number: int, frame: object) -> None:
-        heard.append(number)
+        notified.append(number)
         wakeup.notify()
 
     before = signal.signal(signal.SIGUSR1, handler)
@@ -52,4 +52,4 @@ def test_a_signal_handler_can_notify_while_it_interrupts_anything() -> None:
             assert time.monotonic() - began < 30
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert len(heard) >= 2_000
+    assert len(notified) >= 2_000

@@ -62,8 +62,11 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         program = re.sub(r"/usr/local/bin/\S+", "/bin/true", unit)
         (tmp_path / name).write_text(program)
     units = [str(tmp_path / name) for name in ("backup.timer", "backup.service", "wake-ops@backup.service")]
-    told = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=30, check=False)
-    assert (told.returncode, [line for line in told.stderr.splitlines() if str(tmp_path) in line or "ops" in line]) == (0, [])
+    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=30, check=False)
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if str(tmp_path) in line or "ops" in line]) == (
+        0,
+        [],
+    )
 
 
 @pytest.fixture
@@ -102,9 +105,9 @@ def test_the_curl_command_wakes_the_agent(daemon: Daemon) -> None:
     (line,) = shown("sh", "curl")
     sent = subprocess.run(["sh", "-c", here(daemon, line)], capture_output=True, text=True, timeout=30, check=False)
     assert (sent.returncode, json.loads(sent.stdout)) == (0, {"wake": 1}), sent.stderr
-    told = run_by(daemon, "api")["text"]
-    assert "By api scripts:" in told
-    assert "Look at the mail queue." in told
+    prompt = run_by(daemon, "api")["text"]
+    assert "By api scripts:" in prompt
+    assert "Look at the mail queue." in prompt
 
 
 class Alertmanager:

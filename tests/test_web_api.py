@@ -33,13 +33,13 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
 
 
 def test_status_lists_every_entry(still: WebDaemon) -> None:
-    told = still.get("/api/v1/status", READER).data
-    assert [(entry["kind"], entry["name"], entry["state"]) for entry in told["entries"]] == [
+    status = still.get("/api/v1/status", READER).data
+    assert [(entry["kind"], entry["name"], entry["state"]) for entry in status["entries"]] == [
         ("heartbeat", "ops", "active"),
         ("heartbeat", "web", "active"),
         ("cron", "measure", "active"),
     ]
-    assert told["config_hash"] == still.settings.hash
+    assert status["config_hash"] == still.settings.hash
 
 
 def test_agents_and_jobs_are_listed_apart(still: WebDaemon) -> None:
@@ -53,11 +53,11 @@ def test_one_agent_can_be_asked_for(still: WebDaemon) -> None:
 
 
 def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still: WebDaemon) -> None:
-    told = still.get("/api/v1/plan?for=12h", READER).data
-    assert [(entry["name"], entry["source"], entry["total"]) for entry in told["entries"]] == [
+    plan = still.get("/api/v1/plan?for=12h", READER).data
+    assert [(entry["name"], entry["source"], entry["total"]) for entry in plan["entries"]] == [
         ("ops", "database", 23), ("web", "database", 23), ("measure", "database", 1),
     ]  # fmt: skip
-    assert told["days"] == [{"day": "2026-03-02", "beats": 46, "runs": 1}]
+    assert plan["days"] == [{"day": "2026-03-02", "beats": 46, "runs": 1}]
     assert [entry["name"] for entry in still.get("/api/v1/plan", OPSMAN).data["entries"]] == ["ops"]
     one = still.get("/api/v1/plan?for=3h&name=ops&all=true", OPSMAN).data["entries"][0]["days"][0]
     assert one["firings"][:2] == ["2026-03-02T08:30:00Z", "2026-03-02T09:00:00Z"]
@@ -106,8 +106,8 @@ def test_an_explanation_that_makes_no_sense_or_is_not_for_the_caller_is_refused(
 
 @pytest.mark.parametrize("day", ["Friday", "today", ""])
 def test_an_invalid_day_is_rejected_with_how_to_write_one(still: WebDaemon, day: str) -> None:
-    said = still.get(f"/api/v1/explain/ops?on={day}", READER).data["error"]["message"]
-    assert said == f"on: {day!r} is not a day; write 2026-11-20"
+    message = still.get(f"/api/v1/explain/ops?on={day}", READER).data["error"]["message"]
+    assert message == f"on: {day!r} is not a day; write 2026-11-20"
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_health_needs_no_token(still: WebDaemon) -> None:
 
 def test_a_wake_can_be_followed_to_its_run(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/agents/web/wake", {"text": "look again"}, CHIEF).data["wake"]
-    told = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data
-    assert (told["state"], told["source"], told["name"], told["run"]["outcome"]) == ("ended", "api", "web", "ok")
+    progress = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data
+    assert (progress["state"], progress["source"], progress["name"], progress["run"]["outcome"]) == ("ended", "api", "web", "ok")
     assert "look again" in daemon.world.calls[-1].stdin
 
 
@@ -196,8 +196,8 @@ def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: WebD
     daemon.do(daemon.world.settle)
     soon = daemon.post(wake, {"text": "two"}, CHIEF).data
     assert soon == {"wake": 2, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
-    told = daemon.get("/api/v1/wakes/2", CHIEF).data
-    assert (told["state"], told["waits_for"], told["until"]) == ("waiting", "wake_gap", "2026-03-02T08:00:30Z")
+    progress = daemon.get("/api/v1/wakes/2", CHIEF).data
+    assert (progress["state"], progress["waits_for"], progress["until"]) == ("waiting", "wake_gap", "2026-03-02T08:00:30Z")
     assert daemon.get("/api/v1/status", CHIEF).data["wakes"] == [
         {"name": "ops", "waiting": 1, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
     ]
@@ -268,8 +268,8 @@ def unanswered(daemon: WebDaemon, name: str) -> int:
 
 def test_a_late_result_is_accepted_once_and_delivered(daemon: WebDaemon) -> None:
     run = unanswered(daemon, "ops")
-    took = daemon.post(f"/api/v1/runs/{run}/result", {"text": "ALERT: the tape is torn"}, OPSMAN)
-    assert daemon.get(f"/api/v1/runs/{took.data['run']}", OPSMAN).data["trigger"] == "result"
+    reply = daemon.post(f"/api/v1/runs/{run}/result", {"text": "ALERT: the tape is torn"}, OPSMAN)
+    assert daemon.get(f"/api/v1/runs/{reply.data['run']}", OPSMAN).data["trigger"] == "result"
     assert "ALERT: the tape is torn" in [text for _, _, text in daemon.world.delivered]
     again = daemon.post(f"/api/v1/runs/{run}/result", {"text": "again"}, OPSMAN)
     assert (again.status, again.code) == (409, "already_reported")
@@ -512,9 +512,9 @@ def test_reading_cannot_write(daemon: WebDaemon) -> None:
 
 def test_no_answer_holds_a_token(still: WebDaemon) -> None:
     paths = ("/metrics", "/readyz", "/api/v1/status", "/api/v1/agents/ops", "/api/v1/runs")
-    said = b"".join(still.get(path, still.token).body for path in paths)
-    assert Kind.HEARTBEAT.encode() in said
-    assert not [token for token in (*TOKENS.values(), still.token) if token.encode() in said]
+    answers = b"".join(still.get(path, still.token).body for path in paths)
+    assert Kind.HEARTBEAT.encode() in answers
+    assert not [token for token in (*TOKENS.values(), still.token) if token.encode() in answers]
 
 
 # --- lanes held by gateways elsewhere --------------------------------------------------------------------------------------
@@ -545,7 +545,7 @@ def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: WebDaem
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"id": "chat"}, "for: write 90s, 30m or 1h30m"),
         ({"id": "chat", "for": "0s"}, "for: '0s' is zero; write 90s, 30m or 1h30m"),
@@ -555,9 +555,9 @@ def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: WebDaem
         ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not known here; write id, for"),
     ],
 )
-def test_a_hold_that_makes_no_sense_is_refused(daemon: WebDaemon, body: dict[str, str], said: str) -> None:
+def test_a_hold_that_makes_no_sense_is_refused(daemon: WebDaemon, body: dict[str, str], message: str) -> None:
     reply = daemon.send("PUT", BUSY, body, CHIEF)
-    assert (reply.status, reply.data["error"]["message"]) == (400, said)
+    assert (reply.status, reply.data["error"]["message"]) == (400, message)
     assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
 
 

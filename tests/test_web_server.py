@@ -46,8 +46,8 @@ def test_address_and_token_lie_beside_the_database_for_its_owner_alone(tmp_path:
     with daemon:
         os.umask(before)
         address = daemon.world.state.with_name("daemon.json")
-        said = json.loads(address.read_text())
-        assert said == {"pid": os.getpid(), "url": f"http://127.0.0.1:{daemon.port}", "started_at": "2026-03-02T08:00:00Z"}
+        content = json.loads(address.read_text())
+        assert content == {"pid": os.getpid(), "url": f"http://127.0.0.1:{daemon.port}", "started_at": "2026-03-02T08:00:00Z"}
         assert (mode(address), mode(address.with_name("token"))) == (0o600, 0o600)
     assert not address.exists()
     assert address.with_name("token").exists()
@@ -263,11 +263,11 @@ def test_five_hundred_idle_connections_do_not_block_other_clients(tmp_path: Path
 
 
 def test_too_many_requests_at_once_are_answered_with_503(tmp_path: Path) -> None:
-    asked: list[Future[Any]] = []
+    replies: list[Future[Any]] = []
 
     def ask(_: object) -> Future[Any]:
-        asked.append(Future())
-        return asked[-1]
+        replies.append(Future())
+        return replies[-1]
 
     with WebDaemon(tmp_path) as daemon:
         busy = HttpServer(replace(daemon.app_state, submit_request=ask))
@@ -278,7 +278,7 @@ def test_too_many_requests_at_once_are_answered_with_503(tmp_path: Path) -> None
             waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MAX_CONNECTIONS)]
             for client in waiting:
                 client.sendall(f"POST /api/v1/resume HTTP/1.1\r\n{head}\r\n".encode())
-            assert eventually(lambda: len(asked) == MAX_CONNECTIONS)
+            assert eventually(lambda: len(replies) == MAX_CONNECTIONS)
             late = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             late.sendall(f"GET /healthz HTTP/1.1\r\n{head}\r\n".encode())
             assert b" 503 " in late.recv(4096)
@@ -327,10 +327,10 @@ def test_an_engine_that_does_not_answer_is_waited_for_only_so_long(tmp_path: Pat
 def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path) -> None:
     """The daemon stops while somebody still waits: the engine's future must not be cancelled under its hands."""
     waiting: Future[Any] = Future()
-    asked: Future[None] = Future()
+    reply: Future[None] = Future()
 
     def ask(_: object) -> Future[Any]:
-        asked.set_result(None)
+        reply.set_result(None)
         return waiting
 
     with WebDaemon(tmp_path) as daemon:
@@ -340,7 +340,7 @@ def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path)
         with socket.create_connection(("127.0.0.1", port)) as client:
             head = f"POST /api/v1/resume HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\n\r\n"
             client.sendall(head.encode())
-            asked.result(timeout=10)
+            reply.result(timeout=10)
             other.stop()
         assert not waiting.cancelled()
         waiting.set_result([])

@@ -74,13 +74,13 @@ def entry(address: str, port: int) -> tuple[Any, ...]:
 def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
     server = start(OK)
     assert post(at(server, "/hook?to=ops")) == DeliveryResult("delivered")
-    asked = server.requests[0]
-    assert (asked.method, asked.path) == ("POST", "/hook?to=ops")
-    assert asked.headers["host"] == f"127.0.0.1:{server.port}"
-    assert asked.headers["content-type"] == "application/json"
-    assert asked.headers["idempotency-key"] == "k-1"
-    assert asked.headers["user-agent"].startswith("heartbeatd/")
-    assert asked.json == {
+    request = server.requests[0]
+    assert (request.method, request.path) == ("POST", "/hook?to=ops")
+    assert request.headers["host"] == f"127.0.0.1:{server.port}"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["idempotency-key"] == "k-1"
+    assert request.headers["user-agent"].startswith("heartbeatd/")
+    assert request.json == {
         "key": "k-1",
         "kind": "heartbeat",
         "name": "ops",
@@ -106,7 +106,7 @@ def test_a_path_with_non_ascii_letters_is_encoded(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "said"),
+    ("status", "state", "error"),
     [
         ("200 OK", "delivered", ""),
         ("204 No Content", "delivered", ""),
@@ -124,9 +124,9 @@ def test_a_path_with_non_ascii_letters_is_encoded(start: Start) -> None:
         ("699 X", "dead", "answered 699"),
     ],
 )
-def test_each_status_has_its_meaning(start: Start, status: str, state: DeliveryOutcome, said: str) -> None:
+def test_each_status_has_its_meaning(start: Start, status: str, state: DeliveryOutcome, error: str) -> None:
     server = start(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
-    assert post(at(server, "/canary")) == DeliveryResult(state, f"127.0.0.1 {said}" if said else "")
+    assert post(at(server, "/canary")) == DeliveryResult(state, f"127.0.0.1 {error}" if error else "")
 
 
 def test_a_redirect_is_not_followed(start: Start) -> None:

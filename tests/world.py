@@ -278,14 +278,14 @@ class World:
         return path
 
     def _execute(self, claim: Claim) -> tuple[Any, timedelta]:
-        took = self.durations.get(claim.entry.name, timedelta())
+        duration = self.durations.get(claim.entry.name, timedelta())
         elapsed = timedelta()
 
         async def start(
             argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False,
             timeout: timedelta | None = None,
         ) -> ProcessResult:  # fmt: skip
-            nonlocal took, elapsed
+            nonlocal duration, elapsed
             call = AgentCall(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.monotonic)
             if timeout:  # only prechecks have a timeout here
                 self.precheck_calls.append(call)
@@ -297,7 +297,7 @@ class World:
             script = self.scripts.get(claim.entry.name)
             answer = script(call) if script else (QUIET if claim.entry.kind == "heartbeat" else "")
             if isinstance(answer, Delayed):
-                took, answer = answer.delay, answer.answer
+                duration, answer = answer.delay, answer.answer
             return _process_result(answer)
 
         try:
@@ -306,18 +306,18 @@ class World:
                 def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
                     return claim.entry.run_attempt(claim_in_lane, Resources(start, http), lambda: elapsed)
 
-                return LOOP.run_until_complete(with_http(attempt)), took
+                return LOOP.run_until_complete(with_http(attempt)), duration
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
-            return surprise, took
+            return surprise, duration
 
     def _send(self, outgoing: Delivery) -> tuple[DeliveryResult, timedelta]:
         answer = send_by_transport(outgoing) if outgoing.channel.kind == "log" else self.send(outgoing)
         if isinstance(answer, BaseException):  # as an executor reports it
             return answer, timedelta()
-        sent, took = (answer.answer, answer.delay) if isinstance(answer, Delayed) else (answer, timedelta())
+        sent, duration = (answer.answer, answer.delay) if isinstance(answer, Delayed) else (answer, timedelta())
         if sent.state == "delivered":
             self.delivered.append((self.clock.now, outgoing.message.name, outgoing.message.text))
-        return sent, took
+        return sent, duration
 
 
 MakeWorld = Callable[..., World]  # the fixture `make_world`: make_world(yaml, **fields of World)
