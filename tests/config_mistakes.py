@@ -38,7 +38,15 @@ BASES: tuple[dict[str, Any], ...] = (
                 },
             },
             "night": {
-                "heartbeat": {"schedule": "0 3 * * *", "show_ok": True, "dedup": {"window": "24h"}, "deliver": ["hook", "log"]}
+                "heartbeat": {
+                    "schedule": "0 3 * * *",
+                    "show_ok": True,
+                    "dedup": {"window": "24h"},
+                    "deliver": ["hook", "log"],
+                    "answer": "text",
+                    "conditions": {"remind": "24h", "remind_critical": "6h", "clear_after": 2},
+                    "precheck": {"command": "./look", "unchanged": {"skip": True, "max_age": "6h"}, "confirm": 2},
+                }
             },
         },
         "cron": {
@@ -168,19 +176,20 @@ HOURS = [
 ]
 WORDS = ["Edges", "edge", "failed", "fail", "x", 5]
 OF: dict[str, list[Any]] = {
-    **dict.fromkeys(("interval", "every", "timeout", "remind", "keep", "window", "wake_gap", "min_interval"), DURATIONS),
-    **dict.fromkeys(("start", "end"), TIMES), "timezone": ZONES, "days": DAYS, **dict.fromkeys(("show_ok", "light_context", "isolated_session"), TRUTHS),
-    **dict.fromkeys(("retries", "after", "runs", "concurrency", "runs_per_day", "session_keep"), NUMBERS), "dates": DATES, "wake_flood": RATES, "stagger": SHARES,
+    **dict.fromkeys(("interval", "every", "timeout", "remind", "remind_critical", "max_age", "keep", "window", "wake_gap", "min_interval"), DURATIONS),
+    **dict.fromkeys(("start", "end"), TIMES), "timezone": ZONES, "days": DAYS, **dict.fromkeys(("show_ok", "light_context", "isolated_session", "skip"), TRUTHS),
+    **dict.fromkeys(("retries", "after", "runs", "concurrency", "runs_per_day", "session_keep", "clear_after", "confirm"), NUMBERS), "dates": DATES, "wake_flood": RATES, "stagger": SHARES,
     "max_output_tokens": TOKENS, **dict.fromkeys(("usd_per_day", "input", "output"), MONEY), "schedule": SCHEDULES, "at": MOMENTS,
     **dict.fromkeys(("deliver", "skip_on", "wake_heartbeat", "agents", "agent", "provider"), NAMES), "active_hours": HOURS,
     **dict.fromkeys(("model", "workspace", "command", "prompt", "url", "value", "api_key", "A", "base_url"), TEXTS), "kind": ["webook", "Command", "comand", "http", "x", None, 5],
-    **dict.fromkeys(("ok_match", "wake_on"), WORDS), "argv": ["cat", "cat a | wc", [], ["cat", 5], None], "may": ["all", [], ["read", "write"], "Read", 5],
+    **dict.fromkeys(("ok_match", "wake_on", "answer"), WORDS), "unchanged": ["Skip", "6h", "always", None, 6, ["skip"], {"max_age": 6}], "argv": ["cat", "cat a | wc", [], ["cat", 5], None], "may": ["all", [], ["read", "write"], "Read", 5],
     "budget": ["$2", 2, "none", "Unlimited", "lots", None, []], "on_failure": ["no", False, "none", "x", []], "listen": [7857, ":80", "0.0.0.0:80", "localhost", "http://127.0.0.1:80", ""],
     "context": ["../x", 5, ["a", "a"], ["/etc/passwd"], {}],
 }  # fmt: skip
 THEIRS = ["every", "cron", "tz", "hours", "notify", "target", "cwd", "cmd", "script", "message", "max_retries", "interval_minutes", "timeout_seconds", "activeHours", "from", "to",
           "weekdays", "key", "url", "type", "jobs", "db", "workers", "llm", "enabled", "interval", "schedule", "timezone", "deliver", "model", "listen", "api_key", "days",
-          "command", "prompt", "agents", "retries", "timeout", "grace", "after", "usd_per_day", "stagger", "env", "kind", "workdir", "x"]  # fmt: skip
+          "command", "prompt", "agents", "retries", "timeout", "grace", "after", "usd_per_day", "stagger", "env", "kind", "workdir", "x",
+          "remind", "repeat_interval", "clear_after", "resolve_after", "send_resolved", "max_age", "confirm", "format", "condition", "unchanged"]  # fmt: skip
 
 Slip = Callable[[Random, dict[str, Any]], None]
 

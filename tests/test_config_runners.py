@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -162,6 +163,15 @@ def test_an_inherited_decision_is_disabled_with_a_word(tmp_path: Path) -> None:
             'precheck: {command: "a | b", unchanged: skip, on_error: skip, timeout: 2m}',
             Precheck("a | b", "skip", "skip", timedelta(minutes=2)),
         ),
+        (
+            "precheck: {command: ./look, unchanged: {skip: true, max_age: 6h}, confirm: 3}",
+            Precheck("./look", "skip", "run", timedelta(seconds=30), max_age=timedelta(hours=6), confirm=3),
+        ),
+        (
+            "precheck: {command: ./look, unchanged: {max_age: 6h}}",
+            Precheck("./look", "skip", "run", timedelta(seconds=30), max_age=timedelta(hours=6)),
+        ),
+        ("precheck: {command: ./look, unchanged: {skip: false}}", Precheck("./look", "run", "run", timedelta(seconds=30))),
         ("precheck: none", None),
         (BEAT, None),
     ],
@@ -175,6 +185,60 @@ def test_a_precheck_is_inherited_key_by_key_and_disabled_with_a_word(tmp_path: P
     own = read(tmp_path, text.replace(BEAT, "precheck: {on_error: skip}"), ENVIRON).settings.heartbeats["ops"].precheck
     assert own == Precheck("./look", "skip", "skip", timedelta(seconds=30))
     assert read(tmp_path, text.replace(BEAT, "precheck: none"), ENVIRON).settings.heartbeats["ops"].precheck is None
+
+
+def test_the_two_forms_of_unchanged_replace_and_extend_each_other(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, precheck: {command: ./look, unchanged: {skip: true, max_age: 6h}}")
+
+    def look(written: str) -> Precheck | None:
+        return (
+            read(tmp_path, text.replace(BEAT, f"precheck: {{unchanged: {written}}}"), ENVIRON).settings.heartbeats["ops"].precheck
+        )
+
+    kept = Precheck("./look", "skip", "run", timedelta(seconds=30), max_age=timedelta(hours=6))
+    assert look("") == kept
+    assert look("{max_age: 1h}") == replace(kept, max_age=timedelta(hours=1))
+    assert look("skip") == replace(kept, max_age=None)
+    assert look("run") == look("{skip: false}") == replace(kept, max_age=None, unchanged="run")
+
+
+@pytest.mark.parametrize(
+    ("runner", "written", "answer"),
+    [
+        (RUNNER, BEAT, "structured"),
+        ("runner: {kind: openai, provider: local}\n    model: q", BEAT, "structured"),
+        (RUNNER, "answer: text", "text"),
+        ("runner: {kind: command, argv: [cat]}", BEAT, "text"),
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q}", "text"),
+        ('runner: {kind: http, url: "http://a"}', BEAT, "text"),
+        ('runner: {kind: python, call: "a:b"}', BEAT, "text"),
+        ("runner: {kind: command, argv: [cat]}", "answer: structured", "structured"),
+    ],
+)
+def test_a_model_answers_with_findings_and_other_runners_with_text(
+    tmp_path: Path, runner: str, written: str, answer: str
+) -> None:
+    assert ops(tmp_path, runner, written).answer == answer
+
+
+def test_conditions_are_reported_and_closed_as_configured(tmp_path: Path) -> None:
+    def rules(written: str) -> tuple[timedelta, timedelta, int, bool]:
+        found = ops(tmp_path, beat=written)
+        return found.remind, found.remind_critical, found.clear_after, found.show_resolved
+
+    assert rules(BEAT) == (timedelta(hours=24), timedelta(hours=6), 2, True)
+    text = "conditions: {remind: 3d, remind_critical: 1h, clear_after: 5}\n      show_resolved: false"
+    assert rules(text) == (timedelta(days=3), timedelta(hours=1), 5, False)
+    assert rules("conditions: {remind: 2h}")[:2] == (timedelta(hours=2), timedelta(hours=2))
+    assert rules("conditions: {remind: 3d}")[:2] == (timedelta(days=3), timedelta(hours=6))
+
+
+def test_conditions_are_inherited_key_by_key_and_set_by_the_environment(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, conditions: {remind: 2d, clear_after: 4}, answer: text")
+    environ = {**ENVIRON, "HEARTBEATD_SET__agents__ops__heartbeat__conditions__remind_critical": "30m"}
+    found = read(tmp_path, text.replace(BEAT, "conditions: {clear_after: 1}"), environ).settings.heartbeats["ops"]
+    assert (found.remind, found.remind_critical, found.clear_after) == (timedelta(days=2), timedelta(minutes=30), 1)
+    assert found.answer == "text"
 
 
 def test_memory_and_the_length_of_a_prompt_are_read(tmp_path: Path) -> None:
@@ -258,7 +322,41 @@ FAULTS = [
     (BEAT, 'precheck: [./look]', 'config.yaml:11:17: agents.ops.heartbeat.precheck: this must be a command or a map, not a list; write the command as one text'),
     (BEAT, 'precheck: {command: x, unchanged: maybe}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'maybe' is not known here; write skip or run"),
     (BEAT, 'precheck: {command: x, on_error: fail}', "config.yaml:11:40: agents.ops.heartbeat.precheck.on_error: 'fail' is not known here; write skip or run"),
+    (BEAT, 'precheck: {command: x, timeout: soon}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 'soon' is not a duration; write 90s"),
+    (BEAT, 'timeout: 20s\n      precheck: {command: x, timeout: soon}', "config.yaml:12:39: agents.ops.heartbeat.precheck.timeout: 'soon' is not a duration; write 10s"),
     (BEAT, 'precheck: {command: x, timeout: 5m}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 5m leaves the agent no time; write less than the heartbeat's timeout of 5m"),
+    (BEAT, 'precheck: {command: x, unchanged: Skip}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'Skip' is not known here; did you mean skip?"),
+    (BEAT, 'precheck: {command: x, unchanged: 6h}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: '6h' is not known here; write {skip: true, max_age: 6h}"),
+    (BEAT, 'precheck: {command: x, unchanged: }', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: an empty value is not known here; write skip or run"),
+    (BEAT, 'precheck: {command: x, unchanged: {skip: no}}', "config.yaml:11:48: agents.ops.heartbeat.precheck.unchanged.skip: 'no' is not true or false; write false"),
+    (BEAT, 'precheck: {command: x, unchanged: {max_age: 0s}}', "config.yaml:11:51: agents.ops.heartbeat.precheck.unchanged.max_age: '0s' is zero; write 90s, 30m or 1h30m"),
+    (BEAT, 'precheck: {command: x, unchanged: {max_age: 6}}', "config.yaml:11:51: agents.ops.heartbeat.precheck.unchanged.max_age: 6 has no unit; write 6s or 6m"),
+    (BEAT, 'precheck: {command: x, unchanged: {skip: false, max_age: 6h}}', "config.yaml:11:64: agents.ops.heartbeat.precheck.unchanged.max_age: runs are not skipped here; remove max_age, or write skip: true"),
+    (BEAT, 'precheck: {command: x, unchanged: skip, max_age: 6h}', "config.yaml:11:47: agents.ops.heartbeat.precheck.max_age: unknown key here; write unchanged: {skip: true, max_age: 6h}"),
+    (BEAT, 'precheck: {command: x, max_age: 6h}', "config.yaml:11:30: agents.ops.heartbeat.precheck.max_age: unknown key here; it belongs under agents.ops.heartbeat.precheck.unchanged"),
+    (BEAT, 'precheck: {command: x, unchanged: {at_least_every: 6h}}', "config.yaml:11:42: agents.ops.heartbeat.precheck.unchanged.at_least_every: unknown key; write max_age:"),
+    (BEAT, 'precheck: {command: x, confirm: 2}', "config.yaml:11:39: agents.ops.heartbeat.precheck.confirm: only runs that an unchanged output would skip are confirmed; remove confirm, or write unchanged: skip too"),
+    (BEAT, 'precheck: {command: x, unchanged: skip, confirm: 4}', "config.yaml:11:56: agents.ops.heartbeat.precheck.confirm: 4 is out of range; write a number from 0 to 3"),
+    (BEAT, 'precheck: {command: x, unchanged: skip, confirm: true}', "config.yaml:11:56: agents.ops.heartbeat.precheck.confirm: true is not a whole number; write one from 0 to 3"),
+    (BEAT, 'answer: json', "config.yaml:11:15: agents.ops.heartbeat.answer: 'json' is not known here; write structured"),
+    (BEAT, 'answer: strutured', "config.yaml:11:15: agents.ops.heartbeat.answer: 'strutured' is not known here; did you mean structured?"),
+    (BEAT, 'answer: yes', "config.yaml:11:15: agents.ops.heartbeat.answer: 'yes' is not known here; write structured or text"),
+    (BEAT, 'format: json', "config.yaml:11:7: agents.ops.heartbeat.format: unknown key; write answer:\nconfig.yaml:11:15: agents.ops.heartbeat.answer: 'json' is not known here; write structured"),
+    (BEAT, 'conditions: {remind: 0s}', "config.yaml:11:28: agents.ops.heartbeat.conditions.remind: '0s' is zero; write 90s, 30m or 1h30m"),
+    (BEAT, 'conditions: {remind_critical: 6}', "config.yaml:11:37: agents.ops.heartbeat.conditions.remind_critical: 6 has no unit; write 6s or 6m"),
+    (BEAT, 'conditions: {clear_after: 0}', "config.yaml:11:33: agents.ops.heartbeat.conditions.clear_after: 0 is out of range; write a number from 1 to 100"),
+    (BEAT, 'conditions: {clear_after: 10m}', "config.yaml:11:33: agents.ops.heartbeat.conditions.clear_after: '10m' is not a whole number; write one from 1 to 100"),
+    (BEAT, 'conditions: {repeat_interval: 12h}', "config.yaml:11:20: agents.ops.heartbeat.conditions.repeat_interval: unknown key; write remind:"),
+    (BEAT, 'conditions: {resolve_after: 3}', "config.yaml:11:20: agents.ops.heartbeat.conditions.resolve_after: unknown key; write clear_after:"),
+    (BEAT, 'conditions: {show_resolved: false}', "config.yaml:11:20: agents.ops.heartbeat.conditions.show_resolved: unknown key here; it belongs under agents.ops.heartbeat"),
+    (BEAT, 'conditions: 12h', 'config.yaml:11:19: agents.ops.heartbeat.conditions: this must be a map; write {remind: 12h}'),
+    (BEAT, 'condition: {remind: 12h}', "config.yaml:11:7: agents.ops.heartbeat.condition: unknown key; did you mean conditions?"),
+    (BEAT, 'remind: 12h', "config.yaml:11:7: agents.ops.heartbeat.remind: unknown key here; it belongs under agents.ops.heartbeat.conditions or agents.ops.heartbeat.on_failure"),
+    (BEAT, 'repeat_interval: 12h', "config.yaml:11:7: agents.ops.heartbeat.repeat_interval: unknown key here; remind, as it is called here, belongs under agents.ops.heartbeat.conditions or agents.ops.heartbeat.on_failure"),
+    (BEAT, 'clear_after: 3', "config.yaml:11:7: agents.ops.heartbeat.clear_after: unknown key here; it belongs under agents.ops.heartbeat.conditions"),
+    (BEAT, 'resolve_after: 3', "config.yaml:11:7: agents.ops.heartbeat.resolve_after: unknown key here; clear_after, as it is called here, belongs under agents.ops.heartbeat.conditions"),
+    (BEAT, 'send_resolved: false', "config.yaml:11:7: agents.ops.heartbeat.send_resolved: unknown key; write show_resolved:"),
+    (BEAT, 'show_resolved: 0', "config.yaml:11:22: agents.ops.heartbeat.show_resolved: 0 is not true or false; write false"),
     (BEAT, 'precheck: {command: x, timout: 5s}', 'config.yaml:11:30: agents.ops.heartbeat.precheck.timout: unknown key; did you mean timeout?'),
     (BEAT, 'decide:', 'config.yaml:11:14: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
     (BEAT, 'decide: {provider: work}', 'config.yaml:11:7: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
@@ -414,6 +512,21 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
             "timeout: 40s\n      precheck: {command: ./look}",
             {"heartbeat.precheck.command": "./look", "heartbeat.precheck.unchanged": "run", "heartbeat.precheck.timeout": "20s"},
         ),
+        (
+            RUNNER,
+            "precheck: {command: ./look, unchanged: {skip: true}}\n      conditions: {remind: 2h}",
+            {
+                "heartbeat.answer": "structured",
+                "heartbeat.conditions.remind": "2h",
+                "heartbeat.conditions.remind_critical": "2h",
+                "heartbeat.conditions.clear_after": "2",
+                "heartbeat.show_resolved": "true",
+                "heartbeat.precheck.unchanged.skip": "true",
+                "heartbeat.precheck.unchanged.max_age": "none",
+                "heartbeat.precheck.confirm": "1",
+            },
+        ),
+        ("runner: {kind: command, argv: [cat]}", BEAT, {"heartbeat.answer": "text", "heartbeat.conditions.remind": "24h"}),
         (
             'runner: {kind: python, call: "a:b"}',
             "isolated_session: false",

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
-from heartbeat.spec import Heartbeat, Precheck
+from heartbeat.spec import Heartbeat, ModelRunner, Precheck
 from scheduler.config.build import entry_timing
 from scheduler.config.build.config_node import ConfigContext, ConfigNode
 from scheduler.config.build.delivery_targets import build_on_failure, check_deliver, default_channel
@@ -20,10 +20,11 @@ from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import Share
+from scheduler.config.keys.value_parsers import Share, parse_duration
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
+LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical
 ASYNC_RUNNERS = ("http", "python")
 CONDITIONAL_KEYS = frozenset(
     (
@@ -76,11 +77,16 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         retries=beat.retries,
         timeout=beat.timeout,
         async_timeout=beat.async_timeout,
+        answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),
         ok_match=beat.ok_match,
         ack_max_chars=beat.ack_max_chars,
         strip_reasoning=beat.strip_reasoning,
         show_ok=beat.show_ok,
         show_alerts=beat.show_alerts,
+        show_resolved=beat.show_resolved,
+        remind=beat.conditions.remind,
+        remind_critical=beat.conditions.remind_critical or min(beat.conditions.remind, LONGEST_REMIND_CRITICAL),
+        clear_after=beat.conditions.clear_after,
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
         deliver=deliver,
@@ -203,16 +209,41 @@ def _build_precheck(beat: models.Heartbeat, node: ConfigNode) -> Precheck | None
     part = beat.precheck
     if part is None:
         return None
-    timeout = part.timeout or min(beat.timeout / 2, LONGEST_PRECHECK)
+    default = min(beat.timeout / 2, LONGEST_PRECHECK)
+    timeout = part.timeout or default
+    at = ("heartbeat", "precheck", "timeout")
+    if not node.is_readable(*at):
+        node.narrow_suggestions(lambda value: parse_duration(value) < beat.timeout, format_duration(default), *at)
     if timeout >= beat.timeout and node.is_readable("heartbeat", "timeout"):
-        node.add_error(
-            f"{format_duration(timeout)} leaves the agent no time;"
-            f" write less than the heartbeat's timeout of {format_duration(beat.timeout)}",
-            "heartbeat",
-            "precheck",
-            "timeout",
+        most = format_duration(beat.timeout)
+        wrong = f"{format_duration(timeout)} leaves the agent no time; write less than the heartbeat's timeout of {most}"
+        node.add_error(wrong, *at)
+    _check_unused_precheck_keys(part, node)
+    return Precheck(
+        part.command,
+        "skip" if part.unchanged.skip else "run",
+        part.on_error,
+        timeout,
+        max_age=part.unchanged.max_age if part.unchanged.skip else None,
+        confirm=part.confirm,
+    )
+
+
+def _check_unused_precheck_keys(part: models.Precheck, node: ConfigNode) -> None:
+    """Report keys of the agent's own precheck that have no effect, because an unchanged output does not skip the run."""
+    at = ("heartbeat", "precheck")
+    if part.unchanged.skip or not node.is_readable(*at, "unchanged"):
+        return
+    is_inherited = node.has_own_key(*at, "unchanged", "skip") and not node.has_own_key(*at, "unchanged", "max_age")
+    if part.unchanged.max_age is not None and not is_inherited:
+        wrong = suggest_removal(
+            "runs are not skipped here", "remove max_age, or write skip: true", Remedy(beside=(("skip", True),))
         )
-    return Precheck(part.command, part.unchanged, part.on_error, timeout)
+        node.add_error(wrong, *at, "unchanged", "max_age")
+    if node.has_own_key(*at, "confirm"):
+        problem = "only runs that an unchanged output would skip are confirmed"
+        also = Remedy(beside=(("unchanged", "skip"),))
+        node.add_error(suggest_removal(problem, "remove confirm, or write unchanged: skip too", also), *at, "confirm")
 
 
 def _build_stagger(name: str, beat: models.Heartbeat, period: timedelta | None, node: ConfigNode) -> timedelta:

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 
 from cron.job import Misfire, WakeMode, WakeOn
 from heartbeat.calendars import DateRange
-from heartbeat.spec import DedupNormalize, OkMatch, OnMissing, ProviderKind
+from heartbeat.spec import AnswerForm, DedupNormalize, OkMatch, OnMissing, ProviderKind
 from scheduler.channels import registry
 from scheduler.config.keys import value_parsers
 from scheduler.config.keys.value_types import (
@@ -152,12 +152,31 @@ class Decide(ConfigPart):
     )
 
 
+class Unchanged(ConfigPart):
+    """What to do if the output of a precheck has not changed."""
+
+    skip: Boolean = optional_key(True, "Whether the run is skipped.")
+    max_age: PositiveDurationOrNone = optional_key(
+        None,
+        "How long runs may be skipped in a row. If the last answer is older, the agent is called although the output is the"
+        " same.",
+        default_in_words="no limit",
+    )
+
+
 class Precheck(ConfigPart):
     """A command that checks whether there is anything to do before the agent is called."""
 
     command: Text = required_key("A shell command, run in the workspace. Its output is put into the prompt.")
-    unchanged: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
-        "run", "What to do if the output is the same as at the last run that was answered."
+    unchanged: Annotated[Unchanged, BeforeValidator(value_parsers.parse_unchanged)] = Field(
+        default=Unchanged(skip=False),
+        description="What to do if the output is the same as at the last run that was answered. The map allows `max_age`.",
+        json_schema_extra=lambda schema: _unchanged_schema(schema),
+    )
+    confirm: Annotated[int, integer_type(0, 3)] = optional_key(
+        1,
+        "With `unchanged: skip`: how often the agent is called again with the same output, if it answered a changed output with"
+        " nothing to report. So one wrong answer loses no event.",
     )
     on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
         "run", "What to do if the command fails."
@@ -206,6 +225,20 @@ class Dedup(ConfigPart):
     )
     normalize: Annotated[DedupNormalize, choice_type(DedupNormalize)] = optional_key(
         "text", "With `numbers`, alerts that differ only in numbers count as the same alert."
+    )
+
+
+class Conditions(ConfigPart):
+    """The rules for the conditions that an agent reports under a key."""
+
+    remind: PositiveDuration = optional_key(
+        timedelta(hours=24), "The interval of reminders while a condition is open.", written_default="24h"
+    )
+    remind_critical: PositiveDurationOrNone = optional_key(
+        None, "The same for a critical condition.", default_in_words="`remind`, at most 6h"
+    )
+    clear_after: Annotated[int, integer_type(1, 100)] = optional_key(
+        2, "A condition is closed when this many answers in a row do not mention it."
     )
 
 
@@ -327,6 +360,15 @@ class Heartbeat(ConfigPart):
         " run fails.",
         written_default="1h",
     )
+    answer: Annotated[
+        AnswerForm | None,
+        ValueType(value_parsers.parse_answer_form, {"enum": [*get_args(AnswerForm)]}, "`structured` \\| `text`"),
+    ] = optional_key(
+        None,
+        "The form of the answer. With `structured`, a model must report its findings by a tool with a schema, and any other"
+        " runner is asked for JSON. With `text`, a line of the answer may begin with the key of a finding: `[disk:/var]`.",
+        default_in_words="`structured` if the runner calls a model, else `text`",
+    )
     ok_match: Annotated[OkMatch, choice_type(OkMatch)] = optional_key("edges", "Where in the answer HEARTBEAT_OK is recognized.")
     ack_max_chars: Annotated[int, integer_type(0, 10_000)] = optional_key(
         5, "An answer with HEARTBEAT_OK may have up to this many other characters and is still suppressed."
@@ -336,7 +378,13 @@ class Heartbeat(ConfigPart):
     )
     show_ok: Boolean = optional_key(False, "With `true`, answers that report no problem are delivered too.")
     show_alerts: Boolean = optional_key(True, "With `false`, alerts are not delivered.")
-    dedup: Dedup = optional_key(Dedup(), "When a repeated alert is suppressed.", written_default={})
+    show_resolved: Boolean = optional_key(True, "With `false`, the end of a condition is not reported.")
+    conditions: Conditions = optional_key(
+        Conditions(), "When an open condition is reported again, and when it is closed.", written_default={}
+    )
+    dedup: Dedup = optional_key(
+        Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", written_default={}
+    )
     deliver: TargetsOrNone = optional_key(
         None,
         "The channels for messages of the agent. `last` is the chat in which a user wrote to the agent last. It needs a"
@@ -713,6 +761,14 @@ def _active_hours_schema(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*one, {"type": "array", "items": {"anyOf": one}}]
     schema["default"] = "always"
     schema["x-form"] = "`always`, window, list"
+
+
+def _unchanged_schema(schema: dict[str, Any]) -> None:
+    """The JSON Schema of `unchanged`, which may be written as one word."""
+    as_map = {"$ref": schema.pop("$ref")}
+    schema["anyOf"] = [{"enum": ["skip", "run"]}, as_map]
+    schema["default"] = "run"
+    schema["x-form"] = "`skip`, `run`, map"
 
 
 def _map_or_none_schema(schema: dict[str, Any]) -> None:

@@ -71,10 +71,13 @@ _OTHER_NAMES: dict[type[ConfigPart], dict[str, str]] = {
         "backoff_on_failure": "backoff adaptive exponential_backoff",
         "dedup": "dedupe deduplicate deduplication",
         "decide": "decision gate",
-        "precheck": "check condition only_if guard",
+        "precheck": "check only_if guard",
         "misfire": "misfires catch_up",
         "ack_max_chars": "ack_chars",
         "show_ok": "show_heartbeat_ok",
+        "show_resolved": "send_resolved notify_resolved resolved report_resolved",
+        "answer": "format answer_format output_format response_format answers structured_output",
+        "conditions": "alert_state issues incidents",
     },
     models.Window: {
         "start": "from open opens begin begins starts after start_time since",
@@ -105,7 +108,18 @@ _OTHER_NAMES: dict[type[ConfigPart], dict[str, str]] = {
     models.HttpRunner: {"kind": "type", "url": "uri endpoint address webhook", "headers": "header"},
     models.PythonRunner: {"kind": "type", "call": "callable function func entrypoint entry_point"},
     models.Decide: {"model": "llm", "provider": "provider_id"},
-    models.Precheck: {"command": "cmd run script exec", "on_error": "on_fail on_failure", "unchanged": "on_unchanged same"},
+    models.Precheck: {
+        "command": "cmd run script exec",
+        "on_error": "on_fail on_failure",
+        "unchanged": "on_unchanged same if_unchanged",
+        "confirm": "confirmations confirm_quiet recheck",
+    },
+    models.Unchanged: {"skip": "enabled", "max_age": "at_least_every max_skip force_after refresh"},
+    models.Conditions: {
+        "remind": "repeat every reminder repeat_interval remind_every repeat_every renotify renotify_interval",
+        "remind_critical": "critical repeat_critical critical_remind remind_crit",
+        "clear_after": "resolve_after close_after resolved_after clear resolve_timeout auto_resolve",
+    },
     models.Budget: {
         "usd_per_day": "usd daily daily_usd usd_daily max_usd max_usd_per_day per_day max_cost cost dollars",
         "tokens_per_day": "tokens daily_tokens max_tokens",
@@ -299,6 +313,9 @@ def explain_misplaced_key(key: str, value: object, steps: Steps, root: MarkedMap
         if remedy.key in _map_at(root, steps):
             return _already_set(f"is written {remedy.key} here")
         return _suggest_key(remedy)
+    if model is models.Precheck and key == "max_age" and isinstance(_map_at(root, steps).get("unchanged"), str):
+        right = {"skip": True, "max_age": value}
+        return InvalidValue("unknown key here", Remedy(key="unchanged", value=right), advice=f"write unchanged: {as_yaml(right)}")
     close = find_closest(key, key_names(model))
     if len(close) == 1 and _fits_key(value, model, close[0]):
         if close[0] in _map_at(root, steps):

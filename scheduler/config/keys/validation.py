@@ -44,6 +44,7 @@ _SHORT_FOR: dict[type[ConfigPart], str] = {
     models.Heartbeat: "interval",
     models.HeartbeatMisfire: "grace",
     models.JobMisfire: "grace",
+    models.Conditions: "remind",
     models.Dedup: "window",
     models.History: "keep",
     models.Calendar: "dates",

@@ -42,6 +42,10 @@ MOST_SECONDS = 10**9  # longer durations are treated like this one
 MOST_USD = 1_000_000
 DURATION_EXAMPLES = ("90s", "30m", "1h30m")  # as messages suggest them
 PUT_IN_QUOTES = "put it in quotes"
+ANSWER_FORMS = {
+    **dict.fromkeys(("structured", "json", "json_schema", "schema", "tool", "findings", "object"), "structured"),
+    **dict.fromkeys(("text", "plain", "plaintext", "markdown", "string"), "text"),
+}  # what `answer` is called in other systems
 WORDS_FOR_NONE = ("no", "off", "false", "never", "nothing", "disabled", "null", "nobody")  # other words for `none`
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
@@ -635,6 +639,23 @@ def parse_precheck(value: object) -> object:
             "this must be a command or a map, not a list", shlex.join(value), advice="write the command as one text"
         )
     return {} if value is None else value
+
+
+def parse_unchanged(value: object) -> object:
+    """Both forms of `unchanged` as a map: `skip`, `run`, or the map itself."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, str) and is_accepted(parse_positive_duration, value):
+        raise suggest_correction(f"{quote_value(value)} is not known here", {"skip": True, "max_age": str(value)})
+    return {"skip": one_of("skip", "run")(value) == "skip"}
+
+
+def parse_answer_form(value: object) -> str:
+    """The form of an answer. Other names of the two forms get the right name as a suggestion."""
+    meant = ANSWER_FORMS.get(value.strip().lower()) if isinstance(value, str) else None
+    if meant is not None and meant != value:
+        raise suggest_correction(f"{quote_value(value)} is not known here", meant)
+    return one_of("structured", "text")(value)
 
 
 def parse_runner(value: object) -> object:
