@@ -157,7 +157,8 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     may_send = bool(result.message or result.report or (entry_row.conditions and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     new_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    update = condition_updates.plan_update(tick, claim, result, entry_row, targets)
+    next_slot = planning.next_due_after(entry_row, claim.slot) if result.truncated else None
+    update = condition_updates.plan_update(tick, claim, result, entry_row, targets, next_slot)
     messages = _messages_by_target(result, new_targets, update)
     result = _with_suppression(result, update, is_sent=bool(messages), has_targets=bool(targets))
     if not runs.close_run(tick.tx, claim, result):
@@ -171,6 +172,8 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     if update is not None:
         condition_updates.save_update(tick.tx, update, queued)
         entry_row = entry_row._replace(conditions=update.unsettled)
+    if result.outcome in ANSWERED:
+        entry_row = _record_look(entry_row, claim, result, update.opened if update else 0, tick.now)
     if (result.message or messages) and notices.is_last_target_unknown(tick, entry.deliver, entry.lane):
         tick.tx.report(TargetUnknown(claim.run_id, entry.kind, entry.name))
     if result.selection and result.selection.remarks:
@@ -233,30 +236,32 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
         return noted  # its late result counts; a cancelled run is no failure of the agent
     if result.outcome not in SUCCESSES:
         return noted._replace(failures=entry_row.failures + 1)
-    if result.outcome in ANSWERED:
-        noted = _record_look(noted, claim, result, tx.now)
     alerting = int(result.outcome is Outcome.ALERT)
     return noted._replace(failures=0, last_success_at=tx.now, quiet=0 if sent else entry_row.quiet + 1, alerting=alerting)
 
 
-def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, now: datetime) -> EntryRow:
+def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, opened: int, now: datetime) -> EntryRow:
     """The entry row after an answer, with what the next output of the precheck is compared with.
 
-    The output counts as looked at only after a final answer. Two kinds of answers are not final, and only so often for the same
-    output: an answer that was cut, and an answer with nothing to report after the output has changed (`confirm`).
+    The output counts as looked at only after a final answer. An answer that was cut is not final. After the output has changed,
+    an answer is not final either if it reports nothing, or opens fewer conditions than there are new lines (`confirm`). For the
+    same output this is so only a limited number of times.
     """
     checked, spec = result.precheck, claim.entry.spec
     if checked is None or checked.digest is None or not isinstance(spec, Heartbeat) or spec.precheck is None:
         return entry_row
+    lines = condition_updates.output_lines(result) or frozenset()
     most = 0
     if result.truncated:
         most = MAX_CUT_ANSWERS
-    elif result.outcome is Outcome.OK and not (result.report and result.report.findings) and checked.digest != entry_row.precheck:
-        most = spec.precheck.confirm
+    elif checked.digest != entry_row.precheck:
+        has_findings = result.report is not None and bool(result.report.findings)
+        new_lines = lines.difference(json.loads(entry_row.looked_lines or "[]"))
+        is_final = len(new_lines) <= opened if has_findings else result.outcome is Outcome.ALERT
+        most = 0 if is_final else spec.precheck.confirm
     answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0
     if answers < most and spec.precheck.unchanged == "skip":
         return entry_row._replace(unconfirmed=checked.digest, unconfirmed_answers=answers + 1)
-    lines = condition_updates.output_lines(result) or frozenset()
     return entry_row._replace(
         precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(sorted(lines))
     )

@@ -27,6 +27,7 @@ from scheduler.store import conditions
 from scheduler.store.transaction import Transaction
 
 MAX_OPEN = 200  # open conditions of an agent; further findings are counted in one condition of their own
+LONGEST_HOLD = timedelta(minutes=30)  # how long a finding that was cut waits for the next run
 MAX_LINES = 200  # lines of a precheck's output that are compared
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
 OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
@@ -51,13 +52,15 @@ class ConditionUpdate:
     """What a run does to the conditions of its agent.
 
     `changed` are the conditions to save, `reports` what targets are notified of. `effects` says what became of each finding, for
-    the run record. `unsettled` is the number of conditions that are open, or whose end is still to be reported.
+    the run record. `unsettled` is the number of conditions that are open, or whose end is still to be reported. `opened` is the
+    number of conditions that this run has opened.
     """
 
     changed: tuple[Condition, ...] = ()
     reports: tuple[Report, ...] = ()
     effects: tuple[Mapping[str, object], ...] = ()
     unsettled: int = 0
+    opened: int = 0
 
     @property
     def messages(self) -> dict[Target, str]:
@@ -71,7 +74,7 @@ class ConditionUpdate:
 
 
 def plan_update(
-    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, targets: Sequence[Target]
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, targets: Sequence[Target], next_slot: datetime | None
 ) -> ConditionUpdate | None:
     """What this result does to the conditions of the agent; None if it does not concern them. Nothing is written.
 
@@ -86,14 +89,15 @@ def plan_update(
         return None
     known = {condition.key: condition for condition in conditions.conditions_of(tick.tx.db, spec.name)}
     before = frozenset(json.loads(entry_row.looked_lines or "[]"))
-    step = _Step(tick.now, spec, claim, result, known, output_lines(result), before)
+    step = _Step(tick.now, spec, claim, result, known, output_lines(result), before, next_slot)
     step.apply_findings()
     step.count_silence()
     shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
     reports = tuple(step.reports_for(targets)) if shown else ()
     changed = tuple(condition for key, condition in step.now_known.items() if condition != known.get(key))
     left = sum(_is_unsettled(condition, reports) for condition in step.now_known.values())
-    return ConditionUpdate(changed, reports, tuple(step.effects.values()), left)
+    opened = sum(condition.is_open and condition.opened_at == tick.now for condition in changed)
+    return ConditionUpdate(changed, reports, tuple(step.effects.values()), left, opened)
 
 
 def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[Target, int]) -> None:
@@ -116,6 +120,7 @@ class _Step:
     known: Mapping[str, Condition]
     lines: frozenset[str] | None  # of the precheck's output; None if there is none to compare
     lines_before: frozenset[str]  # at the last complete answer
+    next_slot: datetime | None = None
     now_known: dict[str, Condition] = field(default_factory=dict)
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
@@ -184,13 +189,20 @@ class _Step:
 
     def reports_for(self, targets: Sequence[Target]) -> Iterator[Report]:
         """What each target has to be notified of."""
+        held = self._cut_finding()
         for condition in self.now_known.values():
-            for target in targets:
+            for target in targets if condition.key != held else ():
                 report = self._report(condition, target, condition.reports.get(target))
                 if report is not None:
                     yield report
                     if report.line:
                         self._note_report(report)
+
+    def _cut_finding(self) -> str | None:
+        """The key of the finding at which the answer was cut, if a run follows soon that may have the whole text."""
+        report = self.result.report
+        is_soon = self.next_slot is not None and self.next_slot - self.now <= LONGEST_HOLD
+        return report.findings[-1].key if self.result.truncated and is_soon and report and report.findings else None
 
     def _report(self, condition: Condition, target: Target, last: ConditionReport | None) -> Report | None:
         def report(kind: ReportKind, line: str = "", severity: Severity = condition.severity) -> Report:
@@ -248,7 +260,6 @@ class _Step:
         self._note(finding, Effect.OPENED)
 
     def _continue(self, finding: Finding, before: Condition) -> None:
-        had_no_wake = not (before.senders & self.senders)
         self._keep(
             replace(
                 before,
@@ -259,7 +270,6 @@ class _Step:
                 last_run_id=self.claim.run_id,
                 missed=0,
                 lines=before.lines if self.lines is None else before.lines & self.lines,
-                senders=frozenset() if had_no_wake else before.senders,
             )
         )
         self._note(finding, Effect.WORSENED if finding.severity.rank > before.severity.rank else Effect.KNOWN)
