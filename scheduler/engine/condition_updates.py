@@ -109,6 +109,18 @@ def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[T
         conditions.save_report(tx, condition_id, report.target, report.kind, report.severity, message)
 
 
+def close_for_user(tx: Transaction, condition: Condition) -> int:
+    """Close an open condition, as a user has asked, without a message. Returns how many conditions of its agent are unsettled.
+
+    Its earlier openings are forgotten, so if the agent mentions it again, it is reported as new and not as flapping.
+    """
+    closed = replace(condition, closed_at=tx.now, ended_by=EndedBy.USER, missed=0, wrongly_closed=0, openings=())
+    conditions.save_condition(tx, closed)
+    for target, last in condition.reports.items():
+        conditions.save_report(tx, condition.id, target, ReportKind.ENDED, last.severity, None)
+    return sum(_is_unsettled(each, ()) for each in conditions.conditions_of(tx.db, condition.name))
+
+
 @dataclass(slots=True)
 class _Step:
     """One run and the conditions of its agent, while they change."""

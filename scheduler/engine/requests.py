@@ -1,4 +1,4 @@
-"""The requests of people and programs to a running daemon: wake, run, pause, resume, lanes, messages, a new config."""
+"""The requests of people and programs to a running daemon: wake, run, pause, lanes, messages, conditions, a new config."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from heartbeat.findings import MAX_KEY, comparable_key
 from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import budget_reservations, plan_sync, planning, wake_starts
+from scheduler.engine import budget_reservations, condition_updates, plan_sync, planning, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
+from scheduler.model.condition import EndedBy
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.events import SettingsApplied
+from scheduler.model.events import ConditionClosed, SettingsApplied
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, entries, lane_holds, outbox, runs, slot_records, targets, wakes
+from scheduler.store import boots, breakers, conditions, entries, lane_holds, outbox, runs, slot_records, targets, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import ConfigChanges, Plan, compare_settings
@@ -219,6 +221,40 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
         why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
         raise Refused(state, f"message {message_id} {UNSENDABLE_STATES[state]}{why}")
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCondition:
+    """Close an open condition of an agent without a message. Answers its key as the agent wrote it.
+
+    The key is compared without case and blanks. If the agent mentions the condition again, it is opened and reported anew.
+    """
+
+    name: str
+    key: str
+
+    def apply(self, tick: Tick) -> str:
+        """Conditions of an agent that was removed from the config can be closed too."""
+        known = conditions.conditions_of(tick.tx.db, self.name)
+        if not known:
+            _declared_entry(tick, Kind.HEARTBEAT, self.name)
+        found = next((each for each in known if each.key == comparable_key(self.key)), None)
+        if found is None:
+            instead = did_you_mean(self.key, [each.label for each in known if each.is_open])
+            listed = instead or "; `heartbeatd conditions` lists them"
+            raise Refused("not_found", f"agent {self.name!r} has no condition {_quote_key(self.key)}{listed}")
+        if not found.is_open:
+            raise Refused("closed", f"the condition {_quote_key(found.label)} of agent {self.name!r} is closed already")
+        entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, self.name)
+        unsettled = condition_updates.close_for_user(tick.tx, found)
+        if entry_row is not None:
+            entries.change_entry(tick.tx, entry_row, entry_row._replace(conditions=unsettled))
+        tick.tx.report(ConditionClosed(found.name, found.label, EndedBy.USER))
+        return found.label
+
+
+def _quote_key(key: str) -> str:
+    return repr(key if len(key) <= MAX_KEY else f"{key[:MAX_KEY]}...")
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,15 @@ class ChecklistRemarked:
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionClosed:
+    """A condition was closed without an answer of its agent. `key` is its key as the agent wrote it."""
+
+    name: str
+    key: str
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsApplied:
     """New settings are in force."""
 
@@ -204,6 +213,7 @@ Event = (
     SettingsApplied
     | BreakerMoved
     | ChecklistRemarked
+    | ConditionClosed
     | RunClosed
     | LaneBusy
     | ModelMismatched

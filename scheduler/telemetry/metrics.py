@@ -18,6 +18,7 @@ from scheduler.model.events import (
     BreakerMoved,
     CallCharged,
     ChecklistRemarked,
+    ConditionClosed,
     Event,
     LaneBusy,
     MessageMoved,
@@ -281,6 +282,10 @@ class Metrics:
     @_count.register
     def _count_checklist_remark(self, remarked: ChecklistRemarked) -> None:
         """Shown in the log, by `doctor` and by `explain`."""
+
+    @_count.register
+    def _count_closed_condition(self, closed: ConditionClosed) -> None:
+        """Shown by a gauge."""
 
     @_count.register
     def _count_recovered_run(self, recovered: RunRecovered) -> None:
