@@ -111,7 +111,11 @@ def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> N
     assert world.request(CloseCondition("ops", "Disk: /VAR")) == "disk:/var"
     assert world.events_of(ConditionClosed) == [ConditionClosed("ops", "disk:/var", "user")]
     (closed,) = list_conditions(world.store.connection, closed=True)
-    assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == ("closed", "user", ["ended"])
+    assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == (
+        "closed",
+        "user",
+        ["ended"],
+    )
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
     assert row.conditions == 0

@@ -24,7 +24,7 @@ from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.inbox import PendingRequest, Refused, Request
-from scheduler.engine.requests import DropMessage, PauseEntries, ResendMessage, ResumeEntries, RunJob, WakeAgent
+from scheduler.engine.requests import CloseCondition, DropMessage, PauseEntries, ResendMessage, ResumeEntries, RunJob, WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
@@ -75,6 +75,10 @@ class DaemonClient(Protocol):
 
     def drop_message(self, message_id: int) -> None:
         """Drop a message of the outbox for good."""
+        ...
+
+    def close_condition(self, name: str, key: str) -> str:
+        """Close an open condition of an agent, and return its key as the agent wrote it."""
         ...
 
 
@@ -158,6 +162,9 @@ class HttpDaemonClient:
 
     def drop_message(self, message_id: int) -> None:
         self._post_or_raise(f"/api/v1/outbox/{message_id}/drop", {})
+
+    def close_condition(self, name: str, key: str) -> str:
+        return str(self._post_or_raise("/api/v1/conditions/close", {"agent": name, "key": key})["key"])
 
     def cancel_run(self, run_id: int) -> bool:
         """Cancel a run. Returns whether it has ended already."""
@@ -260,6 +267,9 @@ class OfflineDaemonClient:
 
     def drop_message(self, message_id: int) -> None:
         self._apply_request(DropMessage(message_id))
+
+    def close_condition(self, name: str, key: str) -> str:
+        return str(self._apply_request(CloseCondition(name, key)))
 
     def _apply_request(self, request: Request) -> Any:
         """Apply a request in one transaction.

@@ -64,6 +64,7 @@ COMMANDS = {
     "cancel": ("cancel:cancel", "Cancel a run that is in progress or will be retried."),
     "report": ("report:report", "Sum up the last days: runs, cost, alerts, skipped and missed runs."),
     "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),
+    "conditions": ("manage_conditions:conditions", "List the conditions that agents have reported, or close one."),
     "wake": ("wake_agent:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
     "resume": ("pause:resume", "Resume a paused agent or job."),

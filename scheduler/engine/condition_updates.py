@@ -116,8 +116,7 @@ def close_for_user(tx: Transaction, condition: Condition) -> int:
     """
     closed = replace(condition, closed_at=tx.now, ended_by=EndedBy.USER, missed=0, wrongly_closed=0, openings=())
     conditions.save_condition(tx, closed)
-    for target, last in condition.reports.items():
-        conditions.save_report(tx, condition.id, target, ReportKind.ENDED, last.severity, None)
+    conditions.end_reports(tx, condition.id)
     return sum(_is_unsettled(each, ()) for each in conditions.conditions_of(tx.db, condition.name))
 
 

@@ -1,10 +1,11 @@
-"""Says what happened to a slot: one word for programs, a short text for people."""
+"""Says what happened to a slot, a finding or a condition: one word for programs, a short text for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scheduler.model.condition import Effect, EndedBy
 from scheduler.model.outcome import Outcome, Skip, Suppression
 
 DAEMON_DOWN = "daemon_down"
@@ -105,4 +106,24 @@ TEXTS_FOR_NOW: dict[str, str] = {
     Skip.ALREADY_RUNNING: "a run of it is in progress",
     Skip.BUSY: "busy: the agent's lane is locked",
     Skip.NOTHING_DUE: "no item of the checklist is due",
+}
+
+EFFECT_TEXTS: dict[str, str] = {
+    Effect.OPENED: "new",
+    Effect.KNOWN: "already open",
+    Effect.WORSENED: "more severe than before",
+    Effect.REMINDED: "still open, with a reminder",
+    Effect.REPORTED: "already open, and reported to a recipient that did not know of it",
+    Effect.RESOLVED: "over, as the agent reported",
+    Effect.CLEARED: "closed, because the agent no longer mentions it",
+    Effect.ENDED: "its end was reported late, because it was flapping",
+    Effect.IGNORED: "over, but no such condition was open",
+    Effect.UNTRACKED: "not tracked, because too many conditions are open",
+}
+
+ENDED_BY_TEXTS: dict[str, str] = {
+    EndedBy.RESOLVED: "the agent reported its end",
+    EndedBy.NOT_MENTIONED: "the agent no longer mentions it",
+    EndedBy.USER: "a user closed it",
+    EndedBy.JOB: "the job works again",
 }

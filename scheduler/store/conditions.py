@@ -78,6 +78,11 @@ def save_report(
     )
 
 
+def end_reports(tx: Transaction, condition_id: int) -> None:
+    """Record the end of a condition for all targets. Nothing is sent."""
+    tx.db.execute("update condition_report set kind = 'ended' where condition_id = ?", (condition_id,))
+
+
 def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:
     """Delete closed conditions after their retention, and those above the limit of their agent.
 

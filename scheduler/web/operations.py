@@ -1,4 +1,4 @@
-"""Handles the POST, PUT and DELETE requests of the API: wakes, runs, pauses, lanes, messages, reloads."""
+"""Handles the POST, PUT and DELETE requests of the API: wakes, runs, pauses, lanes, messages, conditions, reloads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
 from scheduler.engine.pending_runs import CancelRun, ReportResult
 from scheduler.engine.requests import (
+    CloseCondition,
     DropMessage,
     HoldLane,
     NoteActivity,
@@ -36,6 +37,7 @@ from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import (
     ActivityBody,
     AlertmanagerBody,
+    CloseConditionBody,
     EmptyBody,
     HoldBody,
     PauseBody,
@@ -231,6 +233,12 @@ async def drop_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
 async def _change_message(request: ApiRequest, make_request: Callable[[int], Request]) -> dict[str, Any]:
     message_id = await run_in_threadpool(queries.find_message_id, request)
     return {"message": message_id, "channel": await call_engine(request, make_request(message_id))}
+
+
+async def close_condition(request: ApiRequest, body: CloseConditionBody) -> dict[str, Any]:
+    """Close an open condition of an agent without a message."""
+    check_access(request, Kind.HEARTBEAT, body.agent)
+    return {"agent": body.agent, "key": await call_engine(request, CloseCondition(body.agent, body.key))}
 
 
 async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:

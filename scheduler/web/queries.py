@@ -1,4 +1,4 @@
-"""Handles the GET requests of the API: status, agents, jobs, runs, wakes, outbox, plan and explain."""
+"""Handles the GET requests of the API: status, agents, jobs, runs, wakes, outbox, conditions, plan and explain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.insight import forecast, status_data, wake_waits
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.store import disk_reserve, entries, outbox, run_history, targets
+from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
 from scheduler.store.database import open_read_only, parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes
@@ -106,6 +106,22 @@ def list_undelivered(request: ApiRequest) -> dict[str, Any]:
     limit = _parse_limit(request.query.get("limit", "100"))
     with open_reader(request.app_state) as db:
         return {"outbox": list(islice((each for each in outbox.list_messages(db) if _may_access(request, each)), limit))}
+
+
+def list_conditions(request: ApiRequest) -> dict[str, Any]:
+    """The open conditions (`state=all`: the closed ones too) of the agents that the caller may access, or of one agent."""
+    request.allow_only("agent", "state")
+    name, state = request.query.get("agent"), request.query.get("state", "open")
+    if state not in ("open", "all"):
+        raise bad_request("state: write open or all")
+    if name is not None:
+        check_access(request, Kind.HEARTBEAT, name)
+    names = request.caller.agents if name is None else (name,)
+    with open_reader(request.app_state) as db:
+        found = conditions.list_conditions(db, names, closed=state == "all")
+        if name is not None and not found and entries.find_entry(db, Kind.HEARTBEAT, name) is None:
+            raise not_found(f"agent {name!r}")
+    return {"conditions": found}
 
 
 def find_message_id(request: ApiRequest) -> int:

@@ -183,6 +183,13 @@ class ReloadBody(RequestBody):
     dry_run: TrueOrFalse = False
 
 
+class CloseConditionBody(RequestBody):
+    """The agent and the key of the condition to close."""
+
+    agent: AnyText
+    key: AnyText
+
+
 class PingBody(RequestBody):
     """The channel to test; None for all of them."""
 

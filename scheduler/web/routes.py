@@ -17,6 +17,7 @@ from scheduler.web.request_bodies import (
     AlertmanagerBody,
     Body,
     ChecklistBody,
+    CloseConditionBody,
     EmptyBody,
     HoldBody,
     PauseBody,
@@ -53,6 +54,7 @@ def build_routes(app_state: AppState) -> list[Route]:
         "/api/v1/plan": queries.get_plan,
         "/api/v1/explain/{name}": queries.get_explanation,
         "/api/v1/outbox": queries.list_undelivered,
+        "/api/v1/conditions": queries.list_conditions,
     }
     posts = {
         "/-/reload": operate_endpoint(operations.reload_config, ReloadBody),
@@ -66,6 +68,7 @@ def build_routes(app_state: AppState) -> list[Route]:
         "/api/v1/runs/{id}/cancel": operate_endpoint(operations.cancel_run, EmptyBody),
         "/api/v1/outbox/{id}/retry": operate_endpoint(operations.retry_message, EmptyBody),
         "/api/v1/outbox/{id}/drop": operate_endpoint(operations.drop_message, EmptyBody),
+        "/api/v1/conditions/close": operate_endpoint(operations.close_condition, CloseConditionBody),
         "/api/v1/ping": operate_endpoint(operations.ping_channels, PingBody),
         "/api/v1/pause": operate_endpoint(operations.pause_all, PauseBody),
         "/api/v1/resume": operate_endpoint(operations.resume_all, EmptyBody),
