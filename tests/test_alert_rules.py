@@ -90,5 +90,5 @@ def test_every_rule_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("time", ["a fresh install", "a night", "is paused", "a restart"])
-def test_these_situations_are_tested_to_be_quiet(time: str) -> None:
+def test_no_rule_fires_in_these_situations(time: str) -> None:
     assert any(time in test["name"] for test in shipped_dashboard.yaml(TESTS / "quiet.yml")["tests"])

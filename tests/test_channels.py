@@ -192,7 +192,7 @@ def test_an_uncertain_alert_arrives_by_the_second_attempt(make_world: MakeWorld,
 
 
 @pytest.mark.parametrize(("more", "requests", "state"), [("", 1, "held"), (", uncertain: resend", 2, "delivered")])
-def test_uncertain_output_of_a_job_is_held_unless_the_config_says_otherwise(
+def test_uncertain_output_of_a_job_is_held_unless_configured_otherwise(
     make_world: MakeWorld, phone: Telegram, more: str, requests: int, state: str
 ) -> None:
     phone.script = [hang_up()]

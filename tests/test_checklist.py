@@ -284,7 +284,7 @@ def test_these_texts_have_work(text: str) -> None:
     assert has_work(text)
 
 
-def test_tasks_leave_out_comments_and_what_is_completed() -> None:
+def test_tasks_leave_out_comments_and_completed_items() -> None:
     text = "# List\n<!-- not\nthis -->\n- mail <!-- twice -->\n## Completed\n- old\n### Even older\n- x\n## Active\n- disk\n"
     assert open_tasks(text) == "# List\n- mail \n## Active\n- disk"
 

@@ -95,7 +95,7 @@ def test_the_largest_checklist_is_accepted_however_it_is_escaped(daemon: WebDaem
     assert daemon.get(PATH, READER).data["text"] == text
 
 
-def test_who_may_read_or_operate_may_not_edit(daemon: WebDaemon) -> None:
+def test_a_token_to_read_or_operate_may_not_edit(daemon: WebDaemon) -> None:
     body = {"text": "x", "hash": known("- look\n")}
     assert [put(daemon, body, token).status for token in (READER, CHIEF, OPSMAN)] == [403] * 3
     assert put(daemon, body, path="/api/v1/agents/nobody/checklist").status == 404

@@ -118,7 +118,7 @@ def test_dead_letters_cause_a_warning(config: Path, capsys: pytest.CaptureFixtur
     assert ("outbox", "warn") in found(config, capsys)
 
 
-def test_the_warning_about_an_old_sqlite_says_how_to_avoid_its_bug() -> None:
+def test_the_warning_about_an_old_sqlite_has_advice_to_avoid_its_bug() -> None:
     text = doctor.check_sqlite((3, 40, 1)).text
     assert "normal use is safe" in text
     assert "copy it only with `.backup`" in text

@@ -162,7 +162,7 @@ def test_with_an_invalid_config_the_plan_uses_only_the_database(
     assert json.loads(capsys.readouterr().out)["entries"] == [ops]
 
 
-def test_without_a_config_the_plan_says_that_wakes_by_jobs_are_unknown(
+def test_without_a_config_the_plan_reports_wakes_by_jobs_as_unknown(
     make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = make_world(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")

@@ -93,7 +93,7 @@ def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) ->
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
-def test_one_thing_is_counted_in_the_singular(number: int, expected: str) -> None:
+def test_a_count_of_one_has_a_singular_noun(number: int, expected: str) -> None:
     assert format_count(number, "run") == expected
 
 
@@ -357,7 +357,7 @@ def test_the_start_of_the_daemon_agrees_with_the_end_of_its_downtime(
     assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped cleanly"
 
 
-def test_status_as_json_says_whether_the_daemon_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_as_json_shows_whether_the_daemon_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live(store, "one", NOON, NOON + MINUTE)
     status = listed(capsys, state, "status")
     assert status["daemon"]["running"] is False
@@ -379,7 +379,7 @@ def test_status_shows_the_holder_of_a_locked_lane(store: Store, state: Path, cap
     ]
 
 
-def test_status_before_the_first_start_says_that_the_daemon_has_never_run(
+def test_status_before_the_first_start_shows_that_the_daemon_has_never_run(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert " ".join(map(str.strip, printed(capsys, state, "status"))) == (

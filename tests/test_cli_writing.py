@@ -79,7 +79,7 @@ def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: DaemonFi
     assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
 
 
-def test_a_wake_that_has_to_wait_says_at_once_what_it_waits_for(
+def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(config, "pause", "ops") == 0
@@ -93,7 +93,7 @@ def test_a_wake_that_has_to_wait_says_at_once_what_it_waits_for(
     assert "1 waiting: the agent is paused\n" in capsys.readouterr().out
 
 
-def test_a_wake_outside_the_active_hours_says_until_when_it_waits(
+def test_a_wake_outside_the_active_hours_prints_until_when_it_waits(
     config: Path, place: DaemonFiles, make_world: MakeWorld, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
@@ -148,7 +148,7 @@ def test_all_entries_can_be_paused_and_resumed(config: Path, place: DaemonFiles)
     assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 0}]
 
 
-def test_resume_lists_the_resumed_entries_and_says_if_one_was_not_paused(
+def test_resume_lists_the_resumed_entries_and_those_that_were_not_paused(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def resume(who: str) -> list[str]:
@@ -383,7 +383,7 @@ def test_with_the_daemon_up_the_config_may_be_invalid(config: Path, daemon: Daem
     assert call(config, "pause", "ops") == 0
 
 
-def test_a_reload_prints_what_changed(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reload_prints_its_changes(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     lines = ["added agent/new", "changed agent/ops: interval"]
     daemon.answers["/-/reload"] = (200, {"lines": lines, "warnings": ["state: changed"]})

@@ -212,7 +212,7 @@ GUESSABLE = {"SAME": "a" * 16, "AGAIN": "password" * 2, "ROW": "1234567890123456
 @pytest.mark.parametrize(
     ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][:24]!r}" for number, row in enumerate(FAULTS)]
 )
-def test_an_error_names_its_position_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_an_error_has_its_position_and_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123", **GUESSABLE}
     assert right in RIGHT
     assert "\n".join(complaints(tmp_path, RIGHT.replace(right, wrong, 1), environ)) == line

@@ -431,7 +431,7 @@ def test_the_base_config_of_the_runner_tests_is_valid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(FAULTS)]
 )
-def test_an_error_names_its_position_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+def test_an_error_has_its_position_and_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in FLEET
     assert "\n".join(complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON)) == line
 

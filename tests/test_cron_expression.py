@@ -218,7 +218,7 @@ COMPLAINTS = [
 
 
 @pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[repr(text[:30]) for text, _ in COMPLAINTS])
-def test_the_error_of_a_wrong_expression_says_what_is_wrong_and_what_to_write(text: str, complaint: str) -> None:
+def test_the_error_of_an_invalid_expression_names_the_problem_and_the_remedy(text: str, complaint: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_schedule(text, UTC)
     assert str(caught.value) == complaint

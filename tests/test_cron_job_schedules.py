@@ -275,7 +275,7 @@ def test_another_zone_is_another_key() -> None:
     assert parse_schedule("0 3 * * *", BERLIN).key() != parse_schedule("0 3 * * *", ZoneInfo("Europe/Riga")).key()
 
 
-def test_a_schedule_keeps_what_the_user_wrote_and_survives_a_copy() -> None:
+def test_a_schedule_keeps_the_text_of_the_user_and_survives_a_copy() -> None:
     schedule = parse_schedule("0 3 * * Mon", BERLIN)
     copied: CronSchedule = pickle.loads(pickle.dumps(schedule))
     assert schedule.text == "0 3 * * Mon"

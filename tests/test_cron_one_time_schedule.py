@@ -46,7 +46,7 @@ def test_a_time_occurs_once(text: str, zone: str, instant: str) -> None:
     assert moment.slots(utc(instant) - MINUTE, utc(instant) - timedelta(seconds=1)) is None
 
 
-def test_a_day_that_the_zone_skipped_never_comes() -> None:
+def test_a_day_that_the_zone_skipped_never_occurs() -> None:
     with pytest.raises(ScheduleError, match="never comes in Pacific/Apia, whose clock left that day out"):
         parse_one_time("2011-12-30T12:00", ZoneInfo("Pacific/Apia"))
 

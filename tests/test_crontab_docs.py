@@ -18,7 +18,7 @@ def shown(kind: str) -> str:
     return str(found)
 
 
-def test_the_example_is_what_the_import_makes_of_it() -> None:
+def test_the_example_of_the_page_is_the_result_of_the_import() -> None:
     found = crontab_reader.read_crontab(shown("crontab"), time_zones.find_zone("Europe/Berlin"), time_zones.find_zone)
     entries = crontab_jobs.build_new_jobs(found.lines, crontab_jobs.CrontabAccount("deploy", "/home/deploy"), ())
     assert job_insertion.render_cron_section(entries) == shown("yaml")

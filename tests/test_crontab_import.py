@@ -1,4 +1,4 @@
-"""`cron import`: a crontab taken over into a config in which nothing else changes."""
+"""Tests of `cron import`: the jobs of a crontab are added to a config, and nothing else in the config changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scheduler.system import files
 ME = pwd.getpwuid(os.geteuid())
 IN_BERLIN = ("--timezone", "Europe/Berlin")
 
-# What Debian's own files and packages look like, in our words.
+# Lines like those of Debian's own files and packages.
 SYSTEM = f"""\
 # the system's own table
 SHELL=/bin/sh
@@ -45,10 +45,10 @@ PATH=/usr/local/sbin:/usr/local/bin:/sbin:/bin:/usr/sbin:/usr/bin
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, list[str]]:
-    """Exit code, output, lines of complaint."""
+    """The exit code, the output and the lines of standard error."""
     code = main(["cron", "import", *map(str, arguments), *IN_BERLIN])
-    said = capsys.readouterr()
-    return code, said.out, said.err.splitlines()
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err.splitlines()
 
 
 def table(folder: Path, text: str | bytes) -> Path:
@@ -66,9 +66,7 @@ def jobs(folder: Path, text: str | bytes) -> dict[str, Job]:
     return dict(read(folder, text).settings.jobs)
 
 
-def test_without_a_config_the_jobs_are_printed_and_what_there_is_to_say_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_config_the_jobs_are_printed_and_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, table(tmp_path, "# of the night\n0 3 * * * /srv/backup.sh --all\n"))
     home = f'{{HOME: "{ME.pw_dir}", LOGNAME: "{ME.pw_name}", PATH: "/usr/bin:/bin", SHELL: "/bin/sh"}}'
     assert code == 0
@@ -88,7 +86,7 @@ def test_without_a_config_the_jobs_are_printed_and_what_there_is_to_say_is_said(
 
 
 @pytest.mark.parametrize("command", ["'backup  '", "' backup x'", "[backup, --all, a b]"])
-def test_importing_what_was_exported_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_importing_an_exported_crontab_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     text = f'timezone: UTC\ncron:\n  a: {{schedule: "0 3 * * *", command: {command}, workdir: {ME.pw_dir}}}\n'
     path = write(tmp_path, text)
     assert main(["cron", "export", "-c", str(path), "--timezone", "UTC"]) == 0
@@ -98,7 +96,9 @@ def test_importing_what_was_exported_adds_nothing(tmp_path: Path, capsys: pytest
     assert path.read_text() == text
 
 
-def test_what_stands_before_a_line_becomes_its_job_s_surroundings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_variables_above_a_line_become_the_environment_shell_and_workdir_of_its_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = "SHELL=/bin/bash\nHOME=/srv\nA = b c\nMAILTO=me\nRANDOM_DELAY=90\nLOGNAME=x\n0 3 * * * cat%one%two\n"
     job = jobs(tmp_path, run(capsys, table(tmp_path, text))[1])["cat"]
     assert (job.shell, job.workdir, job.command, job.stdin) == ("/bin/bash", Path("/srv"), "cat", "one\ntwo\n")
@@ -112,7 +112,7 @@ def test_what_stands_before_a_line_becomes_its_job_s_surroundings(tmp_path: Path
     assert job.stagger.total_seconds() > 0
 
 
-def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_system_crontab_is_imported_and_exported_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, SMALL)
     code, out, _ = run(capsys, table(tmp_path, SYSTEM), "--user-column", "--into", into)
     assert (code, out.splitlines()[0]) == (0, f"{into}: 10 jobs added")
@@ -125,7 +125,7 @@ def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys:
     assert [line.identity for line in ours.lines] == [line.identity for line in theirs.lines]
 
 
-def test_every_byte_outside_the_new_lines_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_changes_no_byte_outside_the_new_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, RIGHT + "# the end, my friend   \n\n\n")
     before = into.read_text().splitlines(keepends=True)
     assert run(capsys, table(tmp_path, "0 3 * * * one\n0 4 * * * two\n"), "--into", into)[0] == 0
@@ -136,7 +136,7 @@ def test_every_byte_outside_the_new_lines_stays(tmp_path: Path, capsys: pytest.C
     assert after[at] == "  one:\n"
 
 
-def test_the_same_file_twice_adds_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_importing_the_same_file_twice_adds_nothing_and_reports_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, into = table(tmp_path, "0 3 * * * one\n0 3 * * * one\n0 4 * * * one\n"), config(tmp_path)
     assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 3 jobs added"
     assert {"one", "one-2", "one-3"} <= jobs(tmp_path, into.read_bytes()).keys()
@@ -147,7 +147,7 @@ def test_the_same_file_twice_adds_nothing_and_says_so(tmp_path: Path, capsys: py
     assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 1 job added, 3 already there"
 
 
-def test_the_same_command_at_another_time_or_once_more_is_a_job_of_its_own(
+def test_the_same_command_at_another_time_or_on_a_second_line_is_a_separate_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = config(tmp_path)
@@ -156,7 +156,7 @@ def test_the_same_command_at_another_time_or_once_more_is_a_job_of_its_own(
         assert "1 job added" in run(capsys, table(tmp_path, text), "--into", into)[1]
 
 
-def test_lines_of_another_user_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_another_user_are_rejected_with_the_name_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = table(tmp_path, f"0 3 * * * nobody-we-know x\n0 4 * * * {ME.pw_name} y\n")
     code, out, err = run(capsys, file, "--user-column")
     assert code == 1
@@ -164,12 +164,14 @@ def test_lines_of_another_user_are_refused_by_name(tmp_path: Path, capsys: pytes
     assert list(jobs(tmp_path, out)) == ["y"]
 
 
-def test_a_forgotten_column_of_users_is_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_user_column_option_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, err = run(capsys, table(tmp_path, "0 3 * * * root x\n0 4 * * * root y\n"))
     assert "hint: every command begins with a user name; is --user-column missing?" in err
 
 
-def test_bad_lines_are_told_with_their_number_and_the_rest_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_lines_are_reported_by_number_and_the_others_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = table(tmp_path, b"0 3 * * * one\nnonsense\n99 * * * * two\n0 4 * * * caf\xe9\n0 5 * * * a\0b\n0 6 * * * three\r\n")
     code, out, err = run(capsys, file)
     assert code == 1
@@ -178,12 +180,12 @@ def test_bad_lines_are_told_with_their_number_and_the_rest_is_taken(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "A=1\n"])
-def test_a_file_without_jobs_is_no_fault(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_jobs_is_not_an_error(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, table(tmp_path, text))
     assert (code, out, err[-1]) == (0, "", "there is nothing to import")
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_not_a_file_is_rejected_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "none"):
         code, out, err = run(capsys, path)
@@ -201,7 +203,7 @@ def test_standard_input_is_read_for_a_dash(
     assert "hint: line 1: the last line has no line break; Debian's cron then ignores the whole file" in err
 
 
-def test_a_config_that_would_be_wrong_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_config_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path)
     into.write_text(into.read_text().replace("interval: 30m", "interval: soon"))
     before = into.read_bytes()
@@ -212,7 +214,7 @@ def test_a_config_that_would_be_wrong_is_left_as_it_is(tmp_path: Path, capsys: p
     assert list(tmp_path.glob(".config*")) == []
 
 
-def test_what_is_wrong_with_a_config_is_told_before_that_it_has_no_room(
+def test_an_error_in_the_config_is_reported_before_a_missing_place_for_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = config(tmp_path)
@@ -221,7 +223,7 @@ def test_what_is_wrong_with_a_config_is_told_before_that_it_has_no_room(
     assert (code, err[-1]) == (2, f"{into}:2:7: cron: this must be a map: names, each with its keys")
 
 
-def test_a_config_that_everybody_may_write_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_that_everybody_may_write_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path)
     into.chmod(0o666)
     code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
@@ -229,14 +231,14 @@ def test_a_config_that_everybody_may_write_is_left_as_it_is(tmp_path: Path, caps
     assert "everybody may write this file" in err[-1]
 
 
-def test_what_the_jobs_inherit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_keys_that_the_jobs_inherit_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, f"{SMALL}defaults: {{cron: {{deliver: log}}}}\n")
     _, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
     assert "hint: the new jobs inherit from defaults.cron: deliver" in err
 
 
 @pytest.mark.parametrize(
-    ("inherited", "told"),
+    ("inherited", "summary"),
     [
         ("retries: 1", "14 runs, at the same times as in the crontab"),
         ("enabled: false", "0 of the crontab's 14 runs, because of defaults.cron"),
@@ -244,15 +246,15 @@ def test_what_the_jobs_inherit_is_told(tmp_path: Path, capsys: pytest.CaptureFix
         ("stagger: 10m", "14 of the crontab's 14 runs, up to 4m38s later, because of defaults.cron"),
     ],
 )
-def test_the_proof_counts_what_will_run(inherited: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_counts_the_runs_of_the_next_week(
+    inherited: str, summary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     yaml = f"calendars: {{workdays: {{days: mon-fri}}}}\ndefaults: {{cron: {{{inherited}}}}}\n"
     code, out, _ = run(capsys, table(tmp_path, "0 3 * * * one\n0 4 * * * two\n"), "--into", config(tmp_path, SMALL + yaml))
-    assert (code, out.splitlines()[1]) == (0, f"2 jobs; the next 7 days: {told}")
+    assert (code, out.splitlines()[1]) == (0, f"2 jobs; the next 7 days: {summary}")
 
 
-def test_jobs_that_would_inherit_what_makes_them_others_are_not_put_in(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_that_inherited_keys_would_change_are_not_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, f"{SMALL}defaults: {{cron: {{stdin: hello}}}}\n")
     before = into.read_bytes()
     code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
@@ -261,20 +263,20 @@ def test_jobs_that_would_inherit_what_makes_them_others_are_not_put_in(
     assert into.read_bytes() == before
 
 
-def test_a_mark_of_byte_order_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_byte_order_mark_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, "\ufeffcron:\n  old: {schedule: '@daily', command: x}\n")
     assert run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)[0] == 0
     assert into.read_text().startswith("\ufeffcron:\n  old: {schedule: '@daily', command: x}\n  one:\n")
 
 
-def test_a_config_that_holds_nothing_yet_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_are_added_to_a_config_without_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "config.yaml"
     into.write_text("# mine\ntimezone: Europe/Berlin")
     assert run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)[0] == 0
     assert into.read_text().startswith("# mine\ntimezone: Europe/Berlin\n\ncron:\n  one:\n")
 
 
-def test_mode_and_link_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_mode_and_a_symbolic_link_of_the_config_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = tmp_path / "real"
     real.mkdir()
     into = tmp_path / "link.yaml"
@@ -286,7 +288,7 @@ def test_mode_and_link_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "  one:\n" in (real / "config.yaml").read_text()
 
 
-def test_a_file_that_was_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
+def test_a_file_that_was_changed_in_the_meantime_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_bytes(b"theirs")
     with pytest.raises(files.FileChanged, match="was changed in the meantime; nothing was written, try again"):
@@ -322,7 +324,7 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
         ("x-j: &j {o: {x: 1}}\ncron:\n  <<: *j\n  old: {x: 1}\n", f"x-j: &j {{o: {{x: 1}}}}\ncron:\n  <<: *j\n  old: {{x: 1}}\n{NEW}"),
     ],
 )  # fmt: skip
-def test_new_jobs_stand_behind_the_others(before: str, after: str) -> None:
+def test_new_jobs_are_inserted_after_the_others(before: str, after: str) -> None:
     assert insert_jobs(before, ONE).text == after
 
 
@@ -338,7 +340,7 @@ def test_new_jobs_stand_behind_the_others(before: str, after: str) -> None:
         "cron: [a]\n",
     ],
 )
-def test_where_lines_would_not_read_as_jobs_none_are_put_in(text: str) -> None:
+def test_without_a_place_for_jobs_none_is_inserted(text: str) -> None:
     with pytest.raises(NoInsertionPoint, match="write `cron:` on a line of its own"):
         insert_jobs(text, ONE)
 
@@ -347,7 +349,7 @@ def test_where_lines_would_not_read_as_jobs_none_are_put_in(text: str) -> None:
     "value",
     ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
 )  # fmt: skip
-def test_every_text_is_written_so_that_it_reads_the_same(value: str) -> None:
+def test_every_text_is_read_back_unchanged(value: str) -> None:
     made = insert_jobs("", [NewJob(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
     found = read_tree(made, Diagnostics(""))["cron"]
     assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
@@ -363,7 +365,7 @@ def test_every_text_is_written_so_that_it_reads_the_same(value: str) -> None:
         ("UTC", "Europe/London", 1),
     ],
 )
-def test_a_job_is_there_whatever_its_zone_is_called(
+def test_a_job_is_recognized_under_any_name_of_its_time_zone(
     theirs: str, host: str, added: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = config(tmp_path, f'timezone: {theirs}\ncron:\n  x:\n    schedule: "1 2 * * *"\n    command: date\n')
@@ -373,13 +375,13 @@ def test_a_job_is_there_whatever_its_zone_is_called(
     )
 
 
-def test_what_is_left_to_do_is_true_of_the_file_that_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_step_names_the_imported_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, SMALL)
     file = table(tmp_path, "0 3 * * * one\n")
     assert "doctor` looks for them there" in run(capsys, file, "--into", into)[1]
     file = table(tmp_path, f"0 3 * * * {ME.pw_name} two\n")
-    said = run(capsys, file, "--user-column", "--into", into)[1].splitlines()[-1]
+    last_line = run(capsys, file, "--user-column", "--into", into)[1].splitlines()[-1]
     assert (
-        said
+        last_line
         == f"next: remove the lines from {file}, or cron and the daemon both run them; `heartbeatd doctor` does not check this"
     )

@@ -51,7 +51,7 @@ def hints(text: str, *, user_column: bool = False) -> list[str]:
         ("echo \\", "echo \\", ""),
     ],
 )
-def test_a_percent_sign_ends_the_command_and_the_rest_is_its_input(text: str, command: str, stdin: str) -> None:
+def test_a_percent_sign_ends_the_command_and_begins_its_input(text: str, command: str, stdin: str) -> None:
     assert split_command(text) == (command, stdin)
 
 
@@ -63,7 +63,7 @@ def test_every_command_can_be_written_so_that_it_reads_the_same(command: str) ->
 
 
 @given(st.text(alphabet="a%\\ "), st.text(alphabet="b%\n "))
-def test_what_a_command_reads_can_be_written_too_if_its_last_line_ends(command: str, lines: str) -> None:
+def test_the_input_of_a_command_can_be_written_if_its_last_line_ends(command: str, lines: str) -> None:
     stdin = f"{lines}\n"
     assert split_command(join_command(command, stdin)) == (command, stdin)
 

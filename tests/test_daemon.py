@@ -158,7 +158,7 @@ def daemon(tmp_path: Path) -> Iterator[Begin]:
         yield start
 
 
-def test_a_saved_config_is_applied_and_affects_only_what_changed(daemon: Begin) -> None:
+def test_a_saved_config_is_applied_and_affects_only_changed_entries(daemon: Begin) -> None:
     it = daemon(config(job="'true'"))
     it.config.write_text(config(interval="2h", job="'true'"))
     assert 'change="changed agent/ops: interval' in it.expect("reload ")
@@ -380,7 +380,7 @@ def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
     assert len(it.runs("tick", "--outcome", "abandoned")) == 1
 
 
-def test_run_once_runs_what_is_due_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:
+def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config(job="'exit 3'"))
     once = subprocess.run(

@@ -12,10 +12,10 @@ from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum,
 
 NOW = utc("2027-02-20 12:00")
 PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"
-MOST = (50_000 * 2 + 2_000 * 10) / 1e6  # USD that one attempt may take
+MAX_COST = (50_000 * 2 + 2_000 * 10) / 1e6  # USD that one attempt may take
 
 
-def found(folder: Path, beat: str, *, limits: str = "wake_flood: 1 per 24h", more: str = "") -> DailyMaximum:
+def maximum(folder: Path, beat: str, *, limits: str = "wake_flood: 1 per 24h", more: str = "") -> DailyMaximum:
     text = f"""{PRICES}limits: {{{limits}}}
 calendars: {{weekend: {{days: sat-sun}}}}
 agents:
@@ -47,61 +47,63 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("beat", "slots"), RUNS)
-def test_a_day_has_at_most_so_many_slots_one_late_and_those_that_wakes_start(tmp_path: Path, beat: str, slots: int) -> None:
-    (ops,) = found(tmp_path, f"budget: unlimited, {beat}").entries
+def test_the_maximum_of_a_day_includes_its_slots_a_late_one_and_the_runs_that_wakes_start(
+    tmp_path: Path, beat: str, slots: int
+) -> None:
+    (ops,) = maximum(tmp_path, f"budget: unlimited, {beat}").entries
     assert ops.runs == slots + 1 + 2
 
 
-def test_wakes_count_as_often_as_they_may_start_runs(tmp_path: Path) -> None:
-    (ops,) = found(tmp_path, "budget: unlimited, interval: none", limits="wake_flood: 5 per 10m").entries
+def test_the_maximum_includes_every_run_that_a_wake_may_start(tmp_path: Path) -> None:
+    (ops,) = maximum(tmp_path, "budget: unlimited, interval: none", limits="wake_flood: 5 per 10m").entries
     assert ops.runs == 1 + 5 * 145
 
 
-def test_without_a_budget_the_number_of_attempts_bounds_a_day(tmp_path: Path) -> None:
-    (ops,) = found(tmp_path, "budget: unlimited, interval: 24h").entries
+def test_without_a_budget_the_number_of_attempts_limits_the_cost_of_a_day(tmp_path: Path) -> None:
+    (ops,) = maximum(tmp_path, "budget: unlimited, interval: 24h").entries
     assert (ops.runs, ops.attempts, ops.limited_by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
-    assert ops.usd_per_day == pytest.approx(24 * MOST)
+    assert ops.usd_per_day == pytest.approx(24 * MAX_COST)
 
 
-def test_the_lower_of_budget_and_attempts_is_the_ceiling(tmp_path: Path) -> None:
-    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").entries[0].usd_per_day == 0.5
-    seldom = found(tmp_path, "interval: 24h, budget: {usd_per_day: 100}").entries[0]
-    assert (seldom.usd_per_day, seldom.limited_by) == (pytest.approx(4 * 6 * MOST), "runs")
-    few = found(tmp_path, "interval: 30m, budget: {runs_per_day: 2}").entries[0]
-    assert (few.runs, few.usd_per_day) == (2, pytest.approx(2 * 6 * MOST))
+def test_the_lower_of_budget_and_attempts_is_the_maximum_cost(tmp_path: Path) -> None:
+    assert maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").entries[0].usd_per_day == 0.5
+    seldom = maximum(tmp_path, "interval: 24h, budget: {usd_per_day: 100}").entries[0]
+    assert (seldom.usd_per_day, seldom.limited_by) == (pytest.approx(4 * 6 * MAX_COST), "runs")
+    few = maximum(tmp_path, "interval: 30m, budget: {runs_per_day: 2}").entries[0]
+    assert (few.runs, few.usd_per_day) == (2, pytest.approx(2 * 6 * MAX_COST))
 
 
-def test_the_sum_is_bound_by_the_budget_of_all(tmp_path: Path) -> None:
-    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").usd_per_day == 0.5
-    total = found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_day: 0.30}")
+def test_the_total_is_limited_by_the_budget_of_all_entries(tmp_path: Path) -> None:
+    assert maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").usd_per_day == 0.5
+    total = maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_day: 0.30}")
     assert (total.usd_per_day, total.limited_by) == (0.3, "limits.budget")
 
 
-def test_an_agent_of_another_zone_may_spend_two_of_its_days_on_one_of_ours(tmp_path: Path) -> None:
-    assert found(tmp_path, "interval: 30m, timezone: Asia/Tokyo, budget: {usd_per_day: 0.50}").usd_per_day == 1.0
+def test_the_daily_budget_of_an_agent_in_another_zone_counts_twice_in_the_total(tmp_path: Path) -> None:
+    assert maximum(tmp_path, "interval: 30m, timezone: Asia/Tokyo, budget: {usd_per_day: 0.50}").usd_per_day == 1.0
 
 
-def test_where_one_has_no_bound_the_sum_has_none(tmp_path: Path) -> None:
+def test_if_one_entry_has_no_maximum_the_total_has_none(tmp_path: Path) -> None:
     more = "  tool: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h, deliver: log}}\n"
-    total = found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", more=more)
+    total = maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", more=more)
     assert (total.usd_per_day, total.entries[1].usd_per_attempt, total.entries[1].usd_per_day) == (None, None, None)
 
 
 @pytest.mark.parametrize("budget", ["{runs_per_day: 5}", "{tokens_per_day: 1m}"])
-def test_a_model_without_a_price_has_no_ceiling_whatever_else_bounds_its_days(tmp_path: Path, budget: str) -> None:
-    total = found(tmp_path, f"model: other, interval: 30m, budget: {budget}")
+def test_a_model_without_a_price_has_no_maximum_cost_even_with_other_limits(tmp_path: Path, budget: str) -> None:
+    total = maximum(tmp_path, f"model: other, interval: 30m, budget: {budget}")
     assert (total.usd_per_day, total.entries[0].usd_per_attempt, total.entries[0].usd_per_day) == (None, None, None)
 
 
 @pytest.mark.parametrize("usd", [0, 0.25])
-def test_what_a_program_takes_by_its_owners_word_bounds_a_day_without_any_other_budget(tmp_path: Path, usd: float) -> None:
+def test_usd_per_run_of_a_program_limits_the_cost_of_a_day_without_another_budget(tmp_path: Path, usd: float) -> None:
     beat = f"interval: 24h, deliver: log, budget: {{usd_per_run: {usd}}}"
     more = f"  tool: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{{beat}}}}}\n"
-    total = found(tmp_path, "enabled: false, interval: 30m", more=more)
+    total = maximum(tmp_path, "enabled: false, interval: 30m", more=more)
     assert (total.entries[0].usd_per_attempt, total.usd_per_day) == (usd, 4 * 6 * usd)
 
 
-def test_a_jobs_prompt_counts_and_a_command_does_not(tmp_path: Path) -> None:
+def test_a_job_with_a_prompt_counts_and_a_job_with_a_command_does_not(tmp_path: Path) -> None:
     more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
-    total = found(tmp_path, "interval: none", more=more)
+    total = maximum(tmp_path, "interval: none", more=more)
     assert [(each["name"], each["runs"], each["attempts"]) for each in maximum_as_data(total)["entries"][1:]] == [("ask", 2, 2)]

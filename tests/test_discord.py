@@ -28,7 +28,7 @@ def test_an_alert_arrives_once_and_unchanged() -> None:
     assert discord.texts == ["The disk is full."]
 
 
-def test_a_message_mentions_nobody_and_previews_nothing() -> None:
+def test_a_message_mentions_no_one_and_has_no_previews() -> None:
     text = "@everyone @here <@1> <@&1> https://example.org"
     with Discord() as discord:
         send_message(send, URL, replace(MESSAGE, text=text), base=discord.url)

@@ -223,7 +223,7 @@ def test_openings_agree_with_open_at_at_every_instant(some: Hours, day: str, shi
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(some_hours, instants)
-def test_every_span_begins_and_ends_where_the_clock_says(some: Hours, day: str) -> None:
+def test_every_span_begins_and_ends_at_its_local_times(some: Hours, day: str) -> None:
     for opens, closes in some.openings(at(day), at(day) + timedelta(days=2)):
         assume(closes - opens < timedelta(days=30))  # windows of several zones may be open for years
         assert [some.open_at(opens - TICK), some.open_at(opens)] == [False, True]

@@ -38,7 +38,7 @@ def walk(cadence: IntervalSlots, after: datetime, until: datetime) -> list[datet
     return found
 
 
-def test_the_anchor_is_the_first_slot_and_the_grid_goes_on_from_it() -> None:
+def test_the_anchor_is_the_first_slot_of_the_fixed_schedule() -> None:
     cadence = IntervalSlots(at("2026-11-20T10:00"), timedelta(minutes=30), NONE, Hours())
     assert cadence.next(at("2020-01-01")) == at("2026-11-20T10:00")
     assert cadence.next(at("2026-11-20T10:00")) == at("2026-11-20T10:30")
@@ -61,7 +61,7 @@ def test_slots_outside_the_window_are_counted_as_closed() -> None:
     assert cadence.closed_slots(*whole) == SlotRange(at("2026-11-20T01:00"), at("2026-11-21T00:00"), 10)
 
 
-def test_a_daily_beat_anchored_at_23_beats_every_day_within_8_and_22() -> None:
+def test_a_daily_heartbeat_anchored_at_23_runs_every_day_between_8_and_22() -> None:
     cadence = IntervalSlots(at("2026-11-20T23:00"), timedelta(days=1), timedelta(minutes=7), hours("08:00-22:00"))
     found = walk(cadence, at("2026-11-20T12:00"), at("2026-12-20T23:59"))
     assert found == [at("2026-11-21T08:07") + timedelta(days=day) for day in range(30)]
@@ -137,7 +137,7 @@ def test_the_next_slot_of_an_interval_of_years_is_found_at_once() -> None:
     assert time.process_time() - begun < 0.5
 
 
-def test_thirty_minutes_make_fifty_beats_in_an_autumn_day_of_25_hours() -> None:
+def test_an_interval_of_thirty_minutes_has_fifty_slots_on_a_day_of_25_hours() -> None:
     # Berlin's clocks go back on 31 October 2027.
     cadence = IntervalSlots(at("2027-01-01"), timedelta(minutes=30), NONE, Hours())
     midnight, next_midnight = datetime(2027, 10, 31, tzinfo=BERLIN), datetime(2027, 11, 1, tzinfo=BERLIN)
@@ -201,7 +201,9 @@ cadences = st.builds(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(some_hours, some_days, st.integers(-20_000, 20_000), st.integers(0, 10_000))
-def test_it_is_open_only_if_hours_and_days_both_are(of_hours: Hours, of_days: AllowedDays, begin: int, length: int) -> None:
+def test_an_agent_is_open_only_if_both_hours_and_days_allow_it(
+    of_hours: Hours, of_days: AllowedDays, begin: int, length: int
+) -> None:
     both = HoursAndDays(of_hours, of_days)
     after = at("2027-10-31") + timedelta(minutes=begin)
     until = after + timedelta(minutes=length)

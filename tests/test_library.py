@@ -200,7 +200,7 @@ def test_the_example_runs_as_a_bare_script() -> None:
     ]
 
 
-def test_the_page_says_how_to_install_it_and_the_command_that_it_names_runs() -> None:
+def test_the_page_has_an_installation_command_and_its_example_runs() -> None:
     page = (HOME / "docs" / "library.md").read_text("utf-8")
     assert "`pip install /path/to/heartbeatd`" in page
     (named,) = set(re.findall(r"\.venv/bin/python (examples/\S+\.py)", page))
@@ -227,7 +227,7 @@ def test_reasoning_is_neither_classified_nor_delivered() -> None:
     assert beat("<think>hm</think>x", strip_reasoning=False).text == "<think>hm</think>x"
 
 
-def test_an_answer_that_was_cut_says_so_in_its_last_line() -> None:
+def test_a_truncated_answer_has_a_note_in_its_last_line() -> None:
     cut = beat({"text": "Half of", "truncated": True})
     assert (cut.truncated, cut.answer, cut.text) == (True, "Half of", f"Half of\n\n{CUT_NOTE}")
     nothing = beat({"text": "<think>hm", "truncated": True})

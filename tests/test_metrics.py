@@ -49,12 +49,12 @@ class Page:
         self.metrics = Metrics(world.engine.plan.settings, version="1.2.3", tzdata="2026a")
         self.reload_state = ReloadState(successful=True, succeeded_at=world.clock.now)
         self.running: dict[str, int] = {}
-        self._heard = len(world.events)
+        self._counted = len(world.events)
 
     def text(self) -> str:
-        for happened in self._world.events[self._heard :]:
+        for happened in self._world.events[self._counted :]:
             self.metrics.count_event(happened)
-        self._heard = len(self._world.events)
+        self._counted = len(self._world.events)
         now = ScrapeState(self._world.engine.health, self.reload_state, self.running, self._world.clock.now)
         db = open_read_only(self._world.state)
         try:
@@ -85,7 +85,7 @@ def words(series: dict[str, float]) -> set[str]:
     return {name.rstrip("}").split(",")[-1] for name in series}
 
 
-def test_prometheus_has_nothing_to_say_against_the_page(make_world: MakeWorld) -> None:
+def test_promtool_accepts_the_page(make_world: MakeWorld) -> None:
     promtool = required_programs.need("promtool")
     world = make_world(BOTH)
     page = Page(world)
@@ -96,7 +96,7 @@ def test_prometheus_has_nothing_to_say_against_the_page(make_world: MakeWorld) -
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-def test_lateness_is_measured_for_slots_too_that_could_not_start(make_world: MakeWorld) -> None:
+def test_lateness_is_also_measured_for_slots_that_could_not_start(make_world: MakeWorld) -> None:
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 10m, checklist: "- look\\n", deliver: log, timeout: 1h}}'
     world = make_world("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in "abc"))
     page = Page(world)
@@ -110,7 +110,7 @@ def test_lateness_is_measured_for_slots_too_that_could_not_start(make_world: Mak
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == started + missed
 
 
-def test_the_time_that_the_daemon_was_down_is_no_lateness(make_world: MakeWorld) -> None:
+def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="10m"))
     world.run(minutes=2)
     world.downtime(days=300, minutes=6)
@@ -120,7 +120,7 @@ def test_the_time_that_the_daemon_was_down_is_no_lateness(make_world: MakeWorld)
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
 
 
-def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(make_world: MakeWorld) -> None:
+def test_every_counter_of_an_entry_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:
     page = Page(make_world(BOTH))
     counters = {name: value for name, value in page.series().items() if "_total" in name or name.startswith("run_duration")}
     assert set(counters.values()) == {0}
@@ -143,7 +143,7 @@ def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(ma
         assert name in counters
 
 
-def test_a_time_that_is_not_known_yet_is_absent(make_world: MakeWorld) -> None:
+def test_an_unknown_time_has_no_series(make_world: MakeWorld) -> None:
     world = make_world(AGENT)
     page = Page(world)
     before = page.series()
@@ -193,7 +193,7 @@ FILE = {"checklist_unreadable", "checklist_too_large"}
         ),
     ],
 )
-def test_only_the_reasons_that_the_config_makes_possible_are_shown(
+def test_only_skip_reasons_that_the_config_makes_possible_have_series(
     make_world: MakeWorld, keys: dict[str, str], reasons: set[str]
 ) -> None:
     assert words(Page(make_world(agent(**keys))).series("skips_total")) == reasons
@@ -209,13 +209,13 @@ def test_only_the_reasons_that_the_config_makes_possible_are_shown(
         ({"show_ok": "true", "show_alerts": "false"}, {"duplicate", "not_shown"}),
     ],
 )
-def test_only_the_suppressions_that_the_config_makes_possible_are_shown(
+def test_only_suppressions_that_the_config_makes_possible_have_series(
     make_world: MakeWorld, keys: dict[str, str], reasons: set[str]
 ) -> None:
     assert words(Page(make_world(agent(**keys))).series("suppressions_total")) == reasons
 
 
-def test_wakes_come_from_cron_only_where_a_job_wakes(make_world: MakeWorld) -> None:
+def test_without_a_job_that_wakes_cron_is_no_source_of_wakes(make_world: MakeWorld) -> None:
     assert words(Page(make_world(AGENT)).series("wakes_total")) == {"manual", "api", "webhook"}
     assert words(Page(make_world(AGENT)).series("runs_total")) == {"interval", "manual", "api", "webhook"}
 
@@ -226,7 +226,7 @@ def test_a_job_that_wakes_an_agent_makes_cron_a_source_of_its_runs(make_world: M
     assert "runs_total{heartbeat,ops,ok,cron}" in series
 
 
-def test_a_job_with_a_prompt_has_the_series_of_what_it_asks(make_world: MakeWorld) -> None:
+def test_a_job_with_a_prompt_has_the_series_of_its_model_calls(make_world: MakeWorld) -> None:
     agents = AGENT.replace("{kind: command, argv: [agent]}", "{kind: anthropic}")
     series = Page(
         make_world(agents + 'cron:\n  digest: {schedule: "0 9 * * *", prompt: Write., agent: ops, model: tiny}\n')
@@ -239,8 +239,8 @@ def test_a_job_with_a_prompt_has_the_series_of_what_it_asks(make_world: MakeWorl
     assert not [name for name in series if name.startswith("runs_total{cron,digest,async")]
 
 
-def test_counters_follow_the_rows(make_world: MakeWorld) -> None:
-    """One beat is quiet, one speaks, one fails twice; then four slots pass without a daemon, and the last is made up for."""
+def test_counters_agree_with_the_run_records(make_world: MakeWorld) -> None:
+    """One run is suppressed, one sends an alert, one fails twice. Then four slots pass during downtime, and the last one runs late."""
     answers = iter(["HEARTBEAT_OK", "The disk is full.", 3, 3, "HEARTBEAT_OK", "HEARTBEAT_OK"])
     world = make_world(AGENT, scripts={"ops": lambda call: next(answers)})
     page = Page(world)
@@ -259,7 +259,7 @@ def test_counters_follow_the_rows(make_world: MakeWorld) -> None:
     assert not [name for name in series if "skipped" in name]
 
 
-def test_what_people_look_at_survives_a_restart(make_world: MakeWorld) -> None:
+def test_gauges_have_their_values_after_a_restart(make_world: MakeWorld) -> None:
     world = make_world(AGENT, scripts={"ops": lambda call: 3})
     world.run(minutes=65)
     world.downtime(seconds=10)
@@ -270,7 +270,7 @@ def test_what_people_look_at_survives_a_restart(make_world: MakeWorld) -> None:
     assert series["runs_total{heartbeat,ops,failed,interval}"] == 0
 
 
-def test_an_alert_shows_until_a_quiet_beat(make_world: MakeWorld) -> None:
+def test_the_alerting_gauge_is_1_until_a_run_without_an_alert(make_world: MakeWorld) -> None:
     answers = iter(["The disk is full.", "HEARTBEAT_OK", "HEARTBEAT_OK"])
     world = make_world(AGENT, scripts={"ops": lambda call: next(answers)})
     page = Page(world)
@@ -282,7 +282,7 @@ def test_an_alert_shows_until_a_quiet_beat(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("state", ["active", "paused", "disabled"])
-def test_an_entry_is_in_one_state(make_world: MakeWorld, state: str) -> None:
+def test_an_entry_has_exactly_one_state(make_world: MakeWorld, state: str) -> None:
     world = make_world(agent(enabled="false") if state == "disabled" else AGENT)
     if state == "paused":
         world.pause((Kind.HEARTBEAT, "ops"))
@@ -291,13 +291,13 @@ def test_an_entry_is_in_one_state(make_world: MakeWorld, state: str) -> None:
     assert len(shown) == 3
 
 
-def test_a_paused_entry_is_due_never(make_world: MakeWorld) -> None:
+def test_a_paused_entry_has_no_next_due_time(make_world: MakeWorld) -> None:
     world = make_world(AGENT)
     world.pause((Kind.HEARTBEAT, "ops"), utc("2026-03-02 12:00"))
     assert not Page(world).series("next_due")
 
 
-def test_counters_go_when_their_entry_goes_and_come_when_it_comes(make_world: MakeWorld) -> None:
+def test_counters_disappear_with_their_entry_and_restart_at_zero_when_it_returns(make_world: MakeWorld) -> None:
     world = make_world(BOTH)
     page = Page(world)
     world.run(minutes=61)
@@ -309,7 +309,7 @@ def test_counters_go_when_their_entry_goes_and_come_when_it_comes(make_world: Ma
     assert page.series()["runs_total{cron,measure,ok,every}"] == 0
 
 
-def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(make_world: MakeWorld) -> None:
+def test_a_removed_agent_has_no_series_in_any_family(make_world: MakeWorld) -> None:
     web = AGENT[AGENT.index("  ops:") :].replace("  ops:", "  web:")
     world = make_world(BOTH.replace("cron:", f"{web}cron:"))
     page = Page(world)
@@ -323,8 +323,8 @@ def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(make_world: Ma
     assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 3
 
 
-def test_an_unexpected_reason_is_counted_too(make_world: MakeWorld) -> None:
-    """A reload disables the agent in the moment in which a slot of it has passed."""
+def test_an_unexpected_reason_is_counted_as_well(make_world: MakeWorld) -> None:
+    """A reload disables the agent right after one of its slots has come due."""
     world = make_world(AGENT)
     page = Page(world)
     world.run(minutes=1)
@@ -359,7 +359,7 @@ def test_ten_thousand_different_errors_make_no_new_series(make_world: MakeWorld)
     assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {"last_run", "last_tick"}
 
 
-def test_wakes_wait_and_are_counted_by_what_becomes_of_them(make_world: MakeWorld) -> None:
+def test_wakes_are_counted_while_they_wait_and_by_their_result(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="none"))
     page = Page(world)
     world.pause((Kind.HEARTBEAT, "ops"))
@@ -387,7 +387,7 @@ def test_a_wake_from_within_its_own_run_is_counted_as_rejected(make_world: MakeW
     assert page.series()["wakes_total{ops,rejected,api}"] == 1
 
 
-def test_what_is_still_to_be_delivered_is_shown_by_channel(make_world: MakeWorld) -> None:
+def test_undelivered_messages_are_shown_by_channel(make_world: MakeWorld) -> None:
     hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
     world = make_world(
         hook + agent(deliver="hook"),
@@ -423,7 +423,7 @@ def test_the_page_has_metrics_of_the_process(make_world: MakeWorld) -> None:
     assert series["db_bytes{wal}"] > 0
 
 
-def test_what_is_due_is_shown_with_its_age(make_world: MakeWorld) -> None:
+def test_due_entries_are_counted_with_the_oldest_due_time(make_world: MakeWorld) -> None:
     world = make_world(AGENT)
     world.clock.advance(timedelta(minutes=5))
     series = Page(world).series()
@@ -439,7 +439,7 @@ def test_recovered_runs_and_stale_results_are_counted(make_world: MakeWorld) -> 
     assert page.series()["stale_results_total"] == 1
 
 
-def test_without_a_database_the_counters_are_still_there(make_world: MakeWorld) -> None:
+def test_without_a_database_the_page_still_has_the_counters(make_world: MakeWorld) -> None:
     world = make_world(AGENT)
     page = Page(world)
     now = ScrapeState(EngineHealth(), page.reload_state, {}, world.clock.now)
@@ -461,8 +461,8 @@ def test_a_family_without_series_is_not_written() -> None:
     assert list(MetricFamily("counter", "x_total", "Help.").exposition_lines()) == []
 
 
-def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, make_world: MakeWorld) -> None:
-    """The goal is a quarter of a second; the bound is loose, for the machine may be busy."""
+def test_the_page_of_a_thousand_entries_is_rendered_quickly(tmp_path: Path, make_world: MakeWorld) -> None:
+    """The goal is a quarter of a second. The limit is higher because the machine may be busy."""
     names = "\n".join(f"  a{number}: {{}}" for number in range(1000))
     world = make_world(
         "defaults: {agent: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}}\nagents:\n" + names
@@ -485,7 +485,7 @@ def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interva
     assert page.series("skips_total")["skips_total{heartbeat,ops,missed}"] == 0
 
 
-def test_what_a_program_reports_to_have_cost_is_counted_and_stays_over_a_reload(make_world: MakeWorld) -> None:
+def test_the_cost_reported_by_a_program_is_counted_and_survives_a_reload(make_world: MakeWorld) -> None:
     report = '{"result": "HEARTBEAT_OK", "total_cost_usd": 0.25, "usage": {"input_tokens": 3, "output_tokens": 4}}'
     world = make_world(agent(), scripts={"ops": lambda call: report})
     page = Page(world)

@@ -1,4 +1,4 @@
-"""What a reload says it changes."""
+"""Tests of the changes that a reload reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ cron:
 SWITCH = 'deadman: {url: "https://hc.example/x"}'
 
 
-def told(tmp_path: Path, old: str, new: str) -> list[str]:
+def change_lines(tmp_path: Path, old: str, new: str) -> list[str]:
     path = tmp_path / "config.yaml"
     settings = []
     for text in (old, new):
@@ -48,8 +48,8 @@ def told(tmp_path: Path, old: str, new: str) -> list[str]:
         ("  ops: {schedule", "  new: {schedule", ["added cron/new", "removed cron/ops"]),
     ],
 )
-def test_a_reload_tells_what_it_changes_and_nothing_else(tmp_path: Path, was: str, now: str, lines: list[str]) -> None:
-    assert told(tmp_path, BASE, BASE.replace(was, now) if was else BASE) == lines
+def test_a_reload_reports_its_changes_and_nothing_else(tmp_path: Path, was: str, now: str, lines: list[str]) -> None:
+    assert change_lines(tmp_path, BASE, BASE.replace(was, now) if was else BASE) == lines
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_a_reload_tells_what_it_changes_and_nothing_else(tmp_path: Path, was: st
         (SWITCH.replace("/x", "/y"), ["changed deadman: url"]),
     ],
 )
-def test_a_dead_mans_switch_may_be_changed_and_taken_away(tmp_path: Path, now: str, lines: list[str]) -> None:
-    assert told(tmp_path, f"{SWITCH}\n{BASE}", f"{now}\n{BASE}") == lines
+def test_a_changed_or_removed_dead_mans_switch_is_reported(tmp_path: Path, now: str, lines: list[str]) -> None:
+    assert change_lines(tmp_path, f"{SWITCH}\n{BASE}", f"{now}\n{BASE}") == lines
 
 
-def test_what_does_not_change_is_counted(tmp_path: Path) -> None:
+def test_unchanged_entries_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(BASE)
     settings = load_config(path, {}).settings

@@ -1,4 +1,4 @@
-"""The result of a precheck, from its exit code and its output."""
+"""Tests of how a precheck is run, and of its result by exit code and output."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from heartbeat.runners import ProcessResult
 from heartbeat.spec import Precheck
 from scheduler.system.process import Children
 
-look = run_synchronously(prechecks.run_precheck)
+run_precheck = run_synchronously(prechecks.run_precheck)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = ProcessResult(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
-def looked(last: str | None = None, precheck: Precheck = MAIL, **ended: Any) -> PrecheckResult:
+def result_of(last: str | None = None, precheck: Precheck = MAIL, **process: Any) -> PrecheckResult:
     async def start(*_: Any, **__: Any) -> ProcessResult:
-        return replace(FINE, **ended)
+        return replace(FINE, **process)
 
-    return look(OPS, precheck, last, start)
+    return run_precheck(OPS, precheck, last, start)
 
 
-def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_nothing_in_its_environment() -> None:
+def test_a_precheck_is_run_by_the_shell_in_the_workspace_with_its_timeout_and_a_minimal_environment() -> None:
     seen: list[object] = []
 
     async def start(
@@ -40,7 +40,7 @@ def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_n
         seen.extend([argv, stdin, env, cwd, keep, timeout])
         return FINE
 
-    look(OPS, MAIL, None, start)
+    run_precheck(OPS, MAIL, None, start)
     argv = ("/bin/sh", "-c", "./new-mail.sh | head")
     assert seen == [argv, b"", {"HEARTBEATD_AGENT": "ops"}, Path("agents/ops"), 65536, timedelta(seconds=30)]
 
@@ -67,12 +67,12 @@ def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_n
         (b"\xff\xfe\x00", PrecheckStatus.WORK),
     ],
 )
-def test_the_output_of_a_precheck_says_whether_there_is_work(output: bytes, found: PrecheckStatus) -> None:
-    assert looked(output=output).status is found
+def test_the_output_of_a_precheck_decides_whether_there_is_work(output: bytes, found: PrecheckStatus) -> None:
+    assert result_of(output=output).status is found
 
 
 @pytest.mark.parametrize(
-    ("ended", "error"),
+    ("process", "error"),
     [
         ({"exit_code": 1, "errors": b"no such mailbox\n"}, "exit code 1: no such mailbox"),
         ({"exit_code": 3, "output": b"NO_WORK"}, "exit code 3"),
@@ -80,46 +80,46 @@ def test_the_output_of_a_precheck_says_whether_there_is_work(output: bytes, foun
         ({"exit_code": None, "problem": "no such program"}, "no such program"),
     ],
 )
-def test_every_other_end_of_a_precheck_is_a_failure(ended: dict[str, Any], error: str) -> None:
-    found = looked(**ended)
+def test_every_other_end_of_a_precheck_is_a_failure(process: dict[str, Any], error: str) -> None:
+    found = result_of(**process)
     assert (found.status, found.error, found.digest) == (PrecheckStatus.FAILED, error, None)
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown"])
-def test_a_precheck_that_was_stopped_with_its_run_has_not_failed(why: str) -> None:
-    assert looked(exit_code=-15, ended_by=why).status is PrecheckStatus.INTERRUPTED
+def test_a_precheck_stopped_with_its_run_has_not_failed(why: str) -> None:
+    assert result_of(exit_code=-15, ended_by=why).status is PrecheckStatus.INTERRUPTED
 
 
 def test_the_same_output_as_last_time_is_unchanged() -> None:
-    last = looked(output=b"2 mails").digest
-    assert looked(last, output=b"2 mails").status is PrecheckStatus.UNCHANGED
-    assert looked(last, output=b"3 mails").status is PrecheckStatus.WORK
+    last = result_of(output=b"2 mails").digest
+    assert result_of(last, output=b"2 mails").status is PrecheckStatus.UNCHANGED
+    assert result_of(last, output=b"3 mails").status is PrecheckStatus.WORK
 
 
-def test_an_output_that_was_cut_or_comes_from_another_command_is_never_the_same() -> None:
-    last = looked(output=b"2 mails").digest
-    assert looked(output=b"2 mails", truncated=True).digest is None
-    assert looked(last, output=b"2 mails", truncated=True).status is PrecheckStatus.WORK
-    assert looked(last, replace(MAIL, command="./other.sh"), output=b"2 mails").status is PrecheckStatus.WORK
+def test_a_truncated_output_and_the_output_of_another_command_are_never_unchanged() -> None:
+    last = result_of(output=b"2 mails").digest
+    assert result_of(output=b"2 mails", truncated=True).digest is None
+    assert result_of(last, output=b"2 mails", truncated=True).status is PrecheckStatus.WORK
+    assert result_of(last, replace(MAIL, command="./other.sh"), output=b"2 mails").status is PrecheckStatus.WORK
 
 
 def test_a_real_precheck_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> None:
     here = replace(OPS, workspace=tmp_path)
-    found = look(
+    found = run_precheck(
         here, replace(MAIL, command='echo "$HEARTBEATD_AGENT in $(pwd)"; env | grep -c KEY; true'), None, Children("life/1").start
     )
     assert (found.status, found.exit_code, found.output) == (PrecheckStatus.WORK, 0, f"ops in {tmp_path}\n0\n")
 
 
-def test_a_real_one_that_hangs_is_ended_with_all_that_it_started_and_the_next_program_may_start(tmp_path: Path) -> None:
+def test_a_hanging_precheck_is_ended_with_its_children_and_the_next_program_can_start(tmp_path: Path) -> None:
     here, children = replace(OPS, workspace=tmp_path), Children("life/1")
     hangs = replace(MAIL, command="echo begun; sleep 60 & sleep 60", timeout=timedelta(milliseconds=300))
-    found = look(here, hangs, None, children.start)
+    found = run_precheck(here, hangs, None, children.start)
     assert (found.status, found.output, found.error) == (PrecheckStatus.FAILED, "begun\n", "did not end within 0:00:00.300000")
-    assert look(here, replace(MAIL, command="echo fine"), None, children.start).status is PrecheckStatus.WORK
+    assert run_precheck(here, replace(MAIL, command="echo fine"), None, children.start).status is PrecheckStatus.WORK
 
 
 def test_a_real_precheck_whose_run_is_stopped_has_not_failed(tmp_path: Path) -> None:
     children = Children("life/1")
     children.end_all("shutdown")
-    assert look(replace(OPS, workspace=tmp_path), MAIL, None, children.start).status is PrecheckStatus.INTERRUPTED
+    assert run_precheck(replace(OPS, workspace=tmp_path), MAIL, None, children.start).status is PrecheckStatus.INTERRUPTED

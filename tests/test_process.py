@@ -116,7 +116,7 @@ def test_a_program_gets_secrets_in_plain_text_and_its_mark_cannot_be_replaced() 
     assert ended.output == b"canary life/1\n"
 
 
-def test_its_own_variables_replace_ours() -> None:
+def test_the_variables_of_a_program_replace_those_of_the_daemon() -> None:
     assert start("/bin/sh", "-c", "echo $HOME", env={"HOME": "/elsewhere"}).output == b"/elsewhere\n"
 
 
@@ -170,7 +170,7 @@ def test_binary_output_is_kept_as_it_is() -> None:
     assert start("printf", r"\377\000\001").output == b"\xff\x00\x01"
 
 
-def test_output_beyond_what_is_kept_is_read_and_dropped() -> None:
+def test_output_beyond_the_limit_is_read_and_discarded() -> None:
     ended = start("head", "-c", str(8 * MIB), "/dev/zero")
     assert (ended.exit_code, len(ended.output), ended.truncated, ended.problem) == (0, 65536, True, None)
 
@@ -199,7 +199,7 @@ def test_a_running_program_is_ended_from_another_thread(why: process.EndReason, 
     assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, why, why == "timeout")
 
 
-def test_the_output_before_its_end_is_kept(pipe: Pipe, running: list[Background]) -> None:
+def test_the_output_of_an_ended_program_is_kept(pipe: Pipe, running: list[Background]) -> None:
     one = Background(pipe, "sh", "-c", "echo half; echo ready >told; exec sleep 300")
     running.append(one)
     pipe.read_word()

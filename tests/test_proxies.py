@@ -78,7 +78,7 @@ def test_a_request_uses_the_proxy_of_the_environment(way: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("past", ["no_proxy", "none"])
-def test_a_request_bypasses_the_proxy_if_the_settings_say_so(way: str, past: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_bypasses_the_proxy_if_configured(way: str, past: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, act, expected = WAYS[way]
     with Proxy() as proxy, Server([act], tls=True) as server:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
@@ -118,7 +118,7 @@ def test_with_a_proxy_that_is_down_the_request_was_not_sent() -> None:
     assert answer.error == f"no connection to the proxy 127.0.0.1:{port}: Connection refused"
 
 
-def test_the_error_of_a_proxy_that_requires_a_login_says_where_to_write_it() -> None:
+def test_the_error_of_a_proxy_that_requires_a_login_names_the_setting() -> None:
     with Proxy("ada:canary") as proxy:
         answer = refused(Network(proxy=Secret(f"http://ada:wrong@127.0.0.1:{proxy.port}"))).answer
     assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, False, True)

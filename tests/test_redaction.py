@@ -56,7 +56,7 @@ def test_each_line_of_a_secret_of_several_lines_is_redacted() -> None:
     assert Redactor([key]).redact("read MIIEvQIBADANBg, then ab") == "read ***, then ab"
 
 
-def test_the_rest_of_a_secret_at_the_beginning_of_a_tail_is_redacted() -> None:
+def test_the_end_of_a_secret_at_the_beginning_of_a_tail_is_redacted() -> None:
     assert Redactor([SECRET]).redact_tail(f"{SECRET[4:]} and {SECRET}") == "*** and ***"
     assert Redactor([SECRET]).redact_tail("nothing here") == "nothing here"
 

@@ -34,9 +34,7 @@ def test_a_schema_describes_what_the_daemon_checks() -> None:
         (AlertmanagerBody, {"version": "4", "alerts": ["x"]}, "alerts: write a list of at least one alert"),
     ],
 )
-def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(
-    model: type[RequestBody], sent: dict[str, object], message: str
-) -> None:
+def test_an_invalid_body_is_rejected_with_advice(model: type[RequestBody], sent: dict[str, object], message: str) -> None:
     with pytest.raises(HttpError) as refused:
         parse_body(sent, model)
     assert (refused.value.status, refused.value.code, refused.value.message) == (400, "bad_request", message)

@@ -13,7 +13,7 @@ from required_programs import summarize_skipped
 HOME = Path(__file__).parents[1]
 
 
-def test_without_skipped_tests_the_summary_says_so() -> None:
+def test_without_skipped_tests_the_summary_is_one_sentence() -> None:
     assert list(summarize_skipped([])) == ["Every program that tests need is here: none was skipped."]
 
 

@@ -124,7 +124,7 @@ def test_each_status_has_its_class(status: int, kind: str, failure: Failure, tra
     assert answer.error.endswith(": model: claude-none is unknown")
 
 
-def test_the_sdk_does_not_retry_even_if_a_header_asks_for_it() -> None:
+def test_the_sdk_does_not_retry_even_if_a_header_requests_it() -> None:
     answer_to(error_answer(503, "overloaded_error", "busy", x_should_retry="true", retry_after="0"))
 
 
@@ -183,7 +183,7 @@ def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: 
         (reply(b" " * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB", False),
     ],
 )
-def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, error: str, transient: bool) -> None:
+def test_an_error_of_the_server_is_a_failure_of_its_class(act: Act, failure: Failure, error: str, transient: bool) -> None:
     answer = answer_to(act)
     assert (answer.failure, answer.error, answer.transient) == (failure, f"provider 'anthropic': {error}", transient)
 

@@ -130,7 +130,7 @@ def test_retry_after_is_kept() -> None:
         (reply(b"", 204), Failure.BAD_ANSWER, "HTTP 204 No Content"),
     ],
 )
-def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, error: str) -> None:
+def test_an_error_of_the_server_is_a_failure_of_its_class(act: Act, failure: Failure, error: str) -> None:
     answer = answer_to(act)
     assert (answer.failure, answer.error) == (failure, f"provider 'local': {error}")
 

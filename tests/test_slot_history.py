@@ -18,34 +18,36 @@ CHANGE = utc("2026-03-02 08:00:30")
 NOON = utc("2026-03-02 12:00")
 
 
-def stand(since: datetime, until: datetime | None, offset: float = 60, minute: int = 0) -> SchedulePeriod:
-    """A job of each hour, staggered by so many seconds."""
+def hourly_period(since: datetime, until: datetime | None, offset: float = 60, minute: int = 0) -> SchedulePeriod:
+    """A schedule period of an hourly job with a stagger of `offset` seconds."""
     text = json.dumps({"schedule": f"{minute} * * * *", "zone": "UTC", "offset": offset})
     return SchedulePeriod("active", text, since, since, until)
 
 
-def account(*stands: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Downtime, ...] = ()) -> list[SlotResult]:
-    record = EntryRecord(stands, rows, downs, (), (), NOON, NOON)
+def results_around_eight(
+    *periods: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Downtime, ...] = ()
+) -> list[SlotResult]:
+    record = EntryRecord(periods, rows, downs, (), (), NOON, NOON)
     return slot_results(record, EIGHT - timedelta(minutes=30), EIGHT + timedelta(minutes=30))
 
 
-@pytest.mark.parametrize(("offset", "later_life"), [(60, True), (31, True), (30, False), (0, False)])
-def test_a_slot_belongs_to_the_life_in_which_it_comes_due(offset: float, later_life: bool) -> None:
-    earlier, later = stand(EIGHT - timedelta(days=1), CHANGE, offset), stand(CHANGE, None, offset)
-    assert (earlier.covers_slot(EIGHT), later.covers_slot(EIGHT)) == (not later_life, later_life)
+@pytest.mark.parametrize(("offset", "belongs_to_later"), [(60, True), (31, True), (30, False), (0, False)])
+def test_a_slot_belongs_to_the_schedule_period_in_which_it_comes_due(offset: float, belongs_to_later: bool) -> None:
+    earlier, later = hourly_period(EIGHT - timedelta(days=1), CHANGE, offset), hourly_period(CHANGE, None, offset)
+    assert (earlier.covers_slot(EIGHT), later.covers_slot(EIGHT)) == (not belongs_to_later, belongs_to_later)
 
 
-def test_a_slot_whose_stagger_ends_after_a_change_is_one_of_the_new_pace_and_counted_once() -> None:
-    earlier, later = stand(EIGHT - timedelta(days=1), CHANGE), stand(CHANGE, None)
-    assert [fate.at for fate in account(earlier, later)] == [EIGHT]
-    # By the new pace there is no slot at 08:00, and by the old one none came due before the change.
-    assert [fate.at for fate in account(earlier, stand(CHANGE, None, minute=59))] == []
+def test_a_slot_whose_stagger_ends_after_a_change_belongs_to_the_new_schedule_and_counts_once() -> None:
+    earlier, later = hourly_period(EIGHT - timedelta(days=1), CHANGE), hourly_period(CHANGE, None)
+    assert [result.at for result in results_around_eight(earlier, later)] == [EIGHT]
+    # The new schedule has no slot at 08:00, and no slot of the old one came due before the change.
+    assert [result.at for result in results_around_eight(earlier, hourly_period(CHANGE, None, minute=59))] == []
 
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
     missed = SlotRow(7, EIGHT, 1, cause_of_run("closed", "skipped", Skip.MISSED, None))
     down = Downtime(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
-    (fate,) = account(stand(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
-    assert (fate.run_id, fate.cause.code) == (7, Skip.MISSED)
-    (fate,) = account(stand(EIGHT - timedelta(days=1), None, offset=20), rows=(missed,), downs=(down,))
-    assert (fate.run_id, fate.cause.code) == (7, reason_texts.DAEMON_DOWN)
+    (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
+    assert (result.run_id, result.cause.code) == (7, Skip.MISSED)
+    (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None, offset=20), rows=(missed,), downs=(down,))
+    assert (result.run_id, result.cause.code) == (7, reason_texts.DAEMON_DOWN)

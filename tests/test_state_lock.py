@@ -166,7 +166,7 @@ def test_a_folder_with_files_keeps_its_mode_which_is_logged(tmp_path: Path) -> N
     assert mode(tmp_path) == 0o755
 
 
-def test_a_read_only_folder_gives_an_error_that_says_what_to_do(nobody: None) -> None:
+def test_a_read_only_folder_gives_an_error_with_advice(nobody: None) -> None:
     with pytest.raises(StateFolderError) as refused:
         make_state_folder(Path("/usr"))
     assert str(refused.value) == (

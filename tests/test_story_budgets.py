@@ -361,7 +361,7 @@ def share_series(world: World) -> list[tuple[str, str, float]]:
     return sorted((scope, budget, float(share)) for scope, budget, share in found)
 
 
-def test_explain_says_that_the_budget_is_used_up(make_world: MakeWorld) -> None:
+def test_explain_shows_that_the_budget_is_used_up(make_world: MakeWorld) -> None:
     world = make_world(program_agent("{runs_per_day: 1}"))
     assert explanation.explain_now(explained_entry(world))["now"]["reason"] is None
     world.run(minutes=1)

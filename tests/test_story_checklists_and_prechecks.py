@@ -245,7 +245,7 @@ def test_a_woken_run_ignores_the_precheck_result_but_its_output_is_in_the_prompt
     assert f">\n{output}\n</data-" in world.calls[1].stdin
 
 
-def test_after_a_failed_precheck_the_run_continues_and_the_prompt_says_so(make_world: MakeWorld) -> None:
+def test_after_a_failed_precheck_the_run_continues_and_the_prompt_has_the_error(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck="./new-mail.sh"), prechecks={"ops": precheck_outputs(7)})
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]

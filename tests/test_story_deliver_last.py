@@ -82,9 +82,7 @@ def test_a_target_that_is_active_again_is_the_last_one_again(world: World, sent:
     assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
 
 
-def test_without_a_target_the_text_is_recorded_and_the_log_says_that_it_was_not_sent(
-    world: World, sent: list[tuple[str, str]]
-) -> None:
+def test_without_a_target_the_text_is_recorded_and_logged_as_not_sent(world: World, sent: list[tuple[str, str]]) -> None:
     world.run(minutes=1)
     (row,) = world.records()
     assert (row["outcome"], row["suppression"], row["text"], row["delivery"]["state"]) == (

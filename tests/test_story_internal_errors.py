@@ -121,7 +121,7 @@ class FailingCommit(Store):
                 raise DatabaseUnavailable("the disk is gone")
 
 
-def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(make_world: MakeWorld) -> None:
+def test_a_tick_with_a_failed_commit_emits_no_event_and_sends_nothing(make_world: MakeWorld) -> None:
     world = make_world(agent(deliver="hook") + HOOK)
     world.scripts["ops"] = lambda call: ALARM
     world.run(minutes=10)

@@ -64,7 +64,7 @@ def test_a_tick_without_messages_writes_nothing_to_the_outbox(make_world: MakeWo
 
 
 @pytest.mark.parametrize(("first", "stood"), [(DOUBT, "held"), (REFUSED, "dead"), (LATER, "pending")])
-def test_a_resent_message_goes_out_at_once_with_its_old_key(make_world: MakeWorld, first: DeliveryResult, stood: str) -> None:
+def test_a_resent_message_is_sent_at_once_with_its_old_key(make_world: MakeWorld, first: DeliveryResult, stood: str) -> None:
     channel = Channel(first, FINE)
     world = make_world(CONFIG, scripts=ALARM, send=channel)
     world.run(seconds=10)

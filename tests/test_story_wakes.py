@@ -31,7 +31,7 @@ def wake_results(world: World) -> list[str]:
     return [str(event.result) for event in world.events_of(WakeMoved)]
 
 
-def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(make_world: MakeWorld) -> None:
+def test_cron_wakes_a_heartbeat_and_the_prompt_has_the_reason(make_world: MakeWorld) -> None:
     world = make_world(
         agent(interval="7h") + 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
     )
@@ -130,7 +130,7 @@ def test_wakes_of_sixty_senders_overnight_are_all_in_the_first_morning_prompt(ma
     assert wake_results(world).count("deferred") == 120  # each wake twice: when it was refused and when it was delivered
 
 
-def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_are_shortened(make_world: MakeWorld) -> None:
+def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_are_shortened_otherwise(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
     texts = [f"begin{number} " + "x" * 3900 + f" end{number}" for number in range(60)]
     for number, text in enumerate(texts):

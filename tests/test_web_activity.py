@@ -57,7 +57,7 @@ def test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work(daemon: W
         ({"que": 1}, "'que' is not known here"),
     ],
 )
-def test_an_invalid_report_is_rejected_with_what_to_write_and_changes_nothing(daemon: WebDaemon, body: Any, message: str) -> None:
+def test_an_invalid_report_is_rejected_with_advice_and_changes_nothing(daemon: WebDaemon, body: Any, message: str) -> None:
     reply = daemon.post(PATH, body, CHIEF)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]

@@ -42,12 +42,12 @@ def test_status_lists_every_entry(still: WebDaemon) -> None:
     assert status["config_hash"] == still.settings.hash
 
 
-def test_agents_and_jobs_are_listed_apart(still: WebDaemon) -> None:
+def test_agents_and_jobs_are_listed_separately(still: WebDaemon) -> None:
     assert [agent["name"] for agent in still.get("/api/v1/agents", READER).data["agents"]] == ["ops", "web"]
     assert [job["name"] for job in still.get("/api/v1/cron", READER).data["cron"]] == ["measure"]
 
 
-def test_one_agent_can_be_asked_for(still: WebDaemon) -> None:
+def test_one_agent_can_be_requested(still: WebDaemon) -> None:
     agent = still.get("/api/v1/agents/ops", READER).data
     assert (agent["name"], agent["last_run"]["outcome"]) == ("ops", "alert")
 
@@ -70,7 +70,7 @@ def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still
         ("for=400d&all=true", 400), ("kind=agents", 400), ("from=9999-12-31T00:00:00Z", 400), ("from=0001-01-03T00:00:00Z", 400),
     ],
 )  # fmt: skip
-def test_a_plan_that_makes_no_sense_is_refused(still: WebDaemon, query: str, status: int) -> None:
+def test_an_invalid_request_for_the_plan_is_rejected(still: WebDaemon, query: str, status: int) -> None:
     assert still.get(f"/api/v1/plan?{query}", READER).status == status
 
 
@@ -98,7 +98,7 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
         ("ops", WAKER, 403),
     ],
 )
-def test_an_explanation_that_makes_no_sense_or_is_not_for_the_caller_is_refused(
+def test_an_invalid_or_forbidden_request_for_an_explanation_is_rejected(
     still: WebDaemon, path: str, token: str, status: int
 ) -> None:
     assert still.get(f"/api/v1/explain/{path}", token).status == status
@@ -114,12 +114,12 @@ def test_an_invalid_day_is_rejected_with_how_to_write_one(still: WebDaemon, day:
     "path",
     ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],
 )
-def test_what_is_not_there_is_404(still: WebDaemon, path: str) -> None:
+def test_an_unknown_path_or_entry_is_404(still: WebDaemon, path: str) -> None:
     reply = still.get(path, READER)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
-def test_runs_are_given_newest_first(still: WebDaemon) -> None:
+def test_runs_are_returned_newest_first(still: WebDaemon) -> None:
     runs = still.get("/api/v1/runs", READER).data["runs"]
     assert [run["id"] for run in runs] == sorted((run["id"] for run in runs), reverse=True)
     assert {run["name"] for run in runs} == {"ops", "web"}
@@ -139,7 +139,7 @@ def test_runs_are_given_newest_first(still: WebDaemon) -> None:
         ("until=2026-03-02T08:00:00Z", []),
     ],
 )
-def test_runs_can_be_narrowed(still: WebDaemon, query: str, names: list[str]) -> None:
+def test_runs_can_be_filtered_by_query(still: WebDaemon, query: str, names: list[str]) -> None:
     assert [run["name"] for run in still.get(f"/api/v1/runs?{query}", READER).data["runs"]] == names
 
 
@@ -156,12 +156,12 @@ def test_runs_can_be_narrowed(still: WebDaemon, query: str, names: list[str]) ->
         "nme=ops",
     ],
 )
-def test_a_query_that_makes_no_sense_is_refused(still: WebDaemon, query: str) -> None:
+def test_an_invalid_query_is_rejected(still: WebDaemon, query: str) -> None:
     reply = still.get(f"/api/v1/runs?{query}", READER)
     assert (reply.status, reply.code) == (400, "bad_request")
 
 
-def test_metrics_need_no_token_and_hold_no_text(still: WebDaemon) -> None:
+def test_metrics_need_no_token_and_contain_no_text(still: WebDaemon) -> None:
     reply = still.get("/metrics")
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     names = {family.name for family in text_string_to_metric_families(reply.body.decode())}
@@ -185,12 +185,12 @@ def wakes(daemon: WebDaemon) -> list[tuple[Any, ...]]:
     return daemon.do(lambda: [tuple(row) for row in daemon.world.store.connection.execute(query)])
 
 
-def test_a_wake_bears_the_name_of_its_token(daemon: WebDaemon) -> None:
+def test_a_wake_has_the_name_of_its_token(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", {"text": "hear"}, WAKER)
     assert wakes(daemon) == [("heartbeat", "ops", "api", "waker", "hear")]
 
 
-def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: WebDaemon) -> None:
+def test_the_answer_to_a_delayed_wake_names_its_obstacle(daemon: WebDaemon) -> None:
     wake = "/api/v1/agents/ops/wake"
     assert daemon.post(wake, {"text": "one"}, CHIEF).data == {"wake": 1}
     daemon.do(daemon.world.settle)
@@ -205,7 +205,7 @@ def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: WebD
     assert daemon.post(wake, {"text": "three"}, CHIEF).data == {"wake": 2, "waits_for": "paused", "until": None}
 
 
-def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not(daemon: WebDaemon) -> None:
+def test_a_token_with_too_many_wakes_gets_429_and_others_do_not(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     group = {"version": "4", "receiver": "heartbeatd", "alerts": [{"status": "firing", "labels": {"alertname": "Full"}}]}
     for number in range(1000):
@@ -225,7 +225,7 @@ def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not
     assert {len(wake["text"]) for wake in shown if wake["source"] == "webhook"} == {4000}
 
 
-def test_our_own_command_line_wakes_by_hand(daemon: WebDaemon) -> None:
+def test_a_wake_by_the_command_line_is_manual(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", token=daemon.token, X_Heartbeatd_Source="cli")
     daemon.post("/api/v1/cron/measure/run", token=daemon.token, X_Heartbeatd_Source="cli")
     assert [wake[:4] for wake in wakes(daemon)] == [
@@ -234,7 +234,7 @@ def test_our_own_command_line_wakes_by_hand(daemon: WebDaemon) -> None:
     ]
 
 
-def test_no_other_token_may_call_itself_the_command_line(daemon: WebDaemon) -> None:
+def test_no_other_token_can_claim_to_be_the_command_line(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", token=CHIEF, X_Heartbeatd_Source="cli")
     assert [wake[2:4] for wake in wakes(daemon)] == [("api", "chief")]
 
@@ -249,7 +249,7 @@ def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: WebDaemon) -> N
     assert (reply.status, reply.code) == (409, "own_run")
 
 
-def test_a_job_runs_when_it_is_asked_to(daemon: WebDaemon) -> None:
+def test_a_job_runs_on_request(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/cron/measure/run", {}, CHIEF).data["wake"]
     run = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data["run"]
     assert (run["kind"], run["trigger"], run["outcome"]) == ("cron", "api", "ok")
@@ -280,17 +280,17 @@ def test_a_late_result_is_a_text_or_an_error(daemon: WebDaemon, body: dict[str, 
     assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", body, CHIEF).status == 400
 
 
-def test_a_late_result_for_an_agent_that_is_not_ones_own_is_refused(daemon: WebDaemon) -> None:
+def test_a_late_result_for_an_agent_of_another_token_is_rejected(daemon: WebDaemon) -> None:
     assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'web')}/result", {"text": "a"}, OPSMAN).status == 403
 
 
-def test_no_result_is_taken_for_a_run_that_has_answered(daemon: WebDaemon) -> None:
+def test_no_result_is_accepted_for_a_run_that_has_ended(daemon: WebDaemon) -> None:
     reply = daemon.post("/api/v1/runs/1/result", {"text": "a"}, CHIEF)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("path", ["agents/nobody/wake", "agents/nobody/pause", "cron/nothing/run", "cron/nothing/resume"])
-def test_a_name_that_is_not_declared_is_404(still: WebDaemon, path: str) -> None:
+def test_an_undeclared_name_is_404(still: WebDaemon, path: str) -> None:
     reply = still.post(f"/api/v1/{path}", {}, CHIEF)
     assert (reply.status, reply.code) == (404, "not_found")
 
@@ -345,19 +345,19 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
         ("cron/measure/run", {"text": "x"}, "not known"),
     ],
 )
-def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(still: WebDaemon, path: str, body: Any, message: str) -> None:
+def test_an_invalid_body_is_rejected_with_advice(still: WebDaemon, path: str, body: Any, message: str) -> None:
     reply = still.post(f"/api/v1/{path}", body, CHIEF)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]
 
 
 @pytest.mark.parametrize("body", ["{", "nul", "[" * 50_000, b"\xff\xfe{}", '{"text": "x"'])
-def test_a_body_that_is_not_json_is_refused(still: WebDaemon, body: str | bytes) -> None:
+def test_a_body_that_is_not_json_is_rejected(still: WebDaemon, body: str | bytes) -> None:
     reply = still.post("/api/v1/agents/ops/wake", body, CHIEF, Content_Type="application/json")
     assert (reply.status, reply.code) == (400, "bad_request")
 
 
-def test_a_text_of_odd_characters_is_kept_as_it_can_be(daemon: WebDaemon) -> None:
+def test_invalid_characters_of_a_text_are_replaced(daemon: WebDaemon) -> None:
     assert (
         daemon.post("/api/v1/agents/ops/wake", '{"text": "a\\ud800b\\u0000c"}', CHIEF, Content_Type="application/json").status
         == 200
@@ -365,7 +365,7 @@ def test_a_text_of_odd_characters_is_kept_as_it_can_be(daemon: WebDaemon) -> Non
     assert [wake[4] for wake in wakes(daemon)] == ["a?b\0c"]
 
 
-def test_many_wakes_of_one_sender_are_one_row_and_a_count(daemon: WebDaemon) -> None:
+def test_wakes_of_one_sender_are_merged_and_counted(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     before = daemon.rows()["wake"]
     for _ in range(300):
@@ -373,7 +373,7 @@ def test_many_wakes_of_one_sender_are_one_row_and_a_count(daemon: WebDaemon) -> 
     assert daemon.rows()["wake"] - before <= 2
 
 
-def test_a_reload_answers_with_what_it_changed(daemon: WebDaemon) -> None:
+def test_a_reload_answers_with_its_changes(daemon: WebDaemon) -> None:
     daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h").replace("  web:\n", "  site:\n"))
     reply = daemon.post("/-/reload", {}, CHIEF)
     assert reply.data["added"] == ["agent/site"]
@@ -391,7 +391,7 @@ def test_a_dry_run_changes_nothing(daemon: WebDaemon) -> None:
     assert daemon.settings.hash == before
 
 
-def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon: WebDaemon) -> None:
+def test_an_invalid_config_is_rejected_with_its_errors_and_the_old_one_stays_in_force(daemon: WebDaemon) -> None:
     before = daemon.settings.hash
     daemon.config.write_text(CONFIG.replace("interval: 30m", "interval: soon", 1))
     reply = daemon.post("/-/reload", None, CHIEF)
@@ -404,14 +404,14 @@ def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon:
     assert "heartbeatd_config_last_reload_successful 0" in daemon.get("/metrics").body.decode()
 
 
-def test_what_belongs_in_the_body_is_refused_in_the_query(daemon: WebDaemon) -> None:
-    """A reload that was meant to be dry would otherwise be one in earnest."""
+def test_a_key_of_the_body_is_rejected_in_the_query(daemon: WebDaemon) -> None:
+    """Otherwise a dry run in the query would apply the config."""
     reply = daemon.post("/-/reload?dry_run=true", {}, CHIEF)
     assert (reply.status, reply.data["error"]["message"]) == (400, "'dry_run' is not known here; write no key")
 
 
 @pytest.mark.parametrize("body", [{"dry_run": "yes"}, {"dry-run": True}])
-def test_a_reload_is_not_guessed_at(still: WebDaemon, body: Any) -> None:
+def test_an_invalid_reload_request_is_rejected(still: WebDaemon, body: Any) -> None:
     assert still.post("/-/reload", body, CHIEF).status == 400
 
 
@@ -435,14 +435,14 @@ def test_a_reload_is_not_guessed_at(still: WebDaemon, body: Any) -> None:
         (OPSMAN, "GET", "/api/v1/runs?name=web"),
     ],
 )
-def test_a_token_reaches_no_further_than_it_may(still: WebDaemon, token: str, method: str, path: str) -> None:
+def test_a_token_has_only_its_own_permissions(still: WebDaemon, token: str, method: str, path: str) -> None:
     before = still.rows()
     reply = still.send(method, path, token=token)
     assert (reply.status, reply.code) == (403, "forbidden")
     assert still.rows() == before
 
 
-def test_a_token_for_some_agents_sees_only_them(still: WebDaemon) -> None:
+def test_a_token_for_some_agents_shows_only_these(still: WebDaemon) -> None:
     assert [entry["name"] for entry in still.get("/api/v1/status", OPSMAN).data["entries"]] == ["ops"]
     assert [agent["name"] for agent in still.get("/api/v1/agents", OPSMAN).data["agents"]] == ["ops"]
     assert still.get("/api/v1/cron", OPSMAN).data["cron"] == []
@@ -452,7 +452,7 @@ def test_a_token_for_some_agents_sees_only_them(still: WebDaemon) -> None:
     assert seen == {"ops": 200, "web": 403}
 
 
-def test_a_token_for_an_agent_is_not_one_for_the_job_of_the_same_name(tmp_path: Path) -> None:
+def test_a_token_for_an_agent_is_not_valid_for_a_job_of_the_same_name(tmp_path: Path) -> None:
     with WebDaemon(tmp_path, CONFIG.replace("measure:", "ops:")) as daemon:
         before = daemon.rows()
         for path in ("run", "pause", "resume"):
@@ -463,7 +463,7 @@ def test_a_token_for_an_agent_is_not_one_for_the_job_of_the_same_name(tmp_path: 
         assert daemon.post("/api/v1/agents/ops/pause", {}, OPSMAN).status == 200
 
 
-def test_a_token_is_taken_back_by_a_reload(daemon: WebDaemon) -> None:
+def test_a_reload_can_revoke_a_token(daemon: WebDaemon) -> None:
     assert daemon.get("/api/v1/status", READER).status == 200
     daemon.config.write_text(CONFIG.replace(READER, "another-token-with-enough-bits-in-it"))
     daemon.post("/-/reload", {}, CHIEF)
@@ -484,33 +484,33 @@ def test_a_stalled_main_loop_is_neither_alive_nor_ready(daemon: WebDaemon) -> No
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [503, 503]
 
 
-def test_a_daemon_that_has_not_gone_round_yet_is_alive_but_not_ready(daemon: WebDaemon) -> None:
+def test_before_its_first_tick_a_daemon_is_alive_but_not_ready(daemon: WebDaemon) -> None:
     daemon.app_state.health.ticked_at = None
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 503]
 
 
-def test_without_a_database_the_reason_is_given_and_the_counters_stay(daemon: WebDaemon) -> None:
+def test_without_a_database_the_reason_is_returned_and_the_counters_remain(daemon: WebDaemon) -> None:
     daemon.world.state.rename(daemon.world.state.with_name("aside"))
     reply = daemon.get("/api/v1/status", READER)
     assert (reply.status, reply.code) == (503, "database")
     assert "heartbeatd_runs_total{" in daemon.get("/metrics").body.decode()
 
 
-def test_reading_neither_waits_for_a_writer_nor_keeps_one_waiting(daemon: WebDaemon) -> None:
+def test_readers_and_writers_do_not_block_each_other(daemon: WebDaemon) -> None:
     daemon.do(lambda: daemon.world.store.connection.execute("begin immediate"))
     assert daemon.get("/api/v1/status", READER).status == 200
     assert daemon.get("/metrics").status == 200
     daemon.do(lambda: daemon.world.store.connection.execute("rollback"))
 
 
-def test_reading_cannot_write(daemon: WebDaemon) -> None:
+def test_read_requests_cannot_write(daemon: WebDaemon) -> None:
     from scheduler.web.queries import open_reader
 
     with open_reader(daemon.app_state) as db, pytest.raises(sqlite3.OperationalError):
         db.execute("delete from run")
 
 
-def test_no_answer_holds_a_token(still: WebDaemon) -> None:
+def test_no_answer_contains_a_token(still: WebDaemon) -> None:
     paths = ("/metrics", "/readyz", "/api/v1/status", "/api/v1/agents/ops", "/api/v1/runs")
     answers = b"".join(still.get(path, still.token).body for path in paths)
     assert Kind.HEARTBEAT.encode() in answers
@@ -523,7 +523,7 @@ def test_no_answer_holds_a_token(still: WebDaemon) -> None:
 BUSY = "/api/v1/agents/ops/busy"
 
 
-def test_a_gateway_holds_a_lane_and_prolongs_it_and_everybody_sees_who_it_is(daemon: WebDaemon) -> None:
+def test_a_gateway_can_hold_and_extend_a_lane_and_is_shown_as_its_holder(daemon: WebDaemon) -> None:
     assert daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF).data == {
         "id": "chat:1",
         "until": "2026-03-02T08:02:00Z",
@@ -537,7 +537,7 @@ def test_a_gateway_holds_a_lane_and_prolongs_it_and_everybody_sees_who_it_is(dae
 
 
 @pytest.mark.parametrize(("query", "body"), [("", {"id": "chat:1"}), ("?id=chat:1", None)])
-def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: WebDaemon, query: str, body: Any) -> None:
+def test_a_lane_can_be_released_repeatedly_by_body_or_query(daemon: WebDaemon, query: str, body: Any) -> None:
     daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF)
     for _ in range(2):
         assert daemon.send("DELETE", BUSY + query, body, CHIEF).data == {"id": "chat:1"}
@@ -555,7 +555,7 @@ def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: WebDaem
         ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not known here; write id, for"),
     ],
 )
-def test_a_hold_that_makes_no_sense_is_refused(daemon: WebDaemon, body: dict[str, str], message: str) -> None:
+def test_an_invalid_hold_is_rejected(daemon: WebDaemon, body: dict[str, str], message: str) -> None:
     reply = daemon.send("PUT", BUSY, body, CHIEF)
     assert (reply.status, reply.data["error"]["message"]) == (400, message)
     assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
@@ -573,7 +573,7 @@ def test_only_a_token_that_may_operate_the_agent_can_hold_its_lane(
     assert daemon.send(method, f"/api/v1/agents/{name}/busy", body, token).status == code
 
 
-def test_an_agent_whose_lane_is_held_does_not_beat(daemon: WebDaemon) -> None:
+def test_an_agent_does_not_run_while_its_lane_is_held(daemon: WebDaemon) -> None:
     daemon.send("PUT", BUSY, {"id": "chat", "for": "2h"}, CHIEF)
     daemon.do(lambda: daemon.world.run(minutes=65))
     rows = daemon.get("/api/v1/runs?name=ops", READER).data["runs"]

@@ -61,7 +61,7 @@ def test_nothing_is_changed_by_get_or_head_on_any_route(daemon: WebDaemon) -> No
     assert daemon.rows() == before
 
 
-def test_get_on_what_is_only_written_to_is_405(daemon: WebDaemon) -> None:
+def test_get_on_a_path_that_is_only_written_to_is_405(daemon: WebDaemon) -> None:
     written = set(paths(daemon)) - read_paths(daemon)
     assert written > {"/api/v1/agents/ops/wake", "/api/v1/cron/measure/run", "/api/v1/pause", "/-/reload"}
     for path in written:
@@ -86,7 +86,7 @@ def test_everything_under_the_api_needs_a_token_that_may_read(daemon: WebDaemon)
             assert (reply.status, reply.code) == (403, "forbidden"), path
 
 
-def test_two_authorizations_are_none(daemon: WebDaemon) -> None:
+def test_two_authorization_headers_are_rejected(daemon: WebDaemon) -> None:
     request = f"GET /api/v1/status HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nConnection: close\r\n"
     one = f"Authorization: Bearer {CHIEF}\r\n"
     assert b" 200 " in daemon.raw(f"{request}{one}\r\n".encode())[:20]
@@ -94,12 +94,12 @@ def test_two_authorizations_are_none(daemon: WebDaemon) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_loopback_names_are_ours_with_the_port(daemon: WebDaemon, host: str) -> None:
+def test_loopback_host_names_are_accepted_with_the_port(daemon: WebDaemon, host: str) -> None:
     assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
 
 
 @pytest.mark.parametrize("host", ["beat.example", "beat.example:{port}", "proxy.example:8443"])
-def test_configured_names_are_ours(daemon: WebDaemon, host: str) -> None:
+def test_configured_host_names_are_accepted(daemon: WebDaemon, host: str) -> None:
     assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
 
 
@@ -112,7 +112,7 @@ def test_configured_names_are_ours(daemon: WebDaemon, host: str) -> None:
         "127.0.0.1:{port},evil.example", "",
     ],
 )  # fmt: skip
-def test_other_names_are_refused_on_every_route(daemon: WebDaemon, host: str) -> None:
+def test_other_host_names_are_rejected_on_every_route(daemon: WebDaemon, host: str) -> None:
     name = host.format(port=daemon.port)
     for path in (*paths(daemon), "/nothing"):
         for method in ("GET", "POST"):
@@ -120,12 +120,12 @@ def test_other_names_are_refused_on_every_route(daemon: WebDaemon, host: str) ->
             assert (reply.status, reply.code) == (421, "host"), (method, path)
 
 
-def test_a_refused_name_is_answered_with_the_line_to_add(daemon: WebDaemon) -> None:
+def test_the_answer_to_a_rejected_host_name_has_the_config_line_to_add(daemon: WebDaemon) -> None:
     message = daemon.get("/metrics", Host="pi.local:7857").data["error"]["message"]
     assert 'server: {hosts: ["pi.local:7857"]}' in message
 
 
-def test_what_is_no_name_is_not_repeated(daemon: WebDaemon) -> None:
+def test_an_invalid_host_name_is_not_repeated_in_the_answer(daemon: WebDaemon) -> None:
     assert "script" not in daemon.get("/metrics", Host="<script>").body.decode()
 
 
@@ -141,7 +141,7 @@ def test_what_is_no_name_is_not_repeated(daemon: WebDaemon) -> None:
         ("OPTIONS * HTTP/1.1\r\nHost: localhost:{port}\r\n", 421),
     ],
 )
-def test_a_request_that_names_no_host_or_two_is_refused(daemon: WebDaemon, request_head: str, status: int) -> None:
+def test_a_request_with_no_host_or_two_hosts_is_rejected(daemon: WebDaemon, request_head: str, status: int) -> None:
     answer = daemon.raw(request_head.format(port=daemon.port).encode() + b"Connection: close\r\n\r\n")
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
@@ -163,7 +163,7 @@ def test_a_request_that_names_no_host_or_two_is_refused(daemon: WebDaemon, reque
         {"Origin": "http://localhost:{port}", "Sec-Fetch-Site": "cross-site"},
     ],
 )
-def test_the_page_of_another_site_is_refused_though_it_has_a_token(daemon: WebDaemon, headers: dict[str, str]) -> None:
+def test_a_request_from_another_site_is_rejected_even_with_a_token(daemon: WebDaemon, headers: dict[str, str]) -> None:
     before = daemon.rows()
     given = {name: value.format(port=daemon.port) for name, value in headers.items()}
     for path in paths(daemon):
@@ -182,7 +182,7 @@ def test_the_page_of_another_site_is_refused_though_it_has_a_token(daemon: WebDa
         {"Sec-Fetch-Site": "none"},
     ],
 )
-def test_our_own_page_is_let_in(daemon: WebDaemon, headers: dict[str, str]) -> None:
+def test_a_request_from_the_daemons_own_page_is_accepted(daemon: WebDaemon, headers: dict[str, str]) -> None:
     given = {name: value.format(port=daemon.port) for name, value in headers.items()}
     assert daemon.send("POST", "/api/v1/resume", {}, CHIEF, given).status == 200
 
@@ -199,7 +199,7 @@ def test_our_own_page_is_let_in(daemon: WebDaemon, headers: dict[str, str]) -> N
         ("text/plain", ""),
     ],
 )
-def test_a_form_is_refused_though_it_has_a_token(daemon: WebDaemon, kind: str | None, body: str) -> None:
+def test_a_form_is_rejected_even_with_a_token(daemon: WebDaemon, kind: str | None, body: str) -> None:
     before = daemon.rows()
     for path in ("/api/v1/agents/ops/wake", "/api/v1/pause", "/-/reload"):
         reply = daemon.send("POST", path, body, CHIEF, {} if kind is None else {"Content-Type": kind})
@@ -212,7 +212,7 @@ def test_json_may_name_its_charset(daemon: WebDaemon) -> None:
     assert daemon.send("POST", "/api/v1/resume", "{}", CHIEF, headers).status == 200
 
 
-def test_two_content_types_are_refused(daemon: WebDaemon) -> None:
+def test_two_content_types_are_rejected(daemon: WebDaemon) -> None:
     head = (
         f"POST /api/v1/pause HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\nConnection: close\r\n"
     )
@@ -248,7 +248,7 @@ def test_a_large_body_is_refused(daemon: WebDaemon, size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "status"), [(1024 * 1024, 200), (1024 * 1024 + 1, 413)])
-def test_what_wakes_may_be_larger_for_many_alerts_may_fire_at_once(daemon: WebDaemon, size: int, status: int) -> None:
+def test_a_wake_may_be_larger_because_many_alerts_may_fire_at_once(daemon: WebDaemon, size: int, status: int) -> None:
     body = b'{"text": "' + b"x" * (size - 12) + b'"}'
     reply = daemon.send("POST", "/api/v1/agents/ops/wake", body, CHIEF, {"Content-Type": "application/json"})
     assert reply.status == status
@@ -302,7 +302,7 @@ def test_nonsense_is_answered_with_400_and_no_traceback(
     assert not caplog.records
 
 
-def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: WebDaemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_body_that_breaks_off_is_rejected_without_a_traceback(daemon: WebDaemon, caplog: pytest.LogCaptureFixture) -> None:
     before = daemon.rows()
     head = (
         f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
@@ -313,7 +313,7 @@ def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: WebDaem
     assert not caplog.records
 
 
-def test_two_lengths_end_the_connection_with_what_was_sent_behind_them(daemon: WebDaemon) -> None:
+def test_a_content_length_with_a_chunked_body_closes_the_connection_and_discards_the_rest(daemon: WebDaemon) -> None:
     before = daemon.rows()
     wake = f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
     json = f"{wake}Content-Type: application/json\r\n"
@@ -325,7 +325,7 @@ def test_two_lengths_end_the_connection_with_what_was_sent_behind_them(daemon: W
     assert daemon.rows() == before
 
 
-def test_a_websocket_is_not_spoken_here(daemon: WebDaemon) -> None:
+def test_a_websocket_request_is_rejected(daemon: WebDaemon) -> None:
     upgrade = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -357,7 +357,7 @@ def test_a_caller_is_identified_by_the_complete_token(header: bytes, name: str |
     assert (found.name if found else None) == name
 
 
-def test_only_the_local_token_is_local_whatever_others_are_called() -> None:
+def test_only_the_local_token_is_local_even_if_another_has_its_name() -> None:
     impostor = (Token("local", Secret("i" * 30), frozenset({"read"}), None),)
     found = middleware.find_caller([b"Bearer " + b"i" * 30], LOCAL, impostor)
     assert found is not None

@@ -31,7 +31,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
+def test_the_server_listens_only_on_loopback(tmp_path: Path) -> None:
     with WebDaemon(tmp_path) as daemon:
         listening = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
         addresses = [
@@ -40,7 +40,7 @@ def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
         assert addresses == [f"0100007F:{daemon.port:04X}"]
 
 
-def test_address_and_token_lie_beside_the_database_for_its_owner_alone(tmp_path: Path) -> None:
+def test_address_and_token_are_beside_the_database_and_only_for_its_owner(tmp_path: Path) -> None:
     daemon = WebDaemon(tmp_path)
     before = os.umask(0)
     with daemon:
@@ -53,14 +53,14 @@ def test_address_and_token_lie_beside_the_database_for_its_owner_alone(tmp_path:
     assert address.with_name("token").exists()
 
 
-def test_the_local_token_may_do_everything_though_others_are_declared(tmp_path: Path) -> None:
+def test_the_local_token_may_do_everything_even_if_others_are_declared(tmp_path: Path) -> None:
     with WebDaemon(tmp_path) as daemon:
         assert daemon.get("/api/v1/status", daemon.token).status == 200
         assert daemon.post("/api/v1/pause", {}, daemon.token).status == 200
         assert daemon.post("/-/reload", {}, daemon.token).status == 200
 
 
-def test_the_token_is_kept_over_restarts(tmp_path: Path) -> None:
+def test_the_token_survives_a_restart(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
     token = token_file.load_or_create_token(state)
     assert len(token.reveal()) == 43  # 256 bits
@@ -87,7 +87,7 @@ def test_a_token_that_others_could_read_is_replaced(tmp_path: Path, damage: str)
     assert token_file.load_or_create_token(state) == fresh
 
 
-def test_an_address_in_use_is_reported_with_what_to_do(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_with_advice(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, ExitStack() as stack:
         port = other.getsockname()[1]
         daemon = WebDaemon(tmp_path, CONFIG.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
@@ -107,7 +107,7 @@ def test_an_address_in_use_is_reported_with_what_to_do(tmp_path: Path) -> None:
         ("pi.local", "http://pi.local:80"),
     ],
 )
-def test_the_address_is_one_that_this_machine_can_reach(host: str, url: str) -> None:
+def test_the_address_in_the_file_can_be_reached_from_this_machine(host: str, url: str) -> None:
     assert _local_url(host, 80) == url
 
 
@@ -120,7 +120,7 @@ def test_a_server_that_was_stopped_can_be_started_again(tmp_path: Path) -> None:
         assert daemon.get("/healthz").status == 200
 
 
-def test_the_server_uses_no_cpu_while_no_request_comes(tmp_path: Path) -> None:
+def test_the_server_uses_no_cpu_without_requests(tmp_path: Path) -> None:
     """uvicorn by itself wakes up ten times a second: that is what must not be there."""
     with WebDaemon(tmp_path) as daemon:
         assert daemon.get("/healthz").status == 200
@@ -293,7 +293,7 @@ def test_several_requests_share_a_connection(tmp_path: Path) -> None:
         assert daemon.raw((one * 4 + last).encode()).count(b" 200 OK") == 5
 
 
-def test_a_request_sent_ahead_but_not_to_its_end_is_hung_up_on(tmp_path: Path) -> None:
+def test_a_connection_with_an_incomplete_pipelined_request_is_closed(tmp_path: Path) -> None:
     with WebDaemon(tmp_path, timeouts=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
         whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n"
         begun = f"POST /api/v1/pause HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\nAuthorization: Bearer {daemon.token}\r\n"
@@ -315,7 +315,7 @@ def test_stopping_does_not_wait_for_a_client_that_keeps_its_connection(tmp_path:
         assert time.monotonic() - began < ClientTimeouts().request_seconds / 2
 
 
-def test_an_engine_that_does_not_answer_is_waited_for_only_so_long(tmp_path: Path) -> None:
+def test_the_wait_for_an_engine_that_does_not_answer_is_limited(tmp_path: Path) -> None:
     with WebDaemon(tmp_path) as daemon:
         daemon.server.stop()
         daemon.server = HttpServer(replace(daemon.app_state, submit_request=lambda _: Future(), answer_timeout=0.1))
@@ -324,8 +324,8 @@ def test_an_engine_that_does_not_answer_is_waited_for_only_so_long(tmp_path: Pat
     assert (reply.status, reply.code) == (503, "no_answer")
 
 
-def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path) -> None:
-    """The daemon stops while somebody still waits: the engine's future must not be cancelled under its hands."""
+def test_a_cancelled_wait_does_not_cancel_the_request_in_the_engine(tmp_path: Path) -> None:
+    """The daemon stops while a request waits: the future of the engine must not be cancelled."""
     waiting: Future[Any] = Future()
     reply: Future[None] = Future()
 
