@@ -447,6 +447,48 @@ def test_a_setting_that_will_fail_later_is_a_warning(tmp_path: Path, right: str,
     assert warnings(tmp_path, text) == [line]
 
 
+COSTLY = (
+    "agents.ops.heartbeat.decide: without a precheck, this model gets no more facts than the agent's own model, and it is not"
+    " cheaper; remove decide, add a precheck, or write a cheaper model"
+)
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "is_costly"),
+    [
+        (RUNNER, "decide: {model: claude-haiku-5-5}", True),
+        (RUNNER, "decide: {model: same}", True),
+        (RUNNER, "decide: {model: dear}", True),
+        (RUNNER, "decide: {model: claude-haiku-5-5, provider: work}", True),
+        (f"{RUNNER}\n    context: [SOUL.md]", "decide: {model: same}\n      light_context: true", True),
+        ("runner: {kind: openai, provider: local}\n    model: q", "decide: {model: q}", True),
+        (RUNNER, "decide: {model: q}", False),
+        (RUNNER, "decide: {model: same}\n      precheck: ./look", False),
+        (RUNNER, "decide: {model: same}\n      prompt: Be brief.", False),
+        (RUNNER, "decide: {model: same}\n      isolated_session: false", False),
+        (RUNNER, "decide: {model: same}\n      enabled: false", False),
+        (f"{RUNNER}\n    context: [SOUL.md]", "decide: {model: same}", False),
+        ("runner: {kind: openai, provider: local}\n    model: q", "decide: {model: same, provider: local}", False),
+        ("runner: {kind: command, argv: [cat]}\n    model: same", "decide: {model: same}", False),
+    ],
+)
+def test_a_decision_that_costs_as_much_as_the_run_is_a_warning(tmp_path: Path, runner: str, beat: str, is_costly: bool) -> None:
+    text = fleet(runner, beat).replace("prices: {", "prices: {same: {input: 1, output: 5}, dear: {input: 3, output: 15}, ")
+    found = [line.partition(": ")[2] for line in warnings(tmp_path, text) if ".decide: " in line]
+    assert found == ([COSTLY] if is_costly else [])
+
+
+def test_a_decision_with_a_model_without_prices_is_no_warning_about_its_cost(tmp_path: Path) -> None:
+    (line,) = warnings(tmp_path, fleet(beat="decide: {model: new}"))
+    assert "it has no price" in line
+
+
+def test_a_costly_decision_in_the_defaults_is_one_warning(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, decide: {model: claude-haiku-5-5}") + "  more: {}\n  night: {}\n"
+    (line,) = warnings(tmp_path, text)
+    assert line == f"config.yaml:6:53: {COSTLY.replace('agents.ops', 'defaults')}"
+
+
 def test_an_invalid_price_is_not_also_reported_as_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, FLEET.replace("{input: 1, output: 5}", "{input: -1, output: 5}"), ENVIRON)

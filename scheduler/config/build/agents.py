@@ -102,6 +102,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         on_failure_deliver=on_failure.deliver,
         calendars=entry_timing.build_days(beat, _choose_zone(beat, node.context), node, "heartbeat"),
     )
+    runners.warn_if_decide_is_costly(built, node)
     _check_meets_hours(built, schedule, node)
     if built.enabled and built.interval:
         entry_timing.check_interval_fits_hours(built.interval, built.hours, node, "heartbeat", "interval")

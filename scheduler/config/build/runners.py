@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from datetime import timedelta
 from typing import TypeVar
 
-from heartbeat.spec import CommandRunner, Decide, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
+from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.providers import Prices, Providers
-from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml
+from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, suggest_removal
 from scheduler.config.keys import models
 from scheduler.model.secret import Secret
 
@@ -66,6 +66,32 @@ class Runners:
         self._check_price(part.model, agent, node, "heartbeat", "decide", "model")
         runner = self._limited_runner(provider, agent)
         return self._reuse_equal((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
+
+    def warn_if_decide_is_costly(self, beat: Heartbeat, node: ConfigNode) -> None:
+        """Warn about a decision without a precheck, if its model costs as much as the model of the run.
+
+        This decision gets the same checklist and facts as the run, so it knows no more, and a run costs both calls. It may save
+        something if it leaves out context files, earlier messages or the text of `prompt`. There is no warning if the cost is
+        unknown: for a program, a URL or a function, and for models without prices.
+        """
+        decide, keys = beat.decide, ("precheck", "prompt", "isolated_session", "light_context", "model", "decide")
+        if decide is None or beat.precheck or beat.model is None or not (beat.enabled and isinstance(beat.runner, ModelRunner)):
+            return
+        leaves_out = (beat.context and not beat.light_context) or beat.session_keep or beat.prompt
+        is_readable = node.is_readable("context") and all(node.is_readable("heartbeat", key) for key in keys)
+        if is_readable and not leaves_out and self._costs_as_much(decide.model, beat.model):
+            problem = "without a precheck, this model gets no more facts than the agent's own model, and it is not cheaper"
+            wrong = suggest_removal(problem, "remove decide, add a precheck, or write a cheaper model")
+            node.add_warning(wrong, "heartbeat", "decide")
+
+    def _costs_as_much(self, model: str, other: str) -> bool:
+        """Whether the prices of a model are surely not below those of another, which is not free."""
+        if model == other:
+            return True
+        price, others = self._prices.by_model.get(model), self._prices.by_model.get(other)
+        if price is None or others is None or not (others.input or others.output):
+            return False
+        return price.input >= others.input and price.output >= others.output
 
     def choose_model(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> str | None:
         """The model of its heartbeat runs; None leaves the choice to the agent."""
