@@ -86,8 +86,8 @@ class Precheck:
     """A shell command that finds out whether there is any work.
 
     `unchanged` says what to do if its output is the same as last time, `on_error` if it fails. With `max_age` the agent is
-    called at least that often, even if the output stays the same. `confirm` is how often the agent is called again if it
-    answers a changed output with nothing to report.
+    called at least that often, even if the output stays the same. `confirm` is how often the agent is called again with the
+    same output, if its answer to a changed output reports nothing, or fewer new findings than there are new lines.
     """
 
     command: str

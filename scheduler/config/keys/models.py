@@ -175,8 +175,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, integer_type(0, 3)] = optional_key(
         1,
-        "With `unchanged: skip`: how often the agent is called again with the same output, if it answered a changed output with"
-        " nothing to report. So one wrong answer loses no event.",
+        "With `unchanged: skip`: how often the agent is called again with the same output, if its answer to a changed output"
+        " reports nothing, or fewer new findings than there are new lines. So one wrong answer loses no event.",
     )
     on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
         "run", "What to do if the command fails."
