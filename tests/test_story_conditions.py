@@ -2,169 +2,355 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from world import AgentCall, MakeWorld, World
+from world import AgentCall, MakeWorld, Script, World
 
-from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import CloseCondition
-from scheduler.model.events import ConditionClosed
-from scheduler.model.outcome import Kind
-from scheduler.store.conditions import list_conditions
-from scheduler.store.entries import find_entry
-
-CONFIG = """
-channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
-agents:
-  ops:
-    runner: {kind: command, argv: [agent]}
-    heartbeat: {interval: 15m, stagger: 0s, checklist: "- look\\n", deliver: phone}
-"""
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine.delivery import Delivery
 
 
-def answers(*texts: str) -> dict[str, object]:
-    """A script in which the agent gives these answers, one per run, and the last one from then on."""
-    said: Iterator[str] = iter(texts)
-    last = texts[-1]
-    return {"ops": lambda _: next(said, last)}
+def config(channels: str = "phone", jobs: str = "", **keys: str) -> str:
+    """An agent that runs every 15 minutes and reports to these channels."""
+    beat = {"interval": "15m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": f"[{channels}]", **keys}
+    urls = "".join(
+        f'  {name}: {{kind: webhook, url: "http://127.0.0.1:9/{name}", allow_private: true}}\n' for name in ("phone", "pager")
+    )
+    lines = ", ".join(f"{key}: {value}" for key, value in beat.items())
+    return f"channels:\n{urls}agents:\n  ops:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{lines}}}\n{jobs}"
+
+
+def answers(*texts: str) -> dict[str, Script]:
+    """An agent that gives these answers, one per call, and the last one from then on."""
+    given: Iterator[str] = iter(texts)
+    return {"ops": lambda _: next(given, texts[-1])}
+
+
+def outputs(*texts: str) -> dict[str, Script]:
+    """A precheck with these outputs, one per run, and the last one from then on."""
+    return answers(*texts)
 
 
 def sent(world: World) -> list[str]:
     return [text for _, _, text in world.delivered]
 
 
-def test_a_condition_whose_figures_change_is_one_message(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 % full", "[disk:/var] 93 % full", "[Disk: /var] it is 94 % now"))
-    world.run(hours=2)
-    assert sent(world) == ["[disk:/var] 92 % full"]
-    assert world.history()[1].endswith("alert duplicate")
-
-
-def test_disk_story(make_world: MakeWorld) -> None:
-    world = make_world(
-        CONFIG,
-        scripts=answers(
-            "[disk:/var] 92 %", "[disk:/var] 93 %", "[disk:/var] 94 %", "[disk:/var!] 97 %", "HEARTBEAT_OK", "HEARTBEAT_OK"
-        ),
-    )
-    world.run(hours=3)
-    assert sent(world) == [
-        "[disk:/var] 92 %",
-        "[disk:/var] CRITICAL now, warning before: 97 %",
-        "[disk:/var] resolved after 1h 15m, because the agent no longer mentions it. It was: 97 %",
-    ]
-
-
-def test_restart_forgets_nothing(make_world: MakeWorld) -> None:
-    prompts: list[str] = []
-
-    def agent(call: AgentCall) -> str:
-        prompts.append(call.stdin)
-        return f"[disk:/var] {90 + len(prompts)} % full"
-
-    world = make_world(CONFIG, scripts={"ops": agent})
-    world.run(minutes=20)
-    world.downtime(minutes=10)
-    world.run(minutes=30)
-    assert sent(world) == ["[disk:/var] 91 % full"]
-    assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 91 % full" in prompts[1]
-
-
 def effects(world: World) -> list[list[str]]:
-    """What each run did to conditions, the oldest run first."""
+    """What became of the findings of each run."""
     return [[f"{found['key']} {found['effect']}" for found in run["findings"]] for run in world.records("ops")]
 
 
-def test_a_run_records_in_one_word_what_became_of_each_finding(make_world: MakeWorld) -> None:
-    world = make_world(
-        CONFIG,
-        scripts=answers(
-            "[disk:/var] 92 %\n[mail] resolved",
-            "[disk:/var] 93 %\n[backup] late",
-            "[disk:/var!] 97 %\n[backup] resolved",
-            "HEARTBEAT_OK",
-        ),
-    )
-    world.run(minutes=65)
-    assert effects(world) == [
-        ["disk:/var opened", "mail ignored"],
-        ["disk:/var known", "backup opened"],
-        ["disk:/var worsened", "backup resolved"],
-        [],
-        ["disk:/var cleared"],
-    ]
+PRECHECK = "{command: ./check.sh, unchanged: skip}"
 
 
-def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 % full"))
-    world.run(hours=24, minutes=16)
-    recorded = effects(world)
-    assert recorded[:2] == [["disk:/var opened"], ["disk:/var known"]]
-    assert recorded[-2:] == [["disk:/var reminded"], ["disk:/var known"]]
-    assert sent(world)[1:] == ["[disk:/var] still open, since 2026-03-02 08:00 (1d): 92 % full"]
+# --- open, worse, over --------------------------------------------------------------------------------------------------
 
 
-def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
-    world.run(minutes=20)
-    assert world.request(CloseCondition("ops", "Disk: /VAR")) == "disk:/var"
-    assert world.events_of(ConditionClosed) == [ConditionClosed("ops", "disk:/var", "user")]
-    (closed,) = list_conditions(world.store.connection, closed=True)
-    assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == (
-        "closed",
-        "user",
-        ["ended"],
-    )
-    row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
-    assert row is not None
-    assert row.conditions == 0
+def test_a_condition_with_changing_words_and_figures_is_sent_once(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk:/var] 92 % full", "[disk:/var] 93 % full", "[Disk: /VAR] it is 94 % now"))
     world.run(hours=2)
-    assert sent(world) == ["[disk:/var] 92 %"]
+    assert sent(world) == ["[disk:/var] 92 % full"]
+    assert {line.partition("alert ")[2] for line in world.history()[1:]} == {"duplicate"}
 
 
-def test_a_condition_that_a_user_has_closed_is_reported_as_new_however_often(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97))))
-    for _ in range(5):
-        world.run(minutes=20)
-        world.request(CloseCondition("ops", "disk:/var"))
-    assert sent(world) == [f"[disk:/var] {number} %" for number in (90, 92, 93, 95, 96)]
-    assert {effect for effect, *_ in effects(world)} == {"disk:/var opened", "disk:/var known"}
+def test_a_rise_of_the_severity_and_the_end_are_sent(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(),
+        scripts=answers("[disk] 92 %", "[disk] 93 %", "[disk] 94 %", "[disk!] 97 %", "[disk] resolved: 80 %", "HEARTBEAT_OK"),
+    )
+    world.run(hours=3)
+    assert sent(world) == ["[disk] 92 %", "[disk] CRITICAL now, warning before: 97 %", "[disk] resolved after 1h: 80 %"]
 
 
-def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
-    world.run(minutes=5)
-    world.request(CloseCondition("ops", "disk"))
-    row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
-    assert row is not None
-    assert row.conditions == 1
+def test_a_fall_of_the_severity_and_a_second_rise_are_no_news(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk!] 97 %", "[disk] 92 %", "[disk!] 98 %"))
+    world.run(hours=1)
+    assert sent(world) == ["[disk] CRITICAL: 97 %"]
+
+
+def test_a_condition_that_two_answers_do_not_mention_is_over(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "HEARTBEAT_OK", "[disk] 92 %", "HEARTBEAT_OK"))
+    world.run(hours=2)
+    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h, because the agent no longer mentions it. It was: 92 %"]
+
+
+def test_a_failed_run_does_not_count_as_an_answer_without_the_condition(make_world: MakeWorld) -> None:
+    replies: Iterator[Any] = iter(["[disk] 92 %", "HEARTBEAT_OK", 1, 1, 1, 1, "[disk] 92 %"])
+    world = make_world(config(retries="0", on_failure="none"), scripts={"ops": lambda _: next(replies, "[disk] 92 %")})
+    world.run(hours=3)
+    assert sent(world) == ["[disk] 92 %"]
+
+
+def test_a_second_finding_beside_an_open_condition_is_sent_alone(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] 93 %\n[mail] 40 wait"))
+    world.run(hours=1)
+    assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
+
+
+def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
+    world.run(minutes=20)
+    assert sent(world) == ["[disk] CRITICAL: 97 %\n[load] 9"]
+
+
+def test_a_condition_that_opens_again_later_is_sent_again(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK", "[disk] 95 %"))
+    world.run(hours=2)
+    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 15m: 92 %", "[disk] 95 %"]
+
+
+def test_the_end_is_not_sent_without_show_resolved(make_world: MakeWorld) -> None:
+    world = make_world(config(show_resolved="false"), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK"))
+    world.run(hours=2)
+    assert sent(world) == ["[disk] 92 %"]
+    assert [line.split(" ", 3)[3] for line in world.history()[1:3]] == ["ok heartbeat_ok", "ok heartbeat_ok"]
+
+
+def test_nothing_is_sent_without_show_alerts_and_all_open_conditions_once_it_is_set(make_world: MakeWorld) -> None:
+    hidden = config(show_alerts="false", show_ok="true")
+    world = make_world(hidden, scripts=answers("[disk] 92 %"))
+    world.run(minutes=40)
+    assert sent(world) == []
+    world.reload(config())
+    world.run(minutes=20)
+    assert sent(world) == ["[disk] 92 %"]
+
+
+def test_text_around_the_findings_is_sent_only_with_news(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("I looked.\n\n[disk] 92 %", "I looked twice.\n\n[disk] 93 %"))
+    world.run(hours=1)
+    assert sent(world) == ["I looked.\n[disk] 92 %"]
+
+
+def test_text_that_begins_with_an_alarm_is_sent_beside_known_conditions(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "ALERT the site is down\n\n[disk] 93 %"))
+    world.run(hours=1)
+    assert sent(world) == ["[disk] 92 %", "ALERT the site is down"]
+
+
+def test_an_answer_as_json_has_findings(make_world: MakeWorld) -> None:
+    finding = {"key": "disk", "text": "92 %", "severity": "critical", "resolved": False}
+    world = make_world(config(), scripts=answers(json.dumps({"findings": [finding]})))
+    world.run(hours=1)
+    assert sent(world) == ["[disk] CRITICAL: 92 %"]
+
+
+# --- reminders ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_open_condition_is_sent_again_after_a_day_and_a_critical_one_after_six_hours(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
+    world.run(hours=25)
+    reminders = sent(world)[1:]
+    assert [text.count("still open") for text in reminders] == [1, 1, 1, 2]
+    assert reminders[0] == "[disk] still open, since 2026-03-02 08:00 (6h): CRITICAL: 97 %"
+
+
+def test_a_reminder_needs_no_agent_call(make_world: MakeWorld) -> None:
+    world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outputs("disk /var is full"))
+    world.run(hours=25)
+    assert len(world.calls) == 1
+    assert sent(world) == ["[disk] 92 %", "[disk] still open, since 2026-03-02 08:00 (1d): 92 %"]
+
+
+def test_no_reminder_is_queued_while_the_first_message_is_pending(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk!] 97 %"), send=lambda _: DeliveryResult("retry", error="HTTP 500"))
+    world.run(hours=13)
+    assert world.store.connection.execute("select count(*) from outbox where notice is null").fetchone()[0] == 1
+
+
+# --- who knows what -----------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_forgets_nothing_and_the_prompt_lists_what_is_open(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts={"ops": lambda call: f"[disk:/var] {len(world.calls)} % full"})
+    world.run(minutes=20)
+    world.downtime(minutes=10)
+    world.run(minutes=30)
+    assert sent(world) == ["[disk:/var] 1 % full"]
+    assert "since" not in world.calls[0].stdin
+    assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 1 % full" in world.calls[1].stdin
+
+
+def test_two_channels_know_separately_what_they_were_sent(make_world: MakeWorld) -> None:
+    delivered: list[tuple[str, str]] = []
+
+    def send(outgoing: Delivery) -> DeliveryResult:
+        delivered.append((outgoing.channel.name, outgoing.message.text))
+        return DeliveryResult("delivered")
+
+    world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] 93 %", "[disk] 94 %\n[mail] 40 wait"), send=send)
+    world.run(minutes=10)
+    world.reload(config(channels="phone, pager"))
+    world.run(minutes=10)
+    assert delivered == [("phone", "[disk] 92 %"), ("pager", "[disk] 93 %")]
+    world.run(minutes=15)
+    assert sorted(delivered[2:]) == [("pager", "[mail] 40 wait"), ("phone", "[mail] 40 wait")]
+
+
+def test_a_reload_that_renames_the_checklist_keeps_the_conditions(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %"))
+    world.write("ops/OTHER.md", "- look at the disks\n")
+    world.run(minutes=20)
+    world.reload(config(checklist="OTHER.md"))
+    world.run(hours=1)
+    assert sent(world) == ["[disk] 92 %"]
+
+
+# --- flapping, wrong ends, bad input ------------------------------------------------------------------------------------
+
+
+def test_a_condition_that_opens_and_ends_at_every_run_is_reported_as_flapping_once(make_world: MakeWorld) -> None:
+    texts = ["[link] down", "[link] resolved"] * 100
+    world = make_world(config(), scripts=answers(*texts, "HEARTBEAT_OK"))
+    world.run(hours=48)
+    flapping = [text for text in sent(world) if "flaps" in text]
+    assert len(flapping) == 1
+    assert len(sent(world)) == 5
+    world.run(hours=28)
+    assert sent(world)[5:] == ["[link] resolved after 15m: down"]
+
+
+def test_a_condition_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_world: MakeWorld) -> None:
+    quiet = ["HEARTBEAT_OK"]
+    world = make_world(config(), scripts=answers("[disk] 92 %", *quiet * 2, "[disk] 92 %", *quiet * 3, "[disk] 92 %"))
+    world.run(hours=3)
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 30m", "[disk] 92 %"]
+
+
+def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_conditions(make_world: MakeWorld) -> None:
+    numbers = iter(range(1000))
+
+    def agent(call: AgentCall) -> str:
+        run = next(numbers)
+        return json.dumps({"findings": [{"key": f"k{run}-{number}", "text": "x"} for number in range(1500)]})
+
+    world = make_world(config(conditions="{clear_after: 100}"), scripts={"ops": agent})
+    world.run(hours=3)
+    conditions = world.store.connection.execute("select count(*) from condition").fetchone()[0]
+    assert conditions == 200  # one of them stands for all that could not be tracked
+    assert [len(text.splitlines()) for text in sent(world)] == [51, 50, 50, 49]
+    assert max(len(row["findings"]) for row in world.records()) <= 51
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "code", "said"),
+    "answer",
     [
-        ("ops", "disc", "not_found", "agent 'ops' has no condition 'disc'; did you mean disk?"),
-        ("ops", "backup", "not_found", "agent 'ops' has no condition 'backup'; `heartbeatd conditions` lists them"),
-        ("ops", "mail", "closed", "the condition 'mail' of agent 'ops' is closed already"),
-        ("opps", "disk", "not_found", "no agent 'opps' in config.yaml; did you mean ops?"),
-        ("ops", "x" * 5000, "not_found", f"agent 'ops' has no condition '{'x' * 120}...'; `heartbeatd conditions` lists them"),
+        '{"findings": [{"key": "", "text": "no key"}]}',
+        '{"findings": [{"key": "a\\u0000b\\n[c]", "text": "\\ud800", "severity": 7, "resolved": "maybe", "extra": {}}]}',
+        '{"findings": [{"key": "gone", "resolved": true}]}',
+        '{"findings": {"key": "no list"}}',
+        '{"findings": [null]}',
+        "[" * 5000,
+        "[] empty",
+        "[a!!] text",
     ],
 )
-def test_a_condition_that_cannot_be_closed_is_named_in_one_line(
-    name: str, key: str, code: str, said: str, make_world: MakeWorld
-) -> None:
-    world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
-    world.run(minutes=5)
-    world.request(CloseCondition("ops", "mail"))
-    with pytest.raises(Refused) as refused:
-        world.request(CloseCondition(name, key))
-    assert (refused.value.code, str(refused.value)) == (code, said)
+def test_strange_answers_end_as_ok_or_alert_and_are_not_repeated(make_world: MakeWorld, answer: str) -> None:
+    world = make_world(config(), scripts=answers(answer))
+    world.run(hours=3)
+    assert {row["outcome"] for row in world.records()} <= {"ok", "alert"}
+    assert len(sent(world)) <= 1
 
 
-def test_a_condition_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers("[disk] full"))
+# --- what an answer has seen --------------------------------------------------------------------------------------------
+
+
+def test_silence_does_not_end_a_condition_whose_precheck_line_is_still_printed(make_world: MakeWorld) -> None:
+    lines = (
+        "disk is at 92 %",
+        "disk is at 93 %\nmail waits",
+        "disk is at 94 %",
+        "disk is at 95 %\nmail waits",
+        "disk is at 96 %",
+    )
+    agent = answers("[disk] 92 %", "[mail] 40 wait", "[mail] resolved", "[mail] 50 wait", "[mail] resolved", "HEARTBEAT_OK")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs(*lines))
+    world.run(hours=2)
+    assert not [text for text in sent(world) if text.startswith("[disk] resolved")]
+
+
+def test_one_answer_ends_a_condition_whose_precheck_lines_are_gone(make_world: MakeWorld) -> None:
+    agent = answers("[disk] 92 %", "[mail] 40 wait", "[mail] 41 wait")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs("disk is full", "mail waits"))
+    world.run(minutes=20)
+    over = "[disk] resolved after 15m, because the agent no longer mentions it. It was: 92 %"
+    assert sent(world) == ["[disk] 92 %", f"{over}\n[mail] 40 wait"]
+
+
+def test_a_precheck_without_work_ends_a_condition_without_an_agent_call(make_world: MakeWorld) -> None:
+    world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outputs("disk is full", "NO_WORK"))
+    world.run(hours=1)
+    assert len(world.calls) == 1
+    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 15m, because the agent no longer mentions it. It was: 92 %"]
+
+
+def test_output_that_returns_after_a_precheck_without_work_starts_an_agent_call(make_world: MakeWorld) -> None:
+    outs = outputs("disk is full", "NO_WORK", "NO_WORK", "disk is full")
+    world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outs)
+    world.run(minutes=50)
+    assert len(world.calls) == 2
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 15m", "[disk] 92 %"]
+
+
+def test_silence_without_the_wake_that_brought_a_condition_does_not_end_it(make_world: MakeWorld) -> None:
+    world = make_world(config(interval="1h"), scripts=answers("HEARTBEAT_OK", "[site] down", "HEARTBEAT_OK"))
     world.run(minutes=5)
-    world.reload(CONFIG.replace("  ops:", "  web:"))
-    assert world.request(CloseCondition("ops", "disk")) == "disk"
-    assert list_conditions(world.store.connection) == []
+    world.wake("ops", "the site is down", sender="monitor")
+    world.run(hours=6)
+    assert sent(world) == ["[site] down"]
+    for _ in range(2):
+        world.wake("ops", "the site is up", sender="monitor")
+        world.run(minutes=5)
+    assert len(sent(world)) == 2
+    assert sent(world)[1].startswith("[site] resolved")
+
+
+def test_an_answer_that_was_cut_is_not_the_last_look_at_an_output(make_world: MakeWorld) -> None:
+    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
+    agent = answers(cut, "[disk] the disk /var is nearly full")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs("disk is full"))
+    world.run(hours=2)
+    assert len(world.calls) == 2
+    assert sent(world) == ["[disk] the disk /var is nearly full"]
+
+
+def test_a_finding_that_was_cut_is_sent_with_the_next_run_at_the_latest(make_world: MakeWorld) -> None:
+    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
+    world = make_world(config(), scripts=answers(cut, "HEARTBEAT_OK", "[disk] full"))
+    world.run(minutes=10)
+    assert sent(world) == []
+    world.run(minutes=10)
+    assert sent(world) == ["[disk] the disk /var is nea"]
+
+
+def test_answers_that_are_always_cut_are_paid_four_times_for_one_output(make_world: MakeWorld) -> None:
+    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
+    world = make_world(config(precheck=PRECHECK), scripts=answers(cut), prechecks=outputs("disk is full"))
+    world.run(hours=3)
+    assert len(world.calls) == 4
+
+
+def test_an_answer_to_two_new_lines_with_one_finding_is_confirmed(make_world: MakeWorld) -> None:
+    agent = answers("[disk] 92 %", "[disk] 92 %\n[mail] 40 wait", "HEARTBEAT_OK")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs("disk is full\nmail waits"))
+    world.run(hours=2)
+    assert len(world.calls) == 2
+    assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
+
+
+def test_confirm_can_be_switched_off(make_world: MakeWorld) -> None:
+    check = "{command: ./check.sh, unchanged: skip, confirm: 0}"
+    world = make_world(config(precheck=check), scripts=answers("HEARTBEAT_OK"), prechecks=outputs("disk is full"))
+    world.run(hours=2)
+    assert len(world.calls) == 1
+
+
+def test_unchanged_output_is_looked_at_again_after_its_maximum_age(make_world: MakeWorld) -> None:
+    check = "{command: ./check.sh, unchanged: {skip: true, max_age: 6h}, confirm: 0}"
+    world = make_world(config(precheck=check), scripts=answers("HEARTBEAT_OK"), prechecks=outputs("disk is full"))
+    world.run(hours=19)
+    assert [call.at.hour for call in world.calls] == [8, 14, 20, 2]
