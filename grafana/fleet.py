@@ -114,6 +114,17 @@ RUNS = Row(
             no_value="no agents",
         ),
         Panel(
+            "Which conditions are open?",
+            "Conditions that agents have reported and that are not over, by severity, and the ten agents with the most. "
+            "`heartbeatd conditions NAME` shows their texts. If a condition stays open although it is over, "
+            "`heartbeatd conditions close KEY` closes it.",
+            {
+                "all {{severity}}": f"sum by (severity) ({gauge('conditions_open', NAMED)})",
+                "{{name}}": f"topk(10, sum by (name) ({gauge('conditions_open', NAMED)}))",
+            },
+            no_value="no agents",
+        ),
+        Panel(
             "Which results were suppressed, and why?",
             "Runs without a message, by reason. `heartbeat_ok`, `short_remainder` and `empty` mean that there was nothing to "
             "report. `duplicate` is an alert that was sent before. `not_shown` is turned off in the config. "

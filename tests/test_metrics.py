@@ -19,6 +19,7 @@ from world import Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import CloseCondition
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
@@ -514,3 +515,31 @@ def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: Make
         world.reload(agent())
     assert {name.split("{")[0] for name in before} >= {"provider_errors_total", "unpriced_tokens_total", "tokens_total"}
     assert set(before) & set(page.series()) == set()
+
+
+def open_conditions(page: Page) -> dict[str, float]:
+    """The gauge of open conditions by agent and severity."""
+    return {name.removeprefix("conditions_open"): value for name, value in page.series("conditions_open").items()}
+
+
+def test_open_conditions_are_shown_by_agent_and_severity_from_the_start(make_world: MakeWorld) -> None:
+    answers = iter(["[disk!] full\n[mail] waits\n[log] grows", "[disk] resolved\n[mail!] waits\n[log] grows"])
+    world = make_world(AGENT, scripts={"ops": lambda _: next(answers)})
+    page = Page(world)
+    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 0, "{ops,critical}": 0}
+    world.run(minutes=1)
+    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 2, "{ops,critical}": 1}
+    world.run(minutes=30)
+    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 1, "{ops,critical}": 1}
+    world.request(CloseCondition("ops", "log"))
+    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 0, "{ops,critical}": 1}
+    world.reload(AGENT.replace("ops:", "web:"))
+    assert open_conditions(page) == {"{web,info}": 0, "{web,warning}": 0, "{web,critical}": 0}
+
+
+def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
+    agents = AGENT + AGENT.partition("agents:\n")[2].replace("ops:", "web:")
+    world = make_world("server: {metrics_entries: 1}\n" + agents, scripts={"ops": lambda _: "[a] b", "web": lambda _: "[a] b"})
+    page = Page(world)
+    world.run(minutes=1)
+    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 1, "{ops,critical}": 0}

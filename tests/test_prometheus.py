@@ -280,7 +280,7 @@ def troubled(make_world: MakeWorld, model: Server, stingy: Server, picky: Server
     return make_world(
         TROUBLED.replace("MODEL", model.url).replace("STINGY", stingy.url).replace("PICKY", picky.url),
         scripts={
-            "loud": lambda call: f"The disk is full, {next(count)}.",
+            "loud": lambda call: f"[disk:{next(count)}] The disk is full.",
             "failing": lambda call: 3,
             "cut": lambda call: '{"text": "The disk is", "truncated": true}',
             "long": lambda call: Delayed("", timedelta(minutes=3)),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import product
 from pathlib import Path
 
+from heartbeat.findings import Severity
 from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Budget, Scope
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
-from scheduler.store import breakers, disk_reserve, entries_view, outbox, spend, wakes
+from scheduler.store import breakers, conditions, disk_reserve, entries_view, outbox, spend, wakes
 from scheduler.telemetry.series import MetricFamily
 
 EntryLabels = tuple[str, str]
@@ -86,6 +88,17 @@ def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Metri
     waiting = {row["name"]: row["rows"] for row in wakes.count_waiting_by_agent(db)}
     for name in agents:
         family.set_value(waiting.get(name, 0), name)
+    yield family
+
+
+def condition_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
+    """How many conditions of each of these agents are open, by severity."""
+    family = MetricFamily(
+        "gauge", "heartbeatd_conditions_open", "Open conditions that the agent has reported.", ("name", "severity")
+    )
+    counts = conditions.count_open(db)
+    for name, severity in product(agents, Severity):
+        family.set_value(counts.get((name, severity), 0), name, severity.value)
     yield family
 
 

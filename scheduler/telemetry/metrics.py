@@ -189,7 +189,9 @@ class Metrics:
 
     def _database_families(self, db: sqlite3.Connection, at: datetime) -> Iterator[MetricFamily]:
         yield from gauges.entry_gauges(db, self._entries_with_series)
-        yield from gauges.wake_gauges(db, [name for kind, name in self._entries_with_series if kind == Kind.HEARTBEAT])
+        agents = [name for kind, name in self._entries_with_series if kind == Kind.HEARTBEAT]
+        yield from gauges.wake_gauges(db, agents)
+        yield from gauges.condition_gauges(db, agents)
         yield from gauges.outbox_gauges(db, self._settings.channels)
         yield from gauges.breaker_gauges(db, possible_labels.called_circuits(self._settings))
         yield from gauges.queue_gauges(db, at)
