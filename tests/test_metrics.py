@@ -207,6 +207,7 @@ def test_only_skip_reasons_that_the_config_makes_possible_have_series(
         ({"ok_match": "exact"}, {"heartbeat_ok", "empty", "duplicate"}),
         ({"deliver": "none"}, {"heartbeat_ok", "short_remainder", "empty"}),
         ({"show_ok": "true"}, {"duplicate"}),
+        ({"dedup": "{window: 0s}"}, {"heartbeat_ok", "short_remainder", "empty", "duplicate"}),
         ({"show_ok": "true", "show_alerts": "false"}, {"duplicate", "not_shown"}),
     ],
 )

@@ -128,7 +128,7 @@ def _heartbeat_suppressions(beat: Heartbeat) -> Iterator[Suppression]:
         yield Suppression.NOT_SHOWN
     if beat.decide:
         yield Suppression.DECIDED_SKIP
-    if beat.dedup_window and beat.deliver:
+    if beat.deliver:  # by its text, or because its conditions were reported before
         yield Suppression.DUPLICATE
 
 
