@@ -115,7 +115,7 @@ class KilledDeliveries:
 
     @property
     def lost(self) -> list[dict[str, Any]]:
-        """The runs whose message never arrived."""
+        """The runs with a message that was never delivered."""
         return [row for row in self.rows if row["delivery"]["state"] not in ("none", "delivered")]
 
     def check(self) -> None:

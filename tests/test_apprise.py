@@ -28,7 +28,7 @@ def url(server: Server) -> str:
     return f"json://user:canary@127.0.0.1:{server.port}/canary"
 
 
-def answered(act: Act, total: float = 10) -> DeliveryResult:
+def delivery_result(act: Act, total: float = 10) -> DeliveryResult:
     with Server([act]) as server:
         return send(url(server), total=total)
 
@@ -56,11 +56,11 @@ def test_an_alert_arrives_once_as_plain_text() -> None:
 )
 def test_every_failure_is_retried_without_a_reason(act: Act, state: DeliveryOutcome) -> None:
     error = "" if state == "delivered" else "JSON did not accept the message"
-    assert answered(act) == DeliveryResult(state, error)
+    assert delivery_result(act) == DeliveryResult(state, error)
 
 
 def test_a_message_that_is_not_sent_in_time_is_uncertain() -> None:
-    assert answered(silence(), total=0.3) == DeliveryResult("uncertain", "JSON did not answer in time")
+    assert delivery_result(silence(), total=0.3) == DeliveryResult("uncertain", "JSON did not answer in time")
 
 
 def test_no_further_message_is_sent_while_16_hang() -> None:
@@ -95,7 +95,7 @@ def test_a_url_that_apprise_does_not_know_is_dead_and_not_shown(wrong: str, capl
 @pytest.mark.parametrize("act", [reply(), reply(b"canary", 400), hang_up(), silence()])
 def test_no_error_and_no_log_line_contains_a_part_of_the_url(act: Act, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        sent = answered(act, total=0.3)
+        sent = delivery_result(act, total=0.3)
     assert "canary" not in f"{sent} {caplog.text}"
 
 

@@ -114,7 +114,7 @@ def test_a_file_without_permission_is_unreadable(root: Path) -> None:
 def test_running_out_of_file_descriptors_is_not_reported_as_an_unreadable_file(
     root: Path, no_open_files: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """A beat that is skipped for its checklist is not tried again, one that fails is."""
+    """A run that is skipped because of its checklist is not retried. A run that fails is retried."""
     (root / "HEARTBEAT.md").write_text("- look")
     with no_open_files(), pytest.raises(OSError, match="Too many open files"):
         read_file(root, "HEARTBEAT.md")

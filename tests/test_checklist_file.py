@@ -132,7 +132,7 @@ def test_only_small_regular_files_are_read_or_replaced(daemon: WebDaemon, made: 
 
 
 def test_a_checklist_that_is_not_utf_8_is_neither_returned_nor_replaced(daemon: WebDaemon) -> None:
-    """In Latin-1, an editor would get its é as a mark that stands for any byte, and would write that back."""
+    """An editor would get the é of a Latin-1 file as a replacement character, and would write that back."""
     file, data = daemon.world.folder / "agents" / "ops" / NAME, b"- look\n- caf\xe9 at noon\n"
     file.write_bytes(data)
     where = "the byte 0xe9 in line 2, column 6 is not UTF-8; save the file as UTF-8"

@@ -196,7 +196,7 @@ def undelivered(config: Path, place: DaemonFiles, *states: str) -> None:
     store.close()
 
 
-def stand(place: DaemonFiles) -> list[str]:
+def message_states(place: DaemonFiles) -> list[str]:
     return [row["state"] for row in read(place, "select state from outbox order by id")]
 
 
@@ -207,7 +207,7 @@ def test_messages_can_be_retried_while_the_daemon_is_down(
     capsys.readouterr()
     assert call(config, "outbox", "retry", "1", "2") == 0
     assert capsys.readouterr().out == "message 1 will be sent again\nmessage 2 will be sent again\n"
-    assert stand(place) == ["pending", "pending", "dead"]
+    assert message_states(place) == ["pending", "pending", "dead"]
 
 
 def test_drop_all_drops_every_message_that_can_be_dropped(
@@ -215,7 +215,7 @@ def test_drop_all_drops_every_message_that_can_be_dropped(
 ) -> None:
     undelivered(config, place, "dead", "pending", "sending", "delivered", "held")
     assert call(config, "outbox", "drop", "--all") == 0
-    assert stand(place) == ["dropped", "dropped", "sending", "delivered", "dropped"]
+    assert message_states(place) == ["dropped", "dropped", "sending", "delivered", "dropped"]
     capsys.readouterr()
     assert call(config, "outbox", "drop", "--all") == 0
     assert capsys.readouterr().out == "there is nothing to do\n"
@@ -230,7 +230,7 @@ def test_an_error_with_one_message_does_not_stop_the_others(
         "heartbeatd: message 1 has been delivered",
         "heartbeatd: no message 9; `heartbeatd outbox` lists them",
     ]
-    assert stand(place) == ["delivered", "pending"]
+    assert message_states(place) == ["delivered", "pending"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["1", "--all"]])
@@ -251,7 +251,7 @@ def test_an_invalid_message_number_is_reported(
 def test_a_config_option_before_a_subcommand_applies_to_it(config: Path, place: DaemonFiles) -> None:
     undelivered(config, place, "dead")
     assert main(["outbox", "-c", str(config), "drop", "1"]) == 0
-    assert stand(place) == ["dropped"]
+    assert message_states(place) == ["dropped"]
 
 
 def test_cancelling_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

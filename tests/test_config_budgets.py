@@ -107,7 +107,9 @@ def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_p
 def test_the_cost_limit_of_a_run_limits_the_length_of_its_prompt(tmp_path: Path) -> None:
     allowances = read(tmp_path, RIGHT.replace("usd_per_run: 0.10", "usd_per_run: 0.035"), ENVIRON).settings.allowances
     ops = allowances[Kind.HEARTBEAT, "ops"]
-    assert ops.input_tokens == 20_000  # and 2,000 out: 20,000 x 1.25 + 2,000 x 5 millionths, the dearest input being a cache's
+    assert (
+        ops.input_tokens == 20_000
+    )  # and 2,000 out: 20,000 x 1.25 + 2,000 x 5 millionths, because cache writes are the most expensive input
     assert ops.max_usage == Amount(nanos=35_000_000, tokens=22_000, runs=1)
     assert allowances[Kind.HEARTBEAT, "tool"].max_usage == Amount(nanos=20_000_000, runs=1)
     assert allowances[Kind.HEARTBEAT, "tool"].input_tokens is None

@@ -13,7 +13,7 @@ from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 
 # fmt: off
 FAULTS = [
-    # what stands in the right file, what stands there instead, and the line that says so
+    # a text of the valid file, the text in its place, and the resulting error
     ('30m', 'soon', "config.yaml:14:17: agents.ops.heartbeat.interval: 'soon' is not a duration; write 90s, 30m or 1h30m"),
     ('30m', '30', 'config.yaml:14:17: agents.ops.heartbeat.interval: 30 has no unit; write 30s or 30m'),
     ('30m', '1.5h', "config.yaml:14:17: agents.ops.heartbeat.interval: '1.5h' is not a duration; write 1h30m"),
@@ -331,7 +331,7 @@ def test_every_prefix_of_a_file_is_loaded_or_rejected(tmp_path: Path) -> None:
 
 # fmt: off
 ELSEWHERE = [
-    # what stands in the right file, what stands there instead, and what is said of the key
+    # a text of the valid file, the text in its place, and the message about the key
     ("    workspace: agents/ops\n", "    interval: 30m\n", "agents.ops.interval: unknown key; interval belongs under agents.ops.heartbeat, where it is set already; remove this one"),
     ("    workspace: agents/ops\n", "    show_ok: true\n", "agents.ops.show_ok: unknown key here; it belongs under agents.ops.heartbeat"),
     ("    workspace: agents/ops\n", "    every: 30m\n", "agents.ops.every: unknown key; interval belongs under agents.ops.heartbeat, where it is set already; remove this one"),
@@ -437,7 +437,7 @@ def test_a_value_that_was_not_understood_is_not_reported_as_missing(tmp_path: Pa
 
 
 BROKEN = [
-    # text that is no YAML somewhere, and the lines and paths of all that is said
+    # a text with a syntax error, and the lines and paths of all errors
     (
         "  a: {schedule: */5 * * * *, command: x, evry: 5m}\n",
         ["10:17 cron.a.schedule", "10:42 cron.a.evry", "10:48 cron.a.every"],

@@ -356,7 +356,7 @@ def test_a_config_that_its_group_may_write_is_a_warning() -> None:
 
 
 def test_a_config_that_the_users_own_group_may_write_is_no_warning(tmp_path: Path) -> None:
-    """As on Ubuntu; where the tests are run by a user whose group has others in it, the warning is right."""
+    """As on Ubuntu. If the group of the user who runs the tests has other members, the warning is correct."""
     read(tmp_path, SMALL)
     file = tmp_path / "config.yaml"
     file.chmod(0o664)
@@ -369,7 +369,7 @@ def test_a_folder_in_which_every_user_can_replace_the_config_is_rejected(tmp_pat
     with pytest.raises(Exception, match=r"everybody may write .*, the folder of this file") as refused:
         load_config(tmp_path / "config.yaml", {})
     assert str(refused.value).endswith(f"do: chmod o-w {shlex.quote(str(tmp_path))}")
-    tmp_path.chmod(0o1777)  # as /tmp is: there nobody can replace another's file
+    tmp_path.chmod(0o1777)  # as /tmp: its users cannot replace each other's files
     load_config(tmp_path / "config.yaml", {})
 
 

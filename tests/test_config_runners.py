@@ -289,7 +289,7 @@ def test_cache_reads_cost_as_much_as_input_and_writes_a_quarter_more(tmp_path: P
 # fmt: off
 OWN = 'runner: {kind: command, argv: [cat]}\n    heartbeat:\n'
 FAULTS = [
-    # what stands in the right file, what stands there instead, and the line that says so
+    # a text of the valid file, the text in its place, and the resulting error
     ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
     ('{kind: anthropic}\n', '\n', 'config.yaml:9:12: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
     ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: this must be a map, not a text; write {kind: anthropic}, or {kind: command, argv: [program, argument]}'),

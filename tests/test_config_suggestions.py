@@ -53,7 +53,7 @@ BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interva
 
 # fmt: off
 MEANT = [
-    # what is written, what is suggested in its place, and what that means
+    # the written value, the suggested value, and its meaning
     ("timeout: 90 s", "90s", ("timeout", timedelta(seconds=90))),
     ("timeout: 30 minutes", "30m", ("timeout", timedelta(minutes=30))),
     ("timeout: 1.5h", "1h30m", ("timeout", timedelta(minutes=90))),

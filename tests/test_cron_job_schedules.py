@@ -77,7 +77,7 @@ def test_results_are_in_utc_even_for_local_times() -> None:
 
 
 def test_a_time_in_the_second_of_two_equal_hours_is_not_read_as_one_in_the_first() -> None:
-    """Berlin's clocks go back on 26 October 2025 at 03:00: 02:30 comes at 00:30 UTC, and again (fold 1) at 01:30."""
+    """Berlin's clocks go back on 26 October 2025 at 03:00. 02:30 occurs at 00:30 UTC, and again (fold 1) at 01:30 UTC."""
     schedule = parse_schedule("*/10 * * * *", BERLIN)
     first, second = (datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN, fold=fold) for fold in (0, 1))
     assert schedule.next(first) == at("2025-10-26T00:40")

@@ -259,7 +259,7 @@ def test_the_border_between_summer_time_and_a_correction_is_three_hours(by: int)
         assert walked(case, zone, change - AROUND, change + AROUND) == debian(case, clock), case.text
 
 
-# Debian catches up on a jump of up to five minutes as if it had overslept, wildcard jobs too; no zone has such a change.
+# Debian runs the jobs of a jump of up to five minutes late, even wildcard jobs. No zone has such a change.
 JUMPS = st.integers(-300, 300).filter(lambda minutes: not 0 < minutes < 6)
 
 

@@ -40,8 +40,8 @@ RUNS = [
     ("interval: 24h, skip_on: weekend", 2),
     ('schedule: "0 9 * * mon-fri"', 1),
     ('schedule: "*/20 9-17 * * *"', 27),
-    ('schedule: "*/20 * * * *", timezone: Europe/Berlin', 75),  # a wildcard comes again when the clock goes back
-    ('schedule: "0 0-23 * * *", timezone: Europe/Berlin', 24),  # what is fixed does not
+    ('schedule: "*/20 * * * *", timezone: Europe/Berlin', 75),  # the slots of a wildcard repeat when the clock goes back
+    ('schedule: "0 0-23 * * *", timezone: Europe/Berlin', 24),  # fixed times do not repeat
 ]
 # fmt: on
 

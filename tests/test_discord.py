@@ -17,7 +17,7 @@ from scheduler.channels.discord import send
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult
 
 
-def answered(*acts: Act, total: float = 30) -> DeliveryResult:
+def delivery_result(*acts: Act, total: float = 30) -> DeliveryResult:
     with Discord(list(acts)) as discord:
         return send_message(send, URL, MESSAGE, total=total, base=discord.url)
 
@@ -37,7 +37,7 @@ def test_a_message_mentions_no_one_and_has_no_previews() -> None:
 
 
 def test_the_local_server_notices_a_mention() -> None:
-    """The stand-in can tell: it calls people when it is not forbidden."""
+    """Without allowed_mentions, the local server records the mentioned people."""
     request = Request("POST", f"/api/v10/webhooks/42/{TOKEN}", {}, b'{"content": "@everyone"}')
     with Discord() as discord:
         discord._answer(request)
@@ -106,11 +106,11 @@ def test_a_url_that_is_not_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
     ],
 )
 def test_each_answer_has_its_meaning(act: Act, state: DeliveryOutcome, error: str, wait: float | None) -> None:
-    assert answered(act) == DeliveryResult(state, error, None if wait is None else timedelta(seconds=wait))
+    assert delivery_result(act) == DeliveryResult(state, error, None if wait is None else timedelta(seconds=wait))
 
 
 def test_without_an_answer_the_delivery_is_uncertain() -> None:
-    assert answered(silence(), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
+    assert delivery_result(silence(), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
@@ -122,6 +122,6 @@ def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
 @pytest.mark.parametrize("act", [refusal(401, f"token {TOKEN}"), reply(TOKEN.encode(), 500), hang_up(), silence()])
 def test_no_error_and_no_log_line_contains_the_token(act: Act, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        sent = answered(act, total=0.3)
+        sent = delivery_result(act, total=0.3)
     assert sent.state != "delivered"
     assert "canary" not in f"{sent} {caplog.text} {discord_channel.parse_webhook_url(URL)!r}"

@@ -15,7 +15,7 @@ HOUR = timedelta(hours=1)
 
 
 def due(text: str, **asked_before: int) -> str:
-    """What is asked about at eight, where all items were last asked about `hours` before."""
+    """The items that are due at eight if all items were last checked `hours` before."""
     known = select_due_items(text, EIGHT, {}).recurring_items
     before = dict.fromkeys(known, EIGHT - asked_before["hours"] * HOUR) if asked_before else {}
     return select_due_items(text, EIGHT, before).text

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 class Bench:
-    """An executor whose tasks wait at gates, and the signal that a result has come."""
+    """An executor whose tasks wait at gates, and the signal for a new result."""
 
     def __init__(self, *names: str) -> None:
         self.gates = {name: threading.Event() for name in names}
@@ -39,7 +39,7 @@ class Bench:
         return task.upper()
 
     def open(self, name: str) -> None:
-        """Let a task go on, and wait until the executor has told that something ended."""
+        """Let a task continue, and wait until the executor has signalled a result."""
         self.gates[name].set()
         assert self.told.acquire(timeout=PATIENCE)
 
@@ -117,7 +117,7 @@ def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: EndReason
 
     async def carry(task: str, children: Children) -> str:
         begun.append(task)
-        executor.submit(2, "second")  # nobody else begins meanwhile
+        executor.submit(2, "second")  # no other task begins in the meantime
         executor.cancel(2, why)
         return task
 

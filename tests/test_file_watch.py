@@ -13,7 +13,7 @@ from scheduler.system.file_watch import ChangeDetector, FileWatch
 
 OFTEN = 0.05  # seconds between looks
 GONE = "gone"
-PATIENCE = 20.0  # seconds before a test says that what it waits for does not come
+PATIENCE = 20.0  # seconds that a test waits before it fails
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_an_incomplete_change_is_read_again() -> None:
 
 
 class Watched:
-    """A watched file; `next` waits for what it held when a change was told, GONE if it was missing."""
+    """A watched file. `next` waits for a reported change and returns the content of the file, or GONE if it is missing."""
 
     def __init__(self, path: Path, every: float = OFTEN) -> None:
-        self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.watch = FileWatch(path, lambda: self._told.put(path.read_text() if path.is_file() else GONE), every)
+        self._changes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.watch = FileWatch(path, lambda: self._changes.put(path.read_text() if path.is_file() else GONE), every)
         self.watch.start()
 
     def next(self) -> str:
-        return self._told.get(timeout=PATIENCE)
+        return self._changes.get(timeout=PATIENCE)
 
     def stop(self) -> list[str]:
-        """Stop; what was told and not yet asked for."""
+        """Stop the watch, and return the reported changes that were not read yet."""
         self.watch.stop()
-        return [self._told.get() for _ in range(self._told.qsize())]
+        return [self._changes.get() for _ in range(self._changes.qsize())]
 
 
 Watching = Callable[[Path], Watched]

@@ -108,7 +108,7 @@ def test_a_hanging_folder_delays_only_its_own_agent(daemon: Begin, hung_folder: 
 
 
 def test_the_hanging_folder_of_these_tests_really_hangs(hung_folder: Path) -> None:
-    """Otherwise the tests above would show nothing."""
+    """Otherwise the tests above would prove nothing."""
 
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run(["ls", str(hung_folder)], timeout=1, check=False, capture_output=True)

@@ -23,7 +23,7 @@ TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 
 
 class Resolver:
-    """Knows every name by the same addresses, and counts how often it was asked."""
+    """A resolver that returns the same addresses for every name, and counts its queries."""
 
     def __init__(self, addresses: Iterable[str], gate: threading.Event | None = None) -> None:
         self._addresses = list(addresses)

@@ -99,7 +99,7 @@ AUTUMN_NIGHT = hours("02:15-02:45", zone=BERLIN)  # open twice on 31 October 202
         (timedelta(days=1), TWICE_A_DAY, "2027-10-20T12:00", 30, 30),
         (timedelta(days=1), TWICE_A_DAY, "2027-10-20T09:00", 30, 30),
         (timedelta(days=1), AUTUMN_NIGHT, "2027-10-20T12:00", 30, 30),
-        (timedelta(hours=1), SHORT, "2027-10-20T12:30", 10, 10),  # 06:30 in UTC comes last before 08:00 in Berlin
+        (timedelta(hours=1), SHORT, "2027-10-20T12:30", 10, 10),  # 06:30 in UTC is the last point before 08:00 in Berlin
         (timedelta(hours=1), SHORT, "2027-10-20T12:07", 10, 20),  # 06:07 or 07:07 moves to 08:10, and the one before it to 08:00
         (timedelta(hours=6), hours("08:00-12:00"), "2027-10-20T01:00", 10, 10),
     ],

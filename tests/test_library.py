@@ -23,7 +23,7 @@ NOW = utc("2026-03-02 08:00")
 
 
 class Agent:
-    """Says what it is told to say, raises what is an exception, and remembers what it was asked."""
+    """An agent that returns scripted answers, raises those that are exceptions, and records its prompts."""
 
     def __init__(self, *says: Any) -> None:
         self.says = list(says)

@@ -21,7 +21,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
         ("Europe/Berlin", "2027-03-28", "2027-03-27 23:00", 23),
         ("Europe/Berlin", "2027-10-31", "2027-10-30 22:00", 25),
         ("America/Santiago", "2026-09-06", "2026-09-06 04:00", 23),  # its clock goes from 24:00 to 01:00
-        ("America/Havana", "2024-11-03", "2024-11-03 04:00", 25),  # 01:00 to 00:00: midnight comes twice
+        ("America/Havana", "2024-11-03", "2024-11-03 04:00", 25),  # 01:00 to 00:00: midnight occurs twice
         ("Australia/Lord_Howe", "2026-04-05", "2026-04-04 13:00", 24.5),
         ("Pacific/Apia", "2011-12-30", "2011-12-30 10:00", 0),  # the zone skipped this day
         ("America/St_Johns", "2010-11-07", "2010-11-07 02:30", 25),  # 00:01 to 23:01 of the day before

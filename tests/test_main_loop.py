@@ -14,7 +14,7 @@ FAR = 20.0  # seconds
 
 
 class LoopRun:
-    """Runs a number of ticks on a clock of its own, and records the sleeps between them, except those on the wakeup."""
+    """Runs a number of ticks on a simulated clock, and records the sleeps between them, except those on the wakeup."""
 
     def __init__(self, ticks: int = 2) -> None:
         self.wakeup = Wakeup()

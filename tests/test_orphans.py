@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.system import orphans
 
-# A daemon in small: starts one command as the real one does, says its pid, and waits to be killed.
+# A minimal daemon: it starts one command as the real one does, writes its pid, and waits to be killed.
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
@@ -25,7 +25,7 @@ asyncio.run(Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", en
 def read_words(fifo: Path) -> list[bytes]:
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert select.select([fd], [], [], 20)[0], "the command said nothing"
+        assert select.select([fd], [], [], 20)[0], "the command wrote nothing"
         return os.read(fd, 1000).split()
     finally:
         os.close(fd)
@@ -44,7 +44,7 @@ class Killed:
 
 @pytest.fixture
 def instance() -> Iterator[str]:
-    """The name of a life, and nothing left of it after the test."""
+    """The instance id of a daemon. Its remaining processes are killed after the test."""
     name = secrets.token_hex(8)
     yield name
     for pids in (orphans.find_orphans({f"{name}/12"}) or {}).values():
@@ -94,6 +94,6 @@ def test_the_daemons_own_group_is_never_ended() -> None:
 
 
 def test_ending_a_process_that_has_ended_does_nothing() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait(20)
-    assert orphans.end_orphans([gone.pid]) == set()
+    ended = subprocess.Popen(["true"])
+    ended.wait(20)
+    assert orphans.end_orphans([ended.pid]) == set()

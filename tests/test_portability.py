@@ -44,7 +44,7 @@ def test_the_search_finds_each_pattern(pattern: str, tmp_path: Path) -> None:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Every string of a source file that is not prose, with one letter in place of each inserted value."""
+    """Every string of a source file that is not prose, with one character in place of each inserted value."""
     tree = ast.parse(path.read_text("utf-8"))
     inner = {
         id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node

@@ -1,4 +1,4 @@
-"""Tests how programs are started, what they get, what is kept of their output, and that their whole process group is ended."""
+"""Tests of started programs: their environment and input, the kept output, and the end of the whole process group."""
 
 import asyncio
 import gc
@@ -43,7 +43,7 @@ class Pipe:
     def read_word(self) -> str:
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            assert select.select([fd], [], [], 20)[0], "the child said nothing"
+            assert select.select([fd], [], [], 20)[0], "the child wrote nothing"
             return os.read(fd, 1000).decode().strip()
         finally:
             os.close(fd)

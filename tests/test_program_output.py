@@ -73,7 +73,7 @@ def used(name: str, ident: str, time: str | None = None) -> dict[str, Any]:
     return {"type": "assistant", "message": {"content": [{"type": "text", "text": "hm"}, block]}, "timestamp": time}
 
 
-def answered(ident: str, time: str | None = None) -> dict[str, Any]:
+def tool_result(ident: str, time: str | None = None) -> dict[str, Any]:
     return {
         "type": "user",
         "message": {"content": [{"type": "tool_result", "tool_use_id": ident, "content": "ok"}]},
@@ -84,9 +84,9 @@ def answered(ident: str, time: str | None = None) -> dict[str, Any]:
 STREAM = [
     {"type": "system", "subtype": "init", "tools": ["Bash", "Read"]},
     used("Bash", "t1", "2026-03-02T08:00:00.250Z"),
-    answered("t1", "2026-03-02T08:00:02Z"),
+    tool_result("t1", "2026-03-02T08:00:02Z"),
     used("Read", "t2"),
-    answered("t2"),
+    tool_result("t2"),
     used("Bash", "t3", "soon"),
     {"type": "assistant", "message": "odd"},
     CLAUDE,

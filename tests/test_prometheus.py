@@ -222,7 +222,7 @@ cron:
   longer: {every: 5m, command: longer}
 """
 
-# Panels whose events do not happen in that quarter of an hour, so their series stay at 0.
+# Panels without events in that quarter of an hour, so their series stay at 0.
 AT_REST = {
     "heartbeatd_deadman_pings_total",
     "heartbeatd_db_busy_total",

@@ -29,7 +29,7 @@ LINE = "provider 'anthropic': it has no API key; write providers: {anthropic: {a
 
 
 class Opaque:
-    """A secret as the config hands it over."""
+    """A secret as it is passed by the config."""
 
     def __init__(self, value: str) -> None:
         self._value = value

@@ -26,7 +26,7 @@ RUN = AgentRequest(
 
 @dataclass(frozen=True, slots=True)
 class Ended(ProcessResult):
-    """The result of a program that printed nothing and succeeded, unless told otherwise."""
+    """The result of a program that succeeded without output, with the given changes."""
 
     exit_code: int | None = 0
     output: bytes = b""
@@ -39,7 +39,7 @@ class Ended(ProcessResult):
 
 @dataclass
 class Program:
-    """Ends as it is told and remembers how it was started."""
+    """A starter of programs that returns a given result and records its arguments."""
 
     ended: Ended
     argv: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""The runner for agents at a URL: what is sent, and what each response means."""
+"""Tests of the runner for agents at a URL: the request, and the result of each response."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = AgentRequest("ops", "How is it?\n", "small", Path("agents/ops"), timedelta
 
 
 class Opaque:
-    """A secret as the config hands it over."""
+    """A secret as it is passed by the config."""
 
     def __init__(self, value: str) -> None:
         self._value = value

@@ -57,7 +57,7 @@ def other(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def nobody() -> Iterator[None]:
-    """An ordinary user's rights, whoever runs the tests."""
+    """The rights of an ordinary user, even if root runs the tests."""
     if os.geteuid() != 0:
         yield
         return

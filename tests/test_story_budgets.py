@@ -186,8 +186,8 @@ def test_a_refused_request_costs_nothing_and_a_failed_one_its_maximum(make_world
 
 def test_an_unreachable_provider_costs_nothing(make_world: MakeWorld) -> None:
     with Server([]) as server:
-        gone = server.url
-    world = make_world(model_agent(gone, "{usd_per_day: 1}", retries="0"))
+        closed_url = server.url
+    world = make_world(model_agent(closed_url, "{usd_per_day: 1}", retries="0"))
     world.run(minutes=1)
     assert (world.records()[0]["reason"], world.records()[0]["charged"]["usd"]) == ("connect", 0.0)
 

@@ -60,7 +60,7 @@ def test_an_agent_with_only_on_runs_only_on_those_days(make_world: MakeWorld) ->
 def test_days_off_are_recorded_even_if_no_allowed_day_follows(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="12h", only_on="launch"), start="2026-03-05 09:00")
     while world.clock.now < utc("2026-03-10 12:00"):
-        world.run(hours=1)  # the daemon never sleeps for longer than that
+        world.run(hours=1)  # the longest sleep of the main loop
     assert [line for line in world.history() if " ok " not in line] == [
         f"03-{day} 09:00 interval skipped calendar x2" for day in ("07", "08", "09")
     ]

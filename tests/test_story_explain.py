@@ -600,7 +600,7 @@ def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside
     assert stretch_lines(explain_day_of(world)) == [
         "02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok", "14:00-22:00 3 active_hours"
     ]  # fmt: skip
-    # A slot that would have moved to the opening of the day off has moved to the next opening.
+    # The slot moved past the opening of the excluded day to the next opening.
     assert stretch_lines(explain_day_of(world, on="2026-03-04")) == ["02:00-22:00 6 calendar"]
     assert stretch_lines(explain_day_of(world, on="2026-03-05"))[:2] == [
         "02:00-06:00 2 active_hours",

@@ -298,13 +298,13 @@ def test_a_slot_waiting_for_its_lane_just_before_a_pause_ends_busy(make_world: M
     assert world.history() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped busy"]
 
 
-@pytest.mark.parametrize("gone", ["disabled", "removed", "removed while down"])
-def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(make_world: MakeWorld, gone: str) -> None:
+@pytest.mark.parametrize("change", ["disabled", "removed", "removed while down"])
+def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(make_world: MakeWorld, change: str) -> None:
     world = make_world(OPS + OTHER)
-    new = agent(enabled="false") + OTHER if gone == "disabled" else "agents:\n" + OTHER
+    new = agent(enabled="false") + OTHER if change == "disabled" else "agents:\n" + OTHER
     with lane_locked(world):
         world.run(minutes=5)
-        if gone == "removed while down":
+        if change == "removed while down":
             world.stop()
             world.config.write_text(new, "utf-8")
             world.boot()

@@ -304,9 +304,9 @@ def test_an_agent_with_a_slow_precheck_does_not_starve_the_others(make_world: Ma
         world.prechecks[f"a{each}"] = lambda call, code=code: code or "news"
         world.durations[f"a{each}"] = timedelta(minutes=4)
     world.run(minutes=100)
-    looked = Counter(call.name for call in world.precheck_calls)
-    assert len(looked) == 6
-    assert max(looked.values()) - min(looked.values()) <= 2
+    precheck_counts = Counter(call.name for call in world.precheck_calls)
+    assert len(precheck_counts) == 6
+    assert max(precheck_counts.values()) - min(precheck_counts.values()) <= 2
 
 
 def test_the_agent_that_ran_last_starts_last_when_all_are_due(make_world: MakeWorld) -> None:

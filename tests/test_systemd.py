@@ -36,7 +36,7 @@ class Manager:
         self._socket.bind(address.replace("@", "\0", 1))
 
     def next(self, within: float = PATIENCE) -> str:
-        """The next message; TimeoutError if none comes."""
+        """The next message. Raises TimeoutError if there is none."""
         self._socket.settimeout(within)
         return self._socket.recv(4096).decode()
 
@@ -78,7 +78,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 @contextmanager
 def watched(manager: Manager, **more: str) -> Iterator[ServiceManager]:
-    """What speaks to the manager, watched for silences of 20 s."""
+    """A notifier for a manager whose watchdog interval is 20 s."""
     systemd = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": str(20 * SECOND), **more})
     yield systemd
     systemd.close()
@@ -154,7 +154,7 @@ def test_pings_continue_when_no_more_files_can_be_opened(
 
 
 class Service:
-    """A `heartbeatd run` as systemd would start it, its log in a pipe."""
+    """A `heartbeatd run` started as by systemd, with its log in a pipe."""
 
     def __init__(self, folder: Path, manager: Manager, yaml: str) -> None:
         self.folder = folder
@@ -176,12 +176,12 @@ class Service:
     def fill_log(self) -> None:
         """Leave no room in the pipe, as where journald has stopped reading."""
         os.set_blocking(self._full.fileno(), False)
-        for size in (4096, 1):  # to the last byte, or some lines would still find room
+        for size in (4096, 1):  # to the last byte, so that no further line fits
             while self._full.write(b"." * size):
                 pass
 
     def read_log(self) -> str:
-        """What stands in the pipe."""
+        """The content of the pipe."""
         seen = b""
         with suppress(BlockingIOError):
             while chunk := os.read(self._log, 1 << 20):

@@ -1,4 +1,4 @@
-"""Tests the Telegram channel: what is sent to the Bot API, and what each answer means."""
+"""Tests of the Telegram channel: the requests to the Bot API, and the result of each answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGE = Message(
 )
 
 
-def answered(*acts: Act, total: float = 30) -> DeliveryResult:
+def delivery_result(*acts: Act, total: float = 30) -> DeliveryResult:
     with Telegram(list(acts)) as telegram:
         return send_message(send, URL, MESSAGE, total=total, base=telegram.url)
 
@@ -108,12 +108,12 @@ LOST = "127.0.0.1 answered 200 without saying whether it accepted the message"
     ],
 )  # fmt: skip
 def test_each_answer_has_its_meaning(act: Act, state: DeliveryOutcome, error: str, wait: timedelta | None) -> None:
-    assert answered(act) == DeliveryResult(state, error, wait)
+    assert delivery_result(act) == DeliveryResult(state, error, wait)
 
 
 @pytest.mark.parametrize("act", [silence(), drip()])
 def test_with_an_answer_that_never_ends_the_delivery_is_uncertain(act: Act) -> None:
-    assert answered(act, total=0.3).state == "uncertain"
+    assert delivery_result(act, total=0.3).state == "uncertain"
 
 
 def test_without_a_listening_server_it_is_retried() -> None:
@@ -143,13 +143,13 @@ def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
 )
 def test_no_error_and_no_log_line_contains_the_token(act: Act, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        sent = answered(act, total=0.3)
+        sent = delivery_result(act, total=0.3)
     assert sent.state != "delivered"
     assert "canary" not in f"{sent} {caplog.text}"
 
 
 def test_the_reason_that_telegram_gives_is_shortened_to_one_line() -> None:
-    error = answered(refusal(400, "a\n\x1b[31mb " + "x" * 5000)).error
+    error = delivery_result(refusal(400, "a\n\x1b[31mb " + "x" * 5000)).error
     assert error.startswith("127.0.0.1 answered 400 Bad Request: a [31mb xxx")
     assert len(error) < 300
     assert error.isprintable()

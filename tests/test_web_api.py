@@ -256,7 +256,7 @@ def test_a_job_runs_on_request(daemon: WebDaemon) -> None:
 
 
 def unanswered(daemon: WebDaemon, name: str) -> int:
-    """A run that said that it would answer later."""
+    """A run whose agent promised an async result."""
     now = int(daemon.now.timestamp() * 1000)
     row = (
         "insert into run (kind, name, slot, trigger, state, outcome, attempt, fence, owner, started_at, finished_at, result_due_at)"

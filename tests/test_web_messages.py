@@ -112,5 +112,5 @@ def test_a_channel_can_be_tested_without_the_outbox(tmp_path: Path) -> None:
             assert daemon.post("/api/v1/ping", {"channel": "c"}, CHIEF).status == 404
             assert daemon.post("/api/v1/ping", {"channel": ["a"]}, CHIEF).status == 400
             assert [daemon.post("/api/v1/ping", {}, token).status for token in (READER, OPSMAN)] == [403, 403]
-            assert daemon.rows()["outbox"] == 1  # what the agent said at its first beat
+            assert daemon.rows()["outbox"] == 1  # the alert of the agent's first run
     assert len({request.headers["idempotency-key"] for request in server.requests}) == 3

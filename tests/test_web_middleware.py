@@ -24,7 +24,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
 
 
 def paths(daemon: WebDaemon) -> list[str]:
-    """Every route, its variable parts filled with what is there."""
+    """Every route, with existing names and ids in its variable parts."""
     return [_filled(route) for route in build_routes(daemon.app_state)]
 
 

@@ -282,7 +282,7 @@ def test_too_many_requests_at_once_are_answered_with_503(tmp_path: Path) -> None
             late = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             late.sendall(f"GET /healthz HTTP/1.1\r\n{head}\r\n".encode())
             assert b" 503 " in late.recv(4096)
-            assert not select.select(waiting, [], [], 0)[0]  # whoever waits for an answer is not hung up on
+            assert not select.select(waiting, [], [], 0)[0]  # a client that waits for its answer is not disconnected
             busy.stop()
 
 

@@ -260,7 +260,7 @@ def test_the_next_address_is_tried_if_one_does_not_answer(start: Start) -> None:
 
 
 def test_the_address_that_was_checked_is_the_address_that_is_used(start: Start) -> None:
-    """A name that is public at the first question and private at the second (DNS rebinding) is asked for once."""
+    """A name that resolves to a public address first and to a private one later (DNS rebinding) is resolved once."""
     server = start(OK)
     resolver = Resolver(["192.0.2.1"], ["127.0.0.1"])
     sent = post(at(server, host="hook.example"), resolve=resolver, allow_private=False)
