@@ -1,4 +1,4 @@
-"""A small agent without a model: reads its checklist from the prompt, looks at this machine, and says what is wrong."""
+"""A small agent without a model: reads its checklist from the prompt, checks this machine, and prints what is wrong."""
 
 import os
 import re
@@ -28,14 +28,19 @@ def load() -> float:
     return os.getloadavg()[1] / (os.cpu_count() or 1)
 
 
-LOOKS: dict[str, Callable[[], float]] = {"disk": disk, "memory": memory, "load": load}
+LOOKS: dict[str, tuple[str, Callable[[], float]]] = {
+    "disk": ("disk:/", disk),
+    "memory": ("memory", memory),
+    "load": ("load", load),
+}
 
 
 def main() -> None:
-    """Answer one heartbeat."""
-    found = [(name, LOOKS[name](), float(most)) for name, most in LIMIT.findall(sys.stdin.read())]
-    wrong = [f"{name} is at {value:.0f}, the checklist allows {most:.0f}" for name, value, most in found if value > most]
-    print("ALERT: " + "; ".join(wrong) if wrong else "HEARTBEAT_OK")
+    """Answer one heartbeat: one line for each problem. The key in brackets stays the same, so each problem is reported once."""
+    limits = [(*LOOKS[name], float(most)) for name, most in LIMIT.findall(sys.stdin.read())]
+    values = [(key, measure(), most) for key, measure, most in limits]
+    wrong = [f"[{key}] is at {value:.0f}, the checklist allows {most:.0f}" for key, value, most in values if value > most]
+    print("\n".join(wrong) or "HEARTBEAT_OK")
 
 
 if __name__ == "__main__":
