@@ -221,10 +221,10 @@ class PromptAgents:
         agent = self._agents.get(job.agent) if job.prompt is not None and job.agent is not None else None
         if agent is None:
             return None
-        asked = replace(agent, model=job.model or agent.model)
-        self._check_model(asked, job, node)
-        self.by_job[name] = asked
-        return asked
+        called_agent = replace(agent, model=job.model or agent.model)
+        self._check_model(called_agent, job, node)
+        self.by_job[name] = called_agent
+        return called_agent
 
     def _check_model(self, agent: Agent, job: models.Job, node: ConfigNode) -> None:
         if not isinstance(agent.runner, ModelRunner):

@@ -112,10 +112,10 @@ def _skip_block(
         ways.append(
             (before, _LineColumn(before, len(line) - len(line.lstrip())), InvalidValue(MISSING_COLON[0], advice=MISSING_COLON[1]))
         )
-    for number, at, said in reversed(ways):
+    for number, at, message in reversed(ways):
         left = _without_block(lines, number)
         if reads_to(left) > first:
-            return Recovery(at, said, left, {})
+            return Recovery(at, message, left, {})
     return None
 
 
