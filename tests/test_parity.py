@@ -106,7 +106,7 @@ def test_claw0_headings_and_empty_checkboxes_are_no_content() -> None:
 
 
 @row("claw0", 5)
-def test_claw0_heartbeat_ok_is_suppressed_also_with_five_more_characters() -> None:
+def test_claw0_heartbeat_ok_is_suppressed_even_with_five_more_characters() -> None:
     assert judge_answer("HEARTBEAT_OK", "edges", 5).outcome == "ok"
     assert judge_answer("HEARTBEAT_OK 12345", "edges", 5).outcome == "ok"
     assert judge_answer("HEARTBEAT_OK 123456", "edges", 5).outcome == "alert"

@@ -102,7 +102,7 @@ class CommandRunner(ConfigPart):
     )
     argv: Annotated[
         tuple[str, ...],
-        ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
+        ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of strings"),
     ] = required_key("The program and its arguments. No shell is used.")
     env: Environment = optional_key(
         (), "Environment variables for the program, in addition to PATH, HOME and LANG.", written_default={}
@@ -122,7 +122,7 @@ class HttpRunner(ConfigPart):
         ValueType(
             value_parsers.parse_headers,
             {"type": "object", "additionalProperties": {"type": "string"}},
-            "map of texts, may hold `${NAME}`, `${file:PATH}`",
+            "map of strings, may contain `${NAME}`, `${file:PATH}`",
         ),
     ] = optional_key((), "Request headers.", written_default={})
 
@@ -132,7 +132,7 @@ class PythonRunner(ConfigPart):
 
     kind: Literal["python"] = required_key("Calls a Python function. Its return value is the answer.")
     call: Annotated[str, text_type(value_parsers.parse_callable, "`package.module:function`")] = required_key(
-        "The function. Its module is searched in the workspace first."
+        "The function. Its module is looked up in the workspace first."
     )
     in_process: Boolean = optional_key(
         False,
@@ -170,7 +170,8 @@ class Precheck(ConfigPart):
     command: Text = required_key("A shell command, run in the workspace. Its output is put into the prompt.")
     unchanged: Annotated[Unchanged, BeforeValidator(value_parsers.parse_unchanged)] = Field(
         default=Unchanged(skip=False),
-        description="What to do if the output is the same as at the last run that was answered. The map allows `max_age`.",
+        description="What to do if the output is the same as at the last run in which the agent answered."
+        " The map allows `max_age`.",
         json_schema_extra=lambda schema: _unchanged_schema(schema),
     )
     confirm: Annotated[int, integer_type(0, 3)] = optional_key(
@@ -369,9 +370,9 @@ class Heartbeat(ConfigPart):
         " runner is asked for JSON. With `text`, a line of the answer may begin with the key of a finding: `[disk:/var]`.",
         default_in_words="`structured` if the runner calls a model, else `text`",
     )
-    ok_match: Annotated[OkMatch, choice_type(OkMatch)] = optional_key("edges", "Where in the answer HEARTBEAT_OK is recognized.")
+    ok_match: Annotated[OkMatch, choice_type(OkMatch)] = optional_key("edges", "Where in the answer HEARTBEAT_OK is recognised.")
     ack_max_chars: Annotated[int, integer_type(0, 10_000)] = optional_key(
-        5, "An answer with HEARTBEAT_OK may have up to this many other characters and is still suppressed."
+        5, "An answer with HEARTBEAT_OK may contain up to this many other characters and is still suppressed."
     )
     strip_reasoning: Boolean = optional_key(
         True, "Removes a leading `<think>...</think>` from the answer before it is classified and delivered."
@@ -387,7 +388,7 @@ class Heartbeat(ConfigPart):
     )
     deliver: TargetsOrNone = optional_key(
         None,
-        "The channels for messages of the agent. `last` is the chat in which a user wrote to the agent last. It needs a"
+        "The channels for messages of the agent. `last` is the chat in which a user last wrote to the agent. It needs a"
         " channel with `{target}` in its URL.",
         default_in_words="the only declared channel, else `log`",
     )
@@ -450,7 +451,7 @@ class Job(ConfigPart):
     )
     skip_on: Calendars = optional_key((), "The job does not run on the days of these calendars.", written_default="none")
     only_on: Calendars = optional_key((), "The job runs only on the days of these calendars.", written_default="none")
-    command: Annotated[str | tuple[str, ...] | None, list_type(value_parsers.parse_command, "text for the shell, or list")] = (
+    command: Annotated[str | tuple[str, ...] | None, list_type(value_parsers.parse_command, "shell command, or list")] = (
         optional_key(None, "The command to run.", default_in_words="none, if the job has a `prompt` or only wakes agents")
     )
     prompt: TextOrNone = optional_key(
@@ -464,7 +465,7 @@ class Job(ConfigPart):
     )
     workdir: PathOrNone = optional_key(None, "The working directory of the command.", default_in_words="the config's folder")
     stdin: AnyText = optional_key("", "Text for the command's stdin.")
-    shell: Text = optional_key("/bin/sh", "The shell that runs a `command` written as text.")
+    shell: Text = optional_key("/bin/sh", "The shell that runs a `command` written as a string.")
     timeout: PositiveDuration = optional_key(timedelta(minutes=10), "The timeout of one attempt.", written_default="10m")
     async_timeout: DurationUpToADay = optional_key(
         timedelta(hours=1),
@@ -609,13 +610,13 @@ class Channel(ConfigPart):
     url: Annotated[str | None, SECRET] = optional_key(
         None,
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
-        + ", an http or https URL for `webhook`, or an Apprise URL. If `{target}` is in place of the chat,"
-        " messages go to the chat in which a user wrote to the agent last.",
+        + ", an http or https URL for `webhook`, or an Apprise URL. If the URL contains `{target}` instead of"
+        " a chat, messages go to the chat in which a user last wrote to the agent.",
         default_in_words="required, except for `command`",
     )
     argv: Annotated[
         tuple[str, ...],
-        ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
+        ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of strings"),
     ] = optional_key(
         (),
         "For `command`: the program and its arguments. The program starts in the folder of config.yaml and gets the message"

@@ -14,17 +14,18 @@ This page lists every key of config.yaml, with its form and its default. It is g
 `python -m scheduler.config.keys.reference`. `heartbeatd schema` prints the same information as a JSON Schema, for an editor.
 
 - A duration has units: `90s`, `30m`, `1h30m`, `2d`. A rate is `5 per 10m`. A time is quoted: `"08:00"`. Zones are IANA names.
-- An amount of tokens is a number. The suffix `k` means thousands and `m` means millions: `200k`, `1m`.
+- An amount of tokens is written as a number. The suffix `k` means thousands, and `m` means millions: `200k`, `1m`.
 - A list with a single name may be written without brackets.
 - Names of agents, jobs, providers, channels and tokens: 1 to 63 characters of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
-- Relative paths start at the folder of config.yaml.
-- A program may be written as a relative path, such as `./x.sh`. For agents (`runner.argv`, `precheck.command`) this path starts
-  at the workspace. For jobs (`command`, `shell`) it starts at `workdir`. For channels (`argv`) it starts at the folder of
-  config.yaml.
-- A program without a slash in its name is searched in the PATH of `env`. If `env` has no PATH, the PATH of the daemon is used.
-- Files in a prompt: a checklist, context or memory file may have at most 64 KiB. Symbolic links in the workspace are not
-  followed. If the checklist cannot be read, the run is skipped. If another file cannot be read, the prompt has only its name.
-- Other texts in a prompt: the last 4,096 characters of each wake, at most 80,000 characters of all wakes, and the first 16,384
+- Relative paths are resolved against the folder of config.yaml.
+- A program may be written as a relative path, such as `./x.sh`. For agents (`runner.argv`, `precheck.command`), this path is
+  relative to the workspace. For jobs (`command`, `shell`), it is relative to `workdir`. For channels (`argv`), it is
+  relative to the folder of config.yaml.
+- A program without a slash in its name is looked up in the PATH of `env`. If `env` has no PATH, the PATH of the daemon is used.
+- Files in a prompt: a checklist, context or memory file may be at most 64 KiB. Symbolic links in the workspace are not
+  followed. If the checklist cannot be read, the run is skipped. If another file cannot be read, the prompt contains only its
+  name.
+- Other text in a prompt: the last 4,096 characters of each wake, at most 80,000 characters of all wakes, and the first 16,384
   characters of a precheck's output. `max_input_tokens` limits the prompt as a whole.
 - Everything that was left out of a prompt is listed in the run record (`left_out`), in its log line, and by `explain`.
 - Top-level keys that begin with `x-` are ignored. Use them for YAML anchors.
@@ -79,7 +80,7 @@ def _describe_form(form: Mapping[str, Any], names: list[str], seen: Mapping[str,
         return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
     if "additionalProperties" not in form:
         return f"map, see `{seen[names[0]]}`"
-    return f"{'texts or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
+    return f"{'strings or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
 
 
 def _describe_default(form: Mapping[str, Any], *, required: bool) -> str:

@@ -32,7 +32,7 @@ class ValueType:
         return {**self.schema, "x-form": self.label}
 
 
-def text_type(parse: Callable[[Any], Any], label: str = "text", **schema: Any) -> ValueType:
+def text_type(parse: Callable[[Any], Any], label: str = "string", **schema: Any) -> ValueType:
     return ValueType(parse, {"type": "string", **schema}, label)
 
 
@@ -64,7 +64,7 @@ TOKENS_A_DAY = ValueType(value_parsers.tokens_up_to(1_000_000_000), _AMOUNT, "am
 USD_A_DAY = ValueType(value_parsers.usd_from(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
 USD_A_RUN = ValueType(value_parsers.usd_from(0), {"type": "number", "minimum": 0}, "USD")
 PRICE = ValueType(value_parsers.parse_price, {"type": "number", "minimum": 0}, "USD per million tokens")
-SECRET = text_type(value_parsers.parse_secret, "text, may hold `${NAME}`, `${file:PATH}`")
+SECRET = text_type(value_parsers.parse_secret, "string, may contain `${NAME}`, `${file:PATH}`")
 _CALENDARS = list_type(value_parsers.parse_targets, "calendar, list, `none`")
 _TARGETS, _WORDS = (
     list_type(value_parsers.parse_targets, "channel, `last`, list, `none`"),
@@ -100,7 +100,7 @@ Environment = Annotated[
     ValueType(
         value_parsers.parse_environment,
         {"type": "object", "additionalProperties": {"type": "string"}},
-        "map of texts, may hold `${NAME}`, `${file:PATH}`",
+        "map of strings, may contain `${NAME}`, `${file:PATH}`",
     ),
 ]
 Days = Annotated[
