@@ -73,7 +73,7 @@ def parse_decision(given: object) -> Decision:
     if tasks is None:
         tasks = ""
     if not isinstance(tasks, str):
-        raise InvalidDecision("the decision's tasks are not a text")
+        raise InvalidDecision("the decision's tasks are not a string")
     if action == Action.RUN and not tasks.strip():
         raise InvalidDecision("the decision is to run, but names no tasks")
     if len(tasks.encode(errors="replace")) > MAX_ANSWER:

@@ -146,7 +146,7 @@ def parse_report(given: object) -> Report:
     for each in found[:MAX_FINDINGS]:
         finding = _parse_finding(each)
         if finding is None:
-            raise InvalidFindings("one of the findings is neither a map nor a text")
+            raise InvalidFindings("one of the findings is neither a map nor a string")
         if finding.key:
             findings.append(finding)
         elif finding.text and not finding.resolved:

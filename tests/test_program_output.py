@@ -126,7 +126,7 @@ def test_a_program_may_print_more_than_the_size_of_an_answer() -> None:
         "",
         "HEARTBEAT_OK",
         "{curly} is not JSON",
-        '"a text in quotes"',
+        '"a string in quotes"',
         "[1, 2]",
         '[{"result": "x"}]',
         '{"error": "disk full on host3"}',  # an answer about an error is no failure of the agent

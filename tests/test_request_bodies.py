@@ -26,10 +26,10 @@ def test_a_schema_describes_what_the_daemon_checks() -> None:
     [
         (PauseBody, {"for": None}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),
         (PauseBody, {"fro": "1h", "for": 3}, "'fro' is not known here; write for, until"),
-        (PauseBody, {"\ud800": "1h"}, "a key of the body is not a text; write for, until"),
-        (ResultBody, {}, "write either text or error, as a text in quotes"),
+        (PauseBody, {"\ud800": "1h"}, "a key of the body is not a string; write for, until"),
+        (ResultBody, {}, "write either text or error, as a string in quotes"),
         (ResultBody, {"text": "x", "truncated": 1}, "truncated: write true or false"),
-        (ResultBody, {"text": 5}, "text: write a text in quotes"),
+        (ResultBody, {"text": 5}, "text: write a string in quotes"),
         (HoldBody, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
         (AlertmanagerBody, {"version": "4", "alerts": ["x"]}, "alerts: write a list of at least one alert"),
     ],

@@ -97,8 +97,8 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
         (reply({"error": "no brain"}), Failure.SERVER, "the agent failed: no brain", True),
         (reply({"text": "hi", "error": {"message": "no brain"}}), Failure.SERVER, "the agent failed: no brain", True),
         (reply({"error": 7}), Failure.SERVER, "the agent failed: no reason given", True),
-        (reply({}), Failure.BAD_ANSWER, "answered without a text; return text, error or later", False),
-        (reply({"text": 7}), Failure.BAD_ANSWER, "answered without a text; return text, error or later", False),
+        (reply({}), Failure.BAD_ANSWER, "answered without text; return text, error or later", False),
+        (reply({"text": 7}), Failure.BAD_ANSWER, "answered without text; return text, error or later", False),
         (reply(["hi"]), Failure.BAD_ANSWER, "answered with a JSON list where an object was expected", False),
         (reply(b"hi"), Failure.BAD_ANSWER, "answered with broken JSON", False),
         (

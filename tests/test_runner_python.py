@@ -89,15 +89,15 @@ def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: 
         ("failing", Answer(failure=Failure.EXIT, error="the agent failed: no brain", transient=True)),
         (
             "number_back",
-            Answer(failure=Failure.BAD_ANSWER, error="it returned int; return a text, None or a dict"),
+            Answer(failure=Failure.BAD_ANSWER, error="it returned int; return a string, None or a dict"),
         ),
         (
             "list_back",
-            Answer(failure=Failure.BAD_ANSWER, error="it returned list; return a text, None or a dict"),
+            Answer(failure=Failure.BAD_ANSWER, error="it returned list; return a string, None or a dict"),
         ),
         (
             "empty_back",
-            Answer(failure=Failure.BAD_ANSWER, error="answered without a text; return text, error or later"),
+            Answer(failure=Failure.BAD_ANSWER, error="answered without text; return text, error or later"),
         ),
         ("huge", Answer(failure=Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")),
         (

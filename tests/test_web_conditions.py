@@ -75,8 +75,8 @@ def test_only_a_token_for_its_agent_that_may_operate_can_close_a_condition(daemo
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"agent": "ops"}, 400, "key: write a text in quotes"),
-        ({"agent": "ops", "key": 7}, 400, "key: write a text in quotes"),
+        ({"agent": "ops"}, 400, "key: write a string in quotes"),
+        ({"agent": "ops", "key": 7}, 400, "key: write a string in quotes"),
         ({"agent": "ops", "key": "disk", "all": True}, 400, "'all' is not known here; write agent, key"),
         ({"agent": "ops", "key": "dsik"}, 404, "agent 'ops' has no condition 'dsik'; did you mean disk?"),
         ({"agent": "opps", "key": "disk"}, 404, "no agent 'opps' in config.yaml; did you mean ops?"),

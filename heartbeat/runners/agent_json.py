@@ -53,7 +53,9 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
     if value is None or isinstance(value, str):
         return Answer(text=check_answer_text(value or ""))
     if not isinstance(value, Mapping):
-        raise CallError(Failure.BAD_ANSWER, f"answered with {type(value).__name__} where a text, null or an object was expected")
+        raise CallError(
+            Failure.BAD_ANSWER, f"answered with {type(value).__name__} where a string, null or an object was expected"
+        )
     return _parse_mapping(value, failed, redactor)
 
 
@@ -146,5 +148,5 @@ def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redac
         return replace(spent, later=True)
     text = value.get("text")
     if "text" not in value or not (text is None or isinstance(text, str)):
-        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without a text; return text, error or later")
+        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without text; return text, error or later")
     return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))

@@ -108,4 +108,4 @@ def _describe_exception(error: BaseException) -> str:
 
 
 def _wrong_type_error(kind: str) -> CallError:
-    return CallError(Failure.BAD_ANSWER, f"it returned {kind}; return a text, None or a dict")
+    return CallError(Failure.BAD_ANSWER, f"it returned {kind}; return a string, None or a dict")

@@ -60,11 +60,11 @@ def _parse_hold_span(value: object) -> timedelta:
 _SPAN_SCHEMA = {"type": "string", "pattern": value_types.DURATION_PATTERN}
 
 TrueOrFalse = Annotated[bool, Field(description="true or false")]
-AnyText = Annotated[str, Field(description="a text in quotes")]
-TextOrNone = Annotated[str | None, Field(description="a text in quotes")]
+AnyText = Annotated[str, Field(description="a string in quotes")]
+TextOrNone = Annotated[str | None, Field(description="a string in quotes")]
 ShortTextOrNone = Annotated[
     str | None,
-    Field(max_length=MAX_TEXT_LENGTH, description=f"a text in quotes, of at most {MAX_TEXT_LENGTH} characters"),
+    Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),
     AfterValidator(_replace_control_characters),
 ]
 CountOrNone = Annotated[int | None, Field(ge=0, le=MAX_COUNT, description=f"a number from 0 to {MAX_COUNT}")]
@@ -129,7 +129,7 @@ class ResultBody(RequestBody):
     @model_validator(mode="after")
     def _check_one_result(self) -> Self:
         if (self.text is None) == (self.error is None):
-            raise ValueError("write either text or error, as a text in quotes")
+            raise ValueError("write either text or error, as a string in quotes")
         return self
 
 
@@ -199,7 +199,7 @@ class PingBody(RequestBody):
 class ChecklistBody(RequestBody):
     """A checklist, and the hash of the version that it replaces, unless a header names that."""
 
-    text: Annotated[str, Field(description="the whole checklist as a text")]
+    text: Annotated[str, Field(description="the whole checklist as a string")]
     hash: TextOrNone = None
 
 
@@ -224,6 +224,6 @@ def _error_sentence(fault: ErrorDetails, model: type[RequestBody]) -> str:
         reason = str(fault["ctx"]["error"])
         return f"{key}: {reason}" if key else reason
     if not key:
-        return f"a key of the body is not a text; write {', '.join(model.allowed_keys()) or 'no key'}"
+        return f"a key of the body is not a string; write {', '.join(model.allowed_keys()) or 'no key'}"
     described = {field.alias or name: field.description for name, field in model.model_fields.items()}
     return f"{key}: write {described[key]}"

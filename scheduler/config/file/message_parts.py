@@ -120,4 +120,4 @@ def describe_type(value: object) -> str:
         return "a map"
     if isinstance(value, list):
         return "a list"
-    return "a number" if isinstance(value, int | float) else "a text"
+    return "a number" if isinstance(value, int | float) else "a string"

@@ -77,7 +77,7 @@ def parse_items(parse: Callable[[Any], Parsed], values: list[Any]) -> list[Parse
 def parse_text(value: object) -> str:
     if type(value) is str:
         if "\0" in value:
-            raise InvalidValue("a text cannot contain the character U+0000")
+            raise InvalidValue("a string cannot contain the character U+0000")
         return value
     if isinstance(value, AmbiguousText | int | float):
         raise InvalidValue(
@@ -87,14 +87,14 @@ def parse_text(value: object) -> str:
         )
     if isinstance(value, list) and len(value) == 1 and type(value[0]) is str and value[0].strip():
         raise InvalidValue(
-            f"this must be a text, not {describe_type(value)}", Remedy(value[0], is_certain=True), advice="remove the brackets"
+            f"this must be a string, not {describe_type(value)}", Remedy(value[0], is_certain=True), advice="remove the brackets"
         )
-    raise InvalidValue(f"this must be a text, not {describe_type(value)}")
+    raise InvalidValue(f"this must be a string, not {describe_type(value)}")
 
 
 def parse_nonempty_text(value: object) -> str:
     if not parse_text(value).strip():
-        raise InvalidValue("the text is empty; write a text")
+        raise InvalidValue("the string is empty; write a value")
     return str(value)
 
 
@@ -562,7 +562,7 @@ def _check_map_text(key: str, held: object) -> None:
     if type(held) is str and "\0" not in held:
         return
     if isinstance(held, dict | list | str) and not isinstance(held, AmbiguousText):
-        raise InvalidValue("this must be a text", steps=(key,))
+        raise InvalidValue("this must be a string", steps=(key,))
     raise InvalidValue("this is not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES, steps=(key,))
 
 
@@ -636,7 +636,7 @@ def parse_precheck(value: object) -> object:
         return None if value == "none" else {"command": parse_nonempty_text(value)}
     if isinstance(value, list) and value and all(type(word) is str for word in value):
         raise suggest_correction(
-            "this must be a command or a map, not a list", shlex.join(value), advice="write the command as one text"
+            "this must be a command or a map, not a list", shlex.join(value), advice="write the command as one string"
         )
     return {} if value is None else value
 
@@ -664,7 +664,7 @@ def parse_runner(value: object) -> object:
         raise suggest_correction("this must be a map, not a list", {"kind": "command", "argv": list(value)})
     if isinstance(value, str) and value in ("anthropic", "command", "http", "openai", "python"):
         remedies = [Remedy({"kind": value}, is_certain=True)] if value == "anthropic" else []  # the others need more keys
-        raise InvalidValue("this must be a map, not a text", *remedies, advice=f"write {{kind: {value}}}")
+        raise InvalidValue("this must be a map, not a string", *remedies, advice=f"write {{kind: {value}}}")
     if isinstance(value, list | str | int | float):
         raise InvalidValue(
             f"this must be a map, not {describe_type(value)};"
@@ -700,9 +700,9 @@ def parse_secret(value: object) -> str:
     if type(value) is str and value and "\0" not in value:
         return value
     if isinstance(value, dict | list):
-        raise InvalidValue("this must be a text" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
+        raise InvalidValue("this must be a string" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
     if value is None or (isinstance(value, str) and not value):
-        raise InvalidValue("the text is empty")
+        raise InvalidValue("the string is empty")
     raise InvalidValue("this is not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES)
 
 
