@@ -146,8 +146,9 @@ def test_a_daemon_that_never_stopped_has_no_downtime(store: Store) -> None:
 
 
 def test_the_report_uses_the_indexes_of_the_history_and_the_outbox(store: Store) -> None:
-    plan = store.connection.execute("explain query plan " + run_history.RUNS, (0, 1)).fetchall()
-    assert [row["detail"] for row in plan if "run_finished" in row["detail"]]
+    for query in (run_history.RUNS, run_history.EFFECTS):
+        plan = store.connection.execute("explain query plan " + query, (0, 1)).fetchall()
+        assert [row["detail"] for row in plan if "run_finished" in row["detail"]]
     messages_plan = store.connection.execute("explain query plan " + run_history.MESSAGES, (0, 1)).fetchall()
     assert [row["detail"] for row in messages_plan if "outbox_channel" in row["detail"]]
     assert not [row["detail"] for row in messages_plan if "TEMP B-TREE" in row["detail"]]
@@ -346,6 +347,7 @@ def test_a_report_as_json_has_all_its_parts(state: Path, store: Store, capsys: p
         "skipped",
         "suppressed",
         "failed",
+        "conditions",
         "deliveries",
         "downs",
     }

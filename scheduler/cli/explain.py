@@ -15,13 +15,25 @@ import click
 from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.daemon_state import load_declared_plan
 from scheduler.cli.options import InputError
-from scheduler.cli.output import entry_label, format_elapsed, format_fact, format_table, utc_now, wrap_text
+from scheduler.cli.output import (
+    entry_label,
+    format_elapsed,
+    format_fact,
+    format_table,
+    format_target,
+    shorten_to_line,
+    utc_now,
+    wrap_text,
+)
 from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_duration
 from scheduler.insight import explanation as answers
 from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.store import database, entries
 from scheduler.system import lanes
+
+MAX_CONDITIONS = 10  # in the text; JSON has all of them
+MAX_KEY_WIDTH = 40
 
 Data = dict[str, Any]
 
@@ -95,6 +107,8 @@ def _present_lines(data: Data) -> Iterator[str]:
     yield from format_fact("last run", _format_run(data, data["last_run"]))
     for line in data["last_run"]["left_out"] if data["last_run"] else ():
         yield from format_fact("left out", f"{line}, intended for the prompt")
+    yield from format_fact("answer", data["answer"]["says"] if data["answer"] else "")
+    yield from _condition_lines(data)
     yield from format_fact("since then", _format_counts(data["skipped_since"], "slot"))
     yield from format_fact("wakes", _format_wakes(data))
     for remark in data["checklist_remarks"]:
@@ -189,6 +203,20 @@ def _format_run(data: Data, run: Data | None) -> str:
     why = f" {run['reason'] or run['suppression']}" if run["reason"] or run["suppression"] else ""
     error = f": {run['error']}" if run["error"] else ""
     return f"{run['id']}, {_format_local(data, run['started_at'])}, {run['outcome'] or run['state']}{why}{duration}{error}"
+
+
+def _condition_lines(data: Data) -> Iterator[str]:
+    """The open conditions: since when, where each was reported, and what would close it."""
+    for condition in data["conditions"][:MAX_CONDITIONS]:
+        reports = ", ".join(
+            f"{_format_local(data, report['reported_at'])} to {format_target(report)}" for report in condition["reports"]
+        )
+        reported = f"reported {reports}" if reports else "not reported yet"
+        key, since = shorten_to_line(condition["key"], MAX_KEY_WIDTH), _format_local(data, condition["opened_at"])
+        line = f"{key} ({condition['severity']}) since {since}, {reported}. It {condition['closes']['says']}"
+        yield from format_fact("open", line)
+    if left_out := len(data["conditions"][MAX_CONDITIONS:]):
+        yield from format_fact("", f"and {left_out} more: `heartbeatd conditions {data['name']}`")
 
 
 def _format_counts(counts: list[Data], noun: str, sort: str = "") -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from heartbeat.findings import Severity
 from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.arguments import REASONS, ZONE_RULE, NumberParam, ReasonParam, TimeParam
 from scheduler.cli.options import InputError
@@ -20,12 +21,15 @@ from scheduler.cli.output import (
     format_reason,
     format_short_time,
     format_table,
+    format_target,
     format_time,
     format_usd,
+    shorten_to_line,
     utc_now,
     zone_name,
 )
 from scheduler.config.file.message_parts import format_count
+from scheduler.insight.reason_texts import EFFECT_TEXTS
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, run_history
@@ -33,6 +37,7 @@ from scheduler.store.run_history import RunFilter
 from scheduler.system.text import escape_control
 
 RUNNING = "running"  # the value of --outcome for a run without an outcome
+MAX_KEY_WIDTH = 40  # of the key of a finding
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
@@ -147,6 +152,7 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
         *(("left out", line) for line in run["left_out"]),
         ("answer", "truncated at the token limit" if run["truncated"] else ""),
+        *(("finding", _format_finding(each)) for each in run["findings"]),
         ("result", f"expected until {format_time(run['result_due_at'])}" if run["result_due_at"] else ""),
         ("tools", ", ".join(map(_format_tool_call, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
@@ -160,6 +166,13 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
 def _format_tool_call(call: dict[str, Any]) -> str:
     times = f" x{call['count']}" if call["count"] > 1 else ""
     return f"{call['name']}{times}" + ("" if call["duration_ms"] is None else f" {call['duration_ms'] / 1000:.1f}s")
+
+
+def _format_finding(finding: dict[str, Any]) -> str:
+    """What became of a finding, or of a condition that the answer does not mention. The text of a finding is in the answer."""
+    severity = f" ({finding['severity']})" if finding.get("severity", Severity.WARNING) != Severity.WARNING else ""
+    key = shorten_to_line(finding["key"], MAX_KEY_WIDTH)
+    return f"{key}{severity}: {EFFECT_TEXTS.get(finding['effect'], finding['effect'])}"
 
 
 def _format_wake(wake: dict[str, Any]) -> str:
@@ -197,7 +210,6 @@ def _format_delivery(delivery: dict[str, Any]) -> str:
     if not delivery["targets"]:
         return ""
     return ", ".join(
-        f"{each['channel']}{':' + each['target'] if 'target' in each else ''} {each['state']}"
-        + (f" ({each['error']})" if "error" in each else "")
+        f"{format_target(each)} {each['state']}" + (f" ({each['error']})" if "error" in each else "")
         for each in delivery["targets"]
     )

@@ -14,7 +14,7 @@ import click
 from heartbeat.findings import comparable_key
 from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.options import InputError
-from scheduler.cli.output import format_short_time, format_table, shorten_to_line, utc_now, zone_name
+from scheduler.cli.output import format_short_time, format_table, format_target, shorten_to_line, utc_now, zone_name
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.file.remedies import join_with_or
 from scheduler.insight.reason_texts import ENDED_BY_TEXTS
@@ -142,7 +142,7 @@ def _condition_row(each: Data, now: datetime) -> list[str]:
         format_short_time(each["opened_at"], now),
         format_short_time(each["last_seen_at"], now),
         format_short_time(first["reported_at"], now) if first else "not yet",
-        _format_target(first) if first else "-",
+        format_target(first) if first else "-",
     ]
 
 
@@ -151,7 +151,7 @@ def _detail_lines(each: Data, now: datetime) -> Iterator[str]:
     if len(each["key"]) > MAX_KEY_WIDTH:
         yield each["key"]
     if further:
-        times = (f"{_format_target(report)} {format_short_time(report['reported_at'], now)}" for report in further)
+        times = (f"{format_target(report)} {format_short_time(report['reported_at'], now)}" for report in further)
         yield f"also to {', '.join(times)}"
     if any(report["kind"] == ReportKind.FLAPPING for report in each["reports"]):
         yield "reported as flapping: changes are not reported until it is stable"
@@ -162,7 +162,3 @@ def _detail_lines(each: Data, now: datetime) -> Iterator[str]:
 
 def _reports_newest_first(each: Data) -> list[Data]:
     return sorted(each["reports"], key=lambda report: str(report["reported_at"]), reverse=True)
-
-
-def _format_target(report: Data) -> str:
-    return f"{report['channel']}:{report['target']}" if "target" in report else str(report["channel"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -194,3 +195,8 @@ def format_reason(reason: str | None, suppression: str | None, delivery: str) ->
 def entry_label(kind: str, name: str) -> str:
     """The name of an entry with its kind: agent/NAME or cron/NAME."""
     return f"{WORD_BY_KIND[Kind(kind)]}/{name}"
+
+
+def format_target(sent: Mapping[str, Any]) -> str:
+    """A channel, and the recipient there if a message or a report names one."""
+    return f"{sent['channel']}:{sent['target']}" if "target" in sent else str(sent["channel"])

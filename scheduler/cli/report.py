@@ -25,11 +25,13 @@ from scheduler.cli.output import (
 )
 from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.insight.report_data import build_report as summed
+from scheduler.model.outcome import Kind
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
 TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
 MAX_DOWNTIMES = 5  # the longest downtimes are listed
 COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
+CONDITION_COUNTS = ("opened", "resolved", "reminders", "duplicates")  # duplicates: answers without news
 REASON_TABLES = {
     "skipped": ("SKIPPED", "SLOTS", "reason"),
     "suppressed": ("SUPPRESSED", "RUNS", "suppression"),
@@ -81,6 +83,8 @@ def _report_parts(data: Data, by: str) -> Iterator[str]:
         yield _models_table(data["models"])
     if data["skipped"] or data["suppressed"] or data["failed"]:
         yield _reasons_table(data)
+    if data["conditions"]:
+        yield _conditions_table(data["conditions"])
     if data["deliveries"]:
         yield _deliveries_table(data["deliveries"])
     if data["downs"]:
@@ -210,6 +214,17 @@ def _format_shares(entries: list[Data]) -> str:
     if len(entries) == 1:
         return _entry_label(entries[0])
     return ", ".join(f"{_entry_label(each)} {each['count']:,}" for each in entries)
+
+
+def _conditions_table(found: list[Data]) -> str:
+    """The agents that opened most conditions. All others share one row."""
+    shown, others = found[:MAX_ENTRIES], found[MAX_ENTRIES:]
+    rows = [[entry_label(Kind.HEARTBEAT, each["name"]), *(f"{each[word]:,}" for word in CONDITION_COUNTS)] for each in shown]
+    if others:
+        sums = (sum(each[word] for each in others) for word in CONDITION_COUNTS)
+        rows.append([format_count(len(others), "other"), *(f"{number:,}" for number in sums)])
+    heads = (word.upper() for word in CONDITION_COUNTS)
+    return format_table(("CONDITIONS", *heads), rows, numbers=range(1, len(CONDITION_COUNTS) + 1))
 
 
 def _deliveries_table(deliveries: list[Data]) -> str:

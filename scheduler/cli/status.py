@@ -131,14 +131,14 @@ def _how_it_ended(clean: bool) -> str:
 
 
 def _fact_lines(data: dict[str, Any]) -> Iterator[str]:
-    """The queue, messages, budgets, failures, wakes and busy agents."""
+    """The queue, messages, budgets, failures, conditions, wakes and busy agents."""
     queue = data["queue"]
     yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
     for box in data["outbox"]:
         since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
     yield from _budget_lines(data)
-    for tell in (_failing_lines, partial(_waiting_lines, data), _busy_lines):  # lines of one kind are together
+    for tell in (_failing_lines, _condition_lines, partial(_waiting_lines, data), _busy_lines):  # lines of one kind are together
         for entry in data["entries"]:
             yield from tell(entry)
 
@@ -157,6 +157,13 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}"
+
+
+def _condition_lines(entry: dict[str, Any]) -> Iterator[str]:
+    count, worst = entry["conditions"]["open"], entry["conditions"]["worst"]
+    if count:
+        name = entry_label(entry["kind"], entry["name"])
+        yield f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}"
 
 
 def _waiting_lines(data: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:

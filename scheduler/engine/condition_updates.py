@@ -109,6 +109,11 @@ def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[T
         conditions.save_report(tx, condition_id, report.target, report.kind, report.severity, message)
 
 
+def answers_to_close(condition: Condition, clear_after: int) -> int:
+    """How many answers in a row without a mention close a condition. They are more if this was wrong within the last day."""
+    return clear_after << min(condition.wrongly_closed, MAX_WRONGLY_CLOSED)
+
+
 def close_for_user(tx: Transaction, condition: Condition) -> int:
     """Close an open condition, as a user has asked, without a message. Returns how many conditions of its agent are unsettled.
 
@@ -177,9 +182,8 @@ class _Step:
             if not condition.is_open or condition.key in self.mentioned or not self._is_silence(condition):
                 continue
             missed = condition.missed + 1
-            needed = self.spec.clear_after << min(condition.wrongly_closed, MAX_WRONGLY_CLOSED)
             has_proof = bool(condition.lines) and self.lines is not None and not condition.lines & self.lines
-            if has_proof or missed >= needed:
+            if has_proof or missed >= answers_to_close(condition, self.spec.clear_after):
                 closed = replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed)
                 self._keep(closed)
                 self._note_condition(closed, Effect.CLEARED)

@@ -11,22 +11,27 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
-from scheduler.engine import plan_sync
+from heartbeat.spec import Heartbeat
+from scheduler.engine import condition_updates, plan_sync
 from scheduler.insight import preconditions, slot_history, wake_waits
-from scheduler.insight.reason_texts import SlotCause
+from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
+from scheduler.model.condition import Condition
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK
 from scheduler.model.local_days import LocalDay
+from scheduler.model.outcome import ANSWERED, Kind
 from scheduler.model.timestamps import MILLISECOND, iso_utc
-from scheduler.store import boots, clock_changes, entries, outbox, run_history, runs, wakes
+from scheduler.store import boots, clock_changes, conditions, entries, outbox, run_history, runs, wakes
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
 SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around a time to look for a slot
 
+MAX_FINDINGS_SHOWN = 5  # of the last answer
+MAX_KEY_SHOWN = 30  # characters of the key of a finding
 
 EARLIEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 MAX_AHEAD = timedelta(days=400)
@@ -98,9 +103,12 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
     """Why the last slot ran or not, whether each precondition allows a run now, and when the next slot is."""
     entry_row = explained.row
     last_id = run_history.last_real_run(explained.db, *explained.key)
+    last_run = None if last_id is None else run_history.get_run(explained.db, last_id)
     return _header_data(explained) | {
         "last_slot": _slot_data(explained, _latest_slot_until(explained, explained.now)),
-        "last_run": None if last_id is None else run_history.get_run(explained.db, last_id),
+        "last_run": last_run,
+        "answer": _answer_data(last_run),
+        "conditions": _conditions_data(explained),
         "skipped_since": [
             _counted_cause(SlotCause(reason), slots) for reason, slots in _skipped_since(explained, last_id).items()
         ],
@@ -111,6 +119,53 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "wakes": _wait_data(explained),
         "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
         "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
+    }
+
+
+def _answer_data(run: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Whether the answer of a run was sent, and why; None for a job, and for a run without an answer."""
+    if run is None or run["kind"] != Kind.HEARTBEAT or run["outcome"] not in ANSWERED:
+        return None
+    sent = bool(run["delivery"]["targets"])
+    shown = run["findings"][:MAX_FINDINGS_SHOWN]
+    findings = [f"{_shorten_key(each['key'])}: {EFFECT_TEXTS.get(each['effect'], each['effect'])}" for each in shown]
+    left_out = len(run["findings"]) - len(shown)
+    more = [f"and {left_out} more"] if left_out else []
+    why = SUPPRESSION_TEXTS.get(run["suppression"] or "", "" if sent else "no recipient is known")
+    return {"sent": sent, "says": "; ".join(part for part in ("sent" if sent else "not sent", why, *findings, *more) if part)}
+
+
+def _shorten_key(key: str) -> str:
+    return key if len(key) <= MAX_KEY_SHOWN else f"{key[: MAX_KEY_SHOWN - 1]}…"
+
+
+def _conditions_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+    """The open conditions of an agent, and what would close each."""
+    if explained.row.kind is not Kind.HEARTBEAT:
+        return []
+    shown = conditions.list_conditions(explained.db, [explained.row.name])
+    known = {each.label: each for each in conditions.open_conditions_of(explained.db, explained.row.name)}
+    return [each | {"closes": _closing_data(explained, known[each["key"]])} for each in shown]
+
+
+def _closing_data(explained: ExplainedEntry, condition: Condition) -> dict[str, Any]:
+    """What would close a condition. `answers` is the number of answers without it, None without a config."""
+    entry = explained.plan.entries.get(explained.key) if explained.plan else None
+    spec = entry.spec if entry else None
+    left = None
+    if isinstance(spec, Heartbeat):
+        left = max(1, condition_updates.answers_to_close(condition, spec.clear_after) - condition.missed)
+    number = "several answers" if left is None else "one answer" if left == 1 else f"{left} answers in a row"
+    says = f"closes when the agent reports its end, or after {number} without it"
+    if condition.lines:
+        says += ", not counting answers while the precheck still prints what came with it"
+    if condition.senders:
+        says += f", counting only answers to wakes by {', '.join(sorted(condition.senders))}"
+    return {
+        "answers": left,
+        "needs_other_precheck": bool(condition.lines),
+        "needs_wake_by": sorted(condition.senders),
+        "says": says,
     }
 
 

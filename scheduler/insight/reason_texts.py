@@ -121,6 +121,15 @@ EFFECT_TEXTS: dict[str, str] = {
     Effect.UNTRACKED: "not tracked, because too many conditions are open",
 }
 
+SUPPRESSION_TEXTS: dict[str, str] = {
+    Suppression.HEARTBEAT_OK: "nothing needs attention",
+    Suppression.SHORT_REMAINDER: "nothing needs attention, apart from a few characters",
+    Suppression.EMPTY: "the answer is empty",
+    Suppression.DECIDED_SKIP: "the agent decided not to run",
+    Suppression.DUPLICATE: "its recipients know its content already",
+    Suppression.NOT_SHOWN: "alerts are not shown (show_alerts: false)",
+}
+
 ENDED_BY_TEXTS: dict[str, str] = {
     EndedBy.RESOLVED: "the agent reported its end",
     EndedBy.NOT_MENTIONED: "the agent no longer mentions it",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from scheduler.model.condition import Effect
+from scheduler.model.outcome import Kind, Suppression
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, run_history
 from scheduler.store.run_history import MessageCount, RunCount
@@ -30,6 +33,7 @@ def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, ru
         "skipped": _counts_by_word(tallies, "reason", lambda each: each.skipped),
         "suppressed": _counts_by_word([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
         "failed": _counts_by_word(tallies, "reason", lambda each: each.failed),
+        "conditions": _condition_data(tallies, run_history.count_effects(db, since, until)),
         "deliveries": [_channel_data(channel, posts) for channel in sorted({post.channel for post in posts})],
         "downs": _downtime_data(db, since, until, running=running),
     }
@@ -84,6 +88,25 @@ def _counts_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) 
     groups = _group_counts(tallies, lambda each: {"kind": each.kind.value, "name": each.name})
     shares = [named | {"count": sum(map(count, group))} for named, group in groups]
     return sorted(shares, key=lambda each: -each["count"])
+
+
+def _condition_data(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+    """By agent: conditions that were opened and that ended, reminders, and answers without news. Most opened come first."""
+    duplicates: Counter[str] = Counter()
+    for each in tallies:
+        if each.kind is Kind.HEARTBEAT and each.suppression == Suppression.DUPLICATE:
+            duplicates[each.name] += each.count
+    found = [
+        {
+            "name": name,
+            "opened": counts.get(Effect.OPENED, 0),
+            "resolved": counts.get(Effect.RESOLVED, 0) + counts.get(Effect.CLEARED, 0),
+            "reminders": counts.get(Effect.REMINDED, 0),
+            "duplicates": duplicates[name],
+        }
+        for name, counts in sorted(effects.items())
+    ]
+    return sorted(found, key=lambda each: -each["opened"])
 
 
 def _channel_data(channel: str, posts: list[MessageCount]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from heartbeat.findings import Severity
 from scheduler.insight import wake_waits
 from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES
@@ -15,7 +16,7 @@ from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
-from scheduler.store import boots, breakers, entries_view, lane_holds, outages, outbox, run_history, spend, wakes
+from scheduler.store import boots, breakers, conditions, entries_view, lane_holds, outages, outbox, run_history, spend, wakes
 from scheduler.store.outages import Outage
 
 
@@ -91,10 +92,22 @@ def read_entries(
 ) -> list[dict[str, Any]]:
     """Every entry, or those of one kind or name, as JSON data: agents first, sorted by name."""
     held, spent = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now)
+    open_counts = conditions.count_open(db)
     return [
-        _entry_data(row, held) | {"budget": _budget_data(spent.get((row["kind"], row["name"])))}
+        _entry_data(row, held)
+        | {
+            "conditions": _conditions_data(row, open_counts),
+            "budget": _budget_data(spent.get((row["kind"], row["name"]))),
+        }
         for row in entries_view.entry_overviews(db, kind, name)
     ]
+
+
+def _conditions_data(row: sqlite3.Row, open_counts: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+    """The number of open conditions of an agent, and their highest severity; None without any. A job has no conditions."""
+    counts = {severity: open_counts.get((row["name"], severity), 0) for severity in Severity if row["kind"] == Kind.HEARTBEAT}
+    worst = max((severity for severity, count in counts.items() if count), key=lambda severity: severity.rank, default=None)
+    return {"open": sum(counts.values()), "worst": worst}
 
 
 def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:

@@ -16,7 +16,8 @@ class RunClosed:
     """A run has ended, or `slots` slots were skipped. `started_at` is None if nothing ran. `log` is the agent's text for the log.
 
     `truncated`: the answer was cut at a token limit. `precheck_problem` is why the precheck failed. `left_out` is what was to be
-    in the prompt and was left out.
+    in the prompt and was left out. `effects` is what became of each finding of the answer, and of conditions that it does not
+    mention.
     """
 
     run_id: int
@@ -36,6 +37,7 @@ class RunClosed:
     truncated: bool = False
     precheck_problem: str | None = None
     left_out: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

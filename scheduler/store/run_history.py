@@ -201,6 +201,12 @@ from outbox where created_at >= ? and created_at < ? group by channel, state
 """
 
 
+EFFECTS = """
+select name, json_extract(found.value, '$.effect') as effect, count(*) as count from run, json_each(run.findings) as found
+where run.state = 'closed' and run.finished_at >= ? and run.finished_at < ? and run.findings is not null group by name, effect
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RunCount:
     """Run records of one entry with equal outcome, reason, suppression and model.
@@ -273,6 +279,14 @@ def count_runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list
 def count_messages(db: sqlite3.Connection, since: datetime, until: datetime) -> list[MessageCount]:
     """The messages that were queued in [since, until), counted by channel and present state."""
     return [MessageCount(*row) for row in db.execute(MESSAGES, (to_millis(since), to_millis(until)))]
+
+
+def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> dict[str, dict[str, int]]:
+    """What became of the findings of the runs that ended in [since, until): the number of each effect, by agent."""
+    counts: dict[str, dict[str, int]] = {}
+    for name, effect, count in db.execute(EFFECTS, (to_millis(since), to_millis(until))):
+        counts.setdefault(name, {})[effect] = count
+    return counts
 
 
 def total_cost(tallies: Iterable[RunCount]) -> float | None:

@@ -345,6 +345,7 @@ def closed_event(
         truncated=result.truncated,
         precheck_problem=result.precheck_problem,
         left_out=result.left_out,
+        effects=tuple(str(found["effect"]) for found in result.findings),
     )
 
 

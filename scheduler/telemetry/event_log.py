@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 from scheduler.model.events import (
     AttemptStarted,
@@ -118,6 +119,7 @@ def _log_run(closed: RunClosed) -> None:
         truncated=closed.truncated or None,
         precheck_problem=closed.precheck_problem,
         left_out="; ".join(closed.left_out) or None,
+        findings=", ".join(f"{count} {effect}" for effect, count in Counter(closed.effects).most_common()) or None,
         log=closed.log,
     )
 

@@ -1,0 +1,222 @@
+"""`status`, `explain`, `show`, `report` and the log show open conditions, and why an answer was or was not sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from world import MakeWorld, World
+
+from scheduler.cli.main import main
+from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, SUPPRESSION_TEXTS
+from scheduler.model.condition import Effect, EndedBy
+from scheduler.model.outcome import Suppression
+from scheduler.telemetry.event_log import EventLog
+
+CONFIG = """
+timezone: UTC
+channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+defaults:
+  agent: {runner: {kind: command, argv: [agent]}}
+  heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}
+agents:
+  ops: {}
+  web: {}
+cron:
+  backup: {schedule: "0 3 1 1 *", command: backup, wake_heartbeat: ops}
+"""
+
+Print = Callable[..., list[str]]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Print:
+    """`printed(world, "status")` runs a command for the config of the world and returns its lines, of at most 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(world: World, *words: str) -> list[str]:
+        capsys.readouterr()
+        assert main(["-c", str(world.config), *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        formatted = lines[: lines.index("")] if "show" in words and "" in lines else lines  # the answer follows as it is
+        assert "json" in words or max(map(cell_len, formatted)) <= 80
+        return lines
+
+    return run
+
+
+def data(lines: list[str]) -> Any:
+    return json.loads("\n".join(lines))
+
+
+def facts(lines: list[str], word: str) -> list[str]:
+    """The values after a label, each with its wrapped lines."""
+    found: list[str] = []
+    is_open = False
+    for line in lines:
+        is_open = line.startswith(f"{word:<10} ") or (is_open and line.startswith(" " * 11))
+        if line.startswith(f"{word:<10} "):
+            found.append(line[11:])
+        elif is_open:
+            found[-1] += f" {line.strip()}"
+    return found
+
+
+def start(minutes: int = 0, **span: float) -> str:
+    """A start of the world so long before now, because the commands read the clock of the host."""
+    return f"{datetime.now(UTC) - timedelta(minutes=minutes, **span):%Y-%m-%d %H:%M}"
+
+
+def answers(*texts: str) -> dict[str, Any]:
+    said = iter(texts)
+    return {"ops": lambda _: next(said, texts[-1])}
+
+
+@pytest.mark.parametrize("words", [(Effect, EFFECT_TEXTS), (EndedBy, ENDED_BY_TEXTS), (Suppression, SUPPRESSION_TEXTS)])
+def test_each_word_has_a_plain_text(words: tuple[type[Effect], dict[str, str]]) -> None:
+    values, texts = words
+    assert set(texts) == set(values)
+
+
+def test_status_counts_the_open_conditions_of_each_agent(make_world: MakeWorld, printed: Print) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits") | {"web": lambda _: "[tls] expires soon"})
+    world.run(minutes=1)
+    lines = [line for line in printed(world, "status") if line.startswith("conditions:")]
+    assert lines == [
+        "conditions: agent/ops has 2 open, the worst is critical",
+        "conditions: agent/web has 1 open, warning",
+    ]
+    entries = data(printed(world, "status", "--format", "json"))["entries"]
+    assert [(each["name"], each["conditions"]) for each in entries] == [
+        ("ops", {"open": 2, "worst": "critical"}),
+        ("web", {"open": 1, "worst": "warning"}),
+        ("backup", {"open": 0, "worst": None}),
+    ]
+
+
+def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld, printed: Print) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits", "[disk!] full\n[mail] resolved\n[tls] resolved"))
+    world.run(minutes=31)
+    first, second = (run["id"] for run in world.records("ops"))
+    assert facts(printed(world, "show", str(first)), "finding") == ["disk (critical): new", "mail: new"]
+    assert facts(printed(world, "show", str(second)), "finding") == [
+        "disk (critical): already open",
+        "mail: over, as the agent reported",
+        "tls: over, but no such condition was open",
+    ]
+    assert [each["effect"] for each in data(printed(world, "show", str(second), "--format", "json"))["findings"]] == [
+        "known",
+        "resolved",
+        "ignored",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "sent", "says"),
+    [
+        (["[disk] full"], True, "sent; disk: new"),
+        (["[disk] full", "[disk] 99 %"], False, "not sent; its recipients know its content already; disk: already open"),
+        (["[disk] full", "[disk] full\n[mail] waits"], True, "sent; disk: already open; mail: new"),
+        (["HEARTBEAT_OK"], False, "not sent; nothing needs attention"),
+        (["The disk is full."], True, "sent"),
+        (
+            ["\n".join(f"[{number}-disk] full" for number in range(7))],
+            True,
+            "sent; 0-disk: new; 1-disk: new; 2-disk: new; 3-disk: new; 4-disk: new; and 2 more",
+        ),
+    ],
+)
+def test_explain_says_why_the_last_answer_was_or_was_not_sent(
+    texts: list[str], sent: bool, says: str, make_world: MakeWorld, printed: Print
+) -> None:
+    world = make_world(CONFIG, scripts=answers(*texts))
+    world.run(minutes=30 * len(texts) - 29)
+    assert data(printed(world, "explain", "ops", "--format", "json"))["answer"] == {"sent": sent, "says": says}
+    assert facts(printed(world, "explain", "ops"), "answer") == [says]
+
+
+def test_explain_shows_what_would_close_each_open_condition(make_world: MakeWorld, printed: Print) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits", "[disk!] full"))
+    world.run(minutes=31)
+    eight, rule = "2026-03-02 08:00:00 UTC", "It closes when the agent reports its end, or after"
+    assert facts(printed(world, "explain", "ops"), "open") == [
+        f"disk (critical) since {eight}, reported {eight} to phone. {rule} 2 answers in a row without it",
+        f"mail (warning) since {eight}, reported {eight} to phone. {rule} one answer without it",
+    ]
+    found = data(printed(world, "explain", "ops", "--format", "json"))["conditions"]
+    assert [(each["key"], each["closes"]["answers"], each["closes"]["needs_wake_by"]) for each in found] == [
+        ("disk", 2, []),
+        ("mail", 1, []),
+    ]
+    assert data(printed(world, "explain", "backup", "--format", "json"))["conditions"] == []
+
+
+def test_explain_names_the_evidence_that_a_condition_waits_for(make_world: MakeWorld, printed: Print) -> None:
+    precheck = CONFIG.replace("  ops: {}", "  ops: {heartbeat: {precheck: {command: look}}}")
+    world = make_world(precheck, scripts=answers("[disk] full", "[backup] failed"), prechecks={"ops": lambda _: "disk full"})
+    world.run(minutes=1)
+    (disk,) = facts(printed(world, "explain", "ops"), "open")
+    assert disk.endswith("2 answers in a row without it, not counting answers while the precheck still prints what came with it")
+    world.run_job("backup")
+    world.run(minutes=5)
+    backup = next(line for line in facts(printed(world, "explain", "ops"), "open") if line.startswith("backup"))
+    assert backup.endswith("2 answers in a row without it, counting only answers to wakes by cron:backup")
+
+
+def test_explain_shows_conditions_with_an_invalid_config(make_world: MakeWorld, printed: Print) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full"))
+    world.run(minutes=1)
+    world.config.write_text("timezone: UTC\nagents: [[[\n")
+    (disk,) = facts(printed(world, "explain", "ops"), "open")
+    assert disk.endswith("or after several answers without it")
+
+
+def test_long_and_many_keys_fit_into_eighty_columns(make_world: MakeWorld, printed: Print) -> None:
+    world = make_world(CONFIG, scripts=answers("\n".join(f"[{number}-{'x' * 100}] full" for number in range(30))))
+    world.run(minutes=1)
+    (run,) = world.records("ops")
+    assert len(facts(printed(world, "show", str(run["id"])), "finding")) == 30
+    lines = printed(world, "explain", "ops")
+    assert len(facts(lines, "open")) == 10
+    assert "           and 20 more: `heartbeatd conditions ops`" in lines
+
+
+def test_the_report_counts_conditions_by_agent(make_world: MakeWorld, printed: Print) -> None:
+    script = answers("[disk!] full", "[disk!] full\n[mail] waits", "[mail] resolved\n[disk!] full", "[disk!] full")
+    world = make_world(CONFIG, start=start(hours=7), scripts=script)
+    world.run(hours=7)
+    assert data(printed(world, "report", "--format", "json"))["conditions"] == [
+        {"name": "ops", "opened": 2, "resolved": 1, "reminders": 1, "duplicates": 11}
+    ]
+    lines = printed(world, "report")
+    at = lines.index("CONDITIONS  OPENED  RESOLVED  REMINDERS  DUPLICATES")
+    assert lines[at + 1] == "agent/ops        2         1          1          11"
+
+
+def test_the_report_of_many_agents_sums_up_those_with_few_conditions(make_world: MakeWorld, printed: Print) -> None:
+    names = [f"agent-{number:02}-with-a-name-of-forty-character" for number in range(20)]
+    agents = "agents: {" + ", ".join(f"{name}: {{}}" for name in names) + "}\n"
+    world = make_world(
+        CONFIG.partition("agents:")[0] + agents, start=start(5), scripts=dict.fromkeys(names, lambda _: "[disk] full")
+    )
+    world.run(minutes=4)
+    lines = printed(world, "report")
+    at = next(number for number, line in enumerate(lines) if line.startswith("CONDITIONS"))
+    assert lines[at + 13].split() == ["8", "others", "8", "0", "0", "0"]
+
+
+def test_the_log_line_of_a_run_counts_its_findings(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] waits", "[disk] full\n[mail] waits\n[tls] old"))
+    world.run(minutes=31)
+    log = EventLog()
+    with caplog.at_level(logging.INFO):
+        for event in world.events:
+            log.log_event(event)
+    lines = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "run"]
+    assert [line.get("findings") for line in lines if line["name"] == "ops"] == ["2 opened", "2 known, 1 opened"]
+    assert [line.get("findings") for line in lines if line["name"] == "web"] == [None, None]
