@@ -95,6 +95,12 @@ _QUOTES = re.compile(
     re.MULTILINE,
 )
 
+# Other spellings of the token, as models write them: `heartbeat ok`, `Heartbeat-OK`, `HeartbeatOK`. They count only if the answer
+# is nothing else, because in a text they are ordinary words.
+_SPELLING = re.compile(r"(?<![^\W_])heartbeat(?:[ \t\xa0]{0,2}\\?[_:\-‐‑–—]?[ \t\xa0]{0,2})ok(?![^\W_])", re.IGNORECASE)
+# Characters without a width and terminal escapes, which may also be inside the token.
+_INVISIBLE = re.compile(rf"[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]|{_ESCAPE}")
+
 _BLANK = frozenset({_PieceKind.BLANK, _PieceKind.BREAK})
 _EDGE = _BLANK | {_PieceKind.TOKEN, _PieceKind.WRAP, _PieceKind.MARK, _PieceKind.STOP, _PieceKind.LINK, _PieceKind.OPEN}
 
@@ -128,16 +134,16 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     """Whether an answer is quiet (`ok`) or reports something (`alert`).
 
     `edges`: the quiet token is removed at both ends, and what is left is quiet if it has at most `ack_max_chars` code points. A
-    token in quotes, in code or in the middle is ordinary text, unless the answer is only the quoted token. `anywhere`: a token
-    at any position makes the answer quiet. `exact`: only the token alone is quiet. An answer whose first word is ALERT, ERROR,
-    FAIL, FAILED or FAILURE in capitals is always an alert.
+    token in quotes, in code or in the middle is ordinary text, unless the answer is only the quoted token (`is_ok_token`).
+    `anywhere`: a token at any position makes the answer quiet. `exact`: only the token alone is quiet. An answer whose first
+    word is ALERT, ERROR, FAIL, FAILED or FAILURE in capitals is always an alert.
     """
     pieces = list(_split_pieces(answer))
     if all(piece.kind in _BLANK for piece in pieces):
         return Verdict("ok", Suppression.EMPTY, "")
     if ok_match == "exact":
         return _quiet_verdict() if answer.strip() == OK_TOKEN else _alert_verdict(pieces)
-    if _is_token_alone(pieces) or _is_token_alone(_pieces_without_quotes(answer)):
+    if _is_token_alone(pieces) or is_ok_token(answer):
         return _quiet_verdict()
     head, tail = _token_edge_length(pieces), _token_edge_length(pieces[::-1])
     rest = _pieces_between_edges(pieces, head, tail)
@@ -148,6 +154,13 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     if (head or tail) and _text_length(rest) <= ack_max_chars:
         return Verdict("ok", Suppression.SHORT_REMAINDER, _join_text(rest))
     return _alert_verdict(rest)
+
+
+def is_ok_token(answer: str) -> bool:
+    """Whether an answer is only the quiet token: in any spelling, in quotes, code or markup, but without any other word."""
+    plain = _SPELLING.sub(OK_TOKEN, _INVISIBLE.sub("", answer))
+    # Each quotation mark becomes a blank, so that no words are joined.
+    return "_OK" in plain and _is_token_alone(list(_split_pieces(_QUOTES.sub(" ", plain))))
 
 
 def begins_with_alarm(text: str) -> bool:
@@ -170,11 +183,6 @@ def _split_pieces(text: str) -> Iterator[_Piece]:
     for match in _PIECES.finditer(text):
         assert match.lastgroup is not None
         yield _Piece(_PieceKind[match.lastgroup], match[0])
-
-
-def _pieces_without_quotes(answer: str) -> list[_Piece]:
-    """The pieces of the answer without quotes and code marks. Each becomes a blank, so that no words are joined."""
-    return list(_split_pieces(_QUOTES.sub(" ", answer))) if "_OK" in answer else []
 
 
 def _is_token_alone(pieces: Sequence[_Piece]) -> bool:

@@ -89,6 +89,78 @@ def test_exact_matches_only_the_token_without_quotes(answer: str) -> None:
     assert judge_answer(answer, "exact", 5).outcome == "alert"
 
 
+SPELLINGS = [
+    "heartbeat_ok",
+    "heartbeat ok",
+    "Heartbeat OK.",
+    "HEARTBEAT OK",
+    "Heartbeat_OK.",
+    "heartbeat-ok",
+    "Heartbeat‑OK!",
+    "HeartbeatOK",
+    "Heartbeat: OK",
+    "heartbeat\\_ok",
+    "heartbeat\u00a0ok",
+    "HEART\u200bBEAT_OK",
+    "HEARTBEAT\u00ad_OK",
+    "\u202eheartbeat ok\u202c",
+    "\x1b[1mheartbeat ok\x1b[0m",
+    '"heartbeat ok"',
+    "“Heartbeat OK.”",
+    "`heartbeat ok`",
+    "**Heartbeat OK**",
+    "_heartbeat-ok_",
+    "# Heartbeat OK",
+    "- heartbeat ok",
+    "> heartbeat ok",
+    "```\nheartbeat_ok\n```",
+    "```text\nheartbeat ok\n```\n",
+    "~~~\nHeartbeat OK\n~~~",
+    "<p>heartbeat ok</p>",
+    "<code>heartbeat ok</code>",
+    "heartbeat ok\n\nHeartbeat OK",
+]
+
+
+@pytest.mark.parametrize("answer", SPELLINGS)
+@pytest.mark.parametrize("match", ["edges", "anywhere"])
+def test_another_spelling_of_the_token_is_quiet_if_it_is_the_whole_answer(answer: str, match: OkMatch) -> None:
+    assert judge_answer(answer, match, 0) == quiet(Suppression.HEARTBEAT_OK)
+
+
+@pytest.mark.parametrize("answer", SPELLINGS)
+def test_another_spelling_of_the_token_beside_a_word_is_prose(answer: str) -> None:
+    assert judge_answer(f"The disk is full.\n{answer}", "edges", 5).outcome == "alert"
+    assert judge_answer(f"{answer}\nx", "edges", 5).outcome == "alert"
+
+
+@pytest.mark.parametrize("answer", SPELLINGS)
+def test_exact_does_not_accept_another_spelling(answer: str) -> None:
+    assert judge_answer(answer, "exact", 5).outcome == "alert"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "heartbeat not ok",
+        "no heartbeat, ok",
+        "heartbeat\nok",
+        "heartbeat okay",
+        "heartbeat ok ok",
+        "my heartbeat ok",
+        "heartbeat ok 👍",
+        "heartbeat ok.txt",
+        "/tmp/heartbeat_ok",
+        "heartbeat_ok_2",
+        "heartbeat != ok",
+        "herzschlag ok",
+        '{"heartbeat": "ok"}',
+    ],
+)
+def test_words_that_only_resemble_the_token_are_delivered(answer: str) -> None:
+    assert judge_answer(answer, "edges", 5) == alert(answer)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -160,8 +232,6 @@ def test_more_than_a_few_characters_beside_the_token_are_delivered_without_it(an
         "MY_HEARTBEAT_OK",
         "HEARTBEAT_OK.txt is gone",
         "/tmp/HEARTBEAT_OK",
-        "heartbeat_ok",
-        "HEARTBEAT OK",
     ],
 )
 def test_a_token_in_quotes_in_code_in_mid_sentence_or_in_a_longer_word_is_prose(answer: str) -> None:
@@ -268,6 +338,10 @@ def test_exact_takes_only_the_token_alone(answer: str) -> None:
         "```\n" * 16_000,
         "> HEARTBEAT_OK\n" * 4_000,
         "*_" * 32_000 + "HEARTBEAT_OK",
+        "heartbeat" + " " * 65_000,
+        "heartbeat  -  " * 5_000,
+        "heartbeat ok " * 5_000,
+        "\u200b" * 65_000 + "heartbeat",
     ],
 )
 def test_hostile_answers_take_linear_time(answer: str) -> None:
