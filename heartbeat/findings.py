@@ -13,12 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
+from itertools import islice
+from typing import Literal
 
-from heartbeat.verdict import begins_with_alarm
+from heartbeat.verdict import begins_with_alarm, is_ok_token
 
 MAX_FINDINGS = 50  # per answer; the number of further findings is recorded
 MAX_KEY = 120  # code points of a key; a longer key is cut, and its hash keeps it distinct
 MAX_TEXT = 2000  # code points of the text of one finding
+MAX_SIZE = 64 * 1024  # bytes of an answer as plain text; findings for which there is no room are only counted
+MAX_ITEMS = 10_000  # items that are read of a list that was cut off
+MAX_JSON_TRIES = 10  # places in a text at which JSON is looked for
 
 TOOL_NAME = "report_findings"
 TOOL_DESCRIPTION = "Report the result of this heartbeat run. Call it exactly once. An empty list means that all is well."
@@ -98,13 +103,15 @@ class Report:
     """An answer with findings, one per key.
 
     `text` is a text that the checklist asked for, and that has no key. `loose` is other text around the lines with keys: it is
-    sent only together with a finding. `dropped` counts the findings above the limit.
+    sent only together with a finding. `dropped` counts the findings above the limit. `cut_key` is the key of the finding whose
+    text was cut off at a token limit.
     """
 
     findings: tuple[Finding, ...]
     text: str = ""
     loose: str = ""
     dropped: int = 0
+    cut_key: str | None = None
 
     def __str__(self) -> str:
         """The answer as plain text, for the run record."""
@@ -131,49 +138,132 @@ def comparable_key(label: str) -> str:
     return "".join(label.split()).casefold()
 
 
-def parse_report(given: object) -> Report:
+def parse_report(given: object, *, is_cut: bool = False) -> Report:
     """The findings in the arguments of the tool, or in JSON: a map with the list `findings`, or the list itself.
 
-    Unknown fields are ignored. A finding without a usable key becomes part of the text. Raises InvalidFindings if there is no
-    list.
+    JSON may also be given as a text, and so may the list in it, as some models and servers write them. `is_cut`: the data was cut
+    off at a token limit, so that only its complete findings count. Unknown fields are ignored. A finding without a usable key
+    becomes part of the text. Raises InvalidFindings if there is no list, or if nothing in it can be read.
     """
+    for _ in range(2):  # some servers encode the arguments twice
+        given = _parse_json_text(given, is_cut=is_cut) if isinstance(given, str) else given
     found = given.get("findings") if isinstance(given, Mapping) else given
+    if isinstance(found, str):
+        found = _parse_json_text(found, is_cut=is_cut)
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
-        raise InvalidFindings("the answer has no list of findings")
+        raise InvalidFindings("there is no list of findings")
+    if is_cut and found and not _is_complete(found[-1]):
+        found = found[:-1]
     text = given.get("text") if isinstance(given, Mapping) else None
-    loose = [text.strip()] if isinstance(text, str) and text.strip() else []
-    findings = []
-    for each in found[:MAX_FINDINGS]:
-        finding = _parse_finding(each)
-        if finding is None:
-            raise InvalidFindings("one of the findings is neither a map nor a string")
-        if finding.key:
-            findings.append(finding)
-        elif finding.text and not finding.resolved:
-            loose.append(finding.text)
-    return Report(_merge_findings(findings), "\n".join(loose), dropped=max(0, len(found) - MAX_FINDINGS))
+    words = _clean_text(text, None) if isinstance(text, str) else ""
+    if not found:
+        return (_read_lines(words) if words else None) or Report((), words)
+    parsed = [finding for each in found[:MAX_FINDINGS] if (finding := _parse_finding(each)) is not None]
+    if not parsed:
+        raise InvalidFindings("none of the findings has a key or a text")
+    keyless = [finding.text for finding in parsed if not finding.key and not finding.resolved]
+    report = Report(
+        _merge_findings([finding for finding in parsed if finding.key]),
+        "\n".join(part for part in (words, *keyless) if part),
+        dropped=max(0, len(found) - MAX_FINDINGS),
+    )
+    return _within_size(report)
 
 
-def read_report(answer: str) -> Report | None:
-    """The findings in an answer that is a text: JSON, or lines with keys. None if it has none."""
-    stripped = _without_fence(answer).strip()
-    if stripped.startswith(("{", "[")):
-        report = _read_json(stripped)
-        if report is not None:
-            return report
-    return _read_lines(answer)
+def merge_reports(reports: Sequence[Report]) -> Report:
+    """One report of several parts of an answer. A key that is in several of them is one finding."""
+    findings = _merge_findings([finding for report in reports for finding in report.findings])
+    merged = Report(
+        findings[:MAX_FINDINGS],
+        "\n".join(report.text for report in reports if report.text),
+        "\n".join(report.loose for report in reports if report.loose),
+        sum(report.dropped for report in reports) + max(0, len(findings) - MAX_FINDINGS),
+    )
+    return _within_size(merged)
+
+
+def with_text_around(report: Report, text: str) -> Report:
+    """The report with the text that was around it. It counts as a text of its own only if its first word is an alarm."""
+    kept = "\n".join(line for line in text.splitlines() if not is_ok_token(line)).strip()
+    if not kept:
+        return report
+    if begins_with_alarm(kept):
+        return replace(report, text="\n".join(part for part in (kept, report.text) if part))
+    return replace(report, loose="\n".join(part for part in (kept, report.loose) if part))
+
+
+def read_report(answer: str, *, is_cut: bool = False) -> Report | None:
+    """The findings in an answer that is a text: JSON, alone or with text around it, or lines with keys. None if it has none.
+
+    `is_cut`: the answer was cut off at a token limit, so that its JSON may be incomplete.
+    """
+    report = _read_json(answer)
+    if report is None and is_cut:
+        report = _read_cut_json(answer)
+    return _read_lines(answer, is_cut=is_cut) if report is None else report
+
+
+def _parse_json_text(text: str, *, is_cut: bool) -> object:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        if is_cut:
+            return {"findings": _complete_items(text)}
+        raise InvalidFindings("they are not valid JSON") from None
+    return value
+
+
+_DECODER = json.JSONDecoder()
+_LIST_START = re.compile(r'"findings"\s*:\s*\[')
+_BETWEEN_ITEMS = re.compile(r"[\s,]*")
+
+
+def _complete_items(text: str) -> list[object]:
+    """The items of the list `findings` in JSON that was cut off, without an incomplete one at its end."""
+    start = _LIST_START.search(text)
+    items: list[object] = []
+    place = start.end() if start else len(text)
+    while len(items) < MAX_ITEMS:
+        between = _BETWEEN_ITEMS.match(text, place)
+        assert between is not None
+        try:
+            item, place = _DECODER.raw_decode(text, between.end())
+        except (ValueError, RecursionError):
+            break
+        items.append(item)
+    return items
+
+
+def _is_complete(value: object) -> bool:
+    """Whether a finding at the end of data that was cut off has all its fields."""
+    return isinstance(value, Mapping) and all(name in value for name in ("key", "text", "severity", "resolved"))
 
 
 def _parse_finding(value: object) -> Finding | None:
+    """The finding, with an empty key if it has none. None if it says nothing at all."""
     if isinstance(value, str):
-        return _finding_from_line(value) or Finding("", _clean_text(value))
+        finding = _finding_from_line(value.strip()) or Finding("", _clean_text(value))
+        return finding if finding.key or finding.text else None
     if not isinstance(value, Mapping):
-        return None
+        return Finding("", _as_json(value)) if value is not None else None
     key, text, severity = value.get("key"), value.get("text"), value.get("severity")
     label = _clean_label(key) if isinstance(key, str) else ""
     words = _clean_text(text) if isinstance(text, str) else ""
-    resolved = value.get("resolved") in (True, "true")
-    return Finding(label, words or ("" if resolved else label), _parse_severity(severity), resolved)
+    if not label and not words:
+        return Finding("", _as_json(value)) if value else None
+    if label:
+        words = words.removeprefix(f"[{label}]").lstrip()
+    resolved = value.get("resolved")
+    is_resolved = resolved is True or (isinstance(resolved, str) and resolved.strip().lower() in ("true", "yes"))
+    return Finding(label, words or ("" if is_resolved else label), _parse_severity(severity), is_resolved)
+
+
+def _as_json(value: object) -> str:
+    """The text for a finding of an unknown form, so that nothing is lost."""
+    try:
+        return _clean_text(json.dumps(value, ensure_ascii=False, skipkeys=True, default=lambda _: "?"))
+    except (ValueError, RecursionError):
+        return "a finding that cannot be read"
 
 
 def _parse_severity(value: object) -> Severity:
@@ -182,19 +272,28 @@ def _parse_severity(value: object) -> Severity:
     return Severity(name) if name in tuple(Severity) else Severity.WARNING
 
 
+# A key in quotes or emphasis, or in brackets as in the prompt.
+_WRAPPED = re.compile(r"(\*\*|__|[*_`\"'])(.+)\1|(\[)(.+)\]", re.DOTALL)
+
+
 def _clean_label(label: str) -> str:
     """A key in one printable line of at most MAX_KEY code points. A longer key ends with a hash of the whole."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in label).replace("[", "(").replace("]", ")").split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in label).split())
+    for _ in range(3):
+        wrapped = _WRAPPED.fullmatch(line)
+        line = (wrapped[2] or wrapped[4]).strip() if wrapped else line
+    line = line.rstrip("! ").replace("[", "(").replace("]", ")")
     if not any(char.isalnum() for char in line):
         return ""
     if len(line) <= MAX_KEY:
         return line
-    return f"{line[: MAX_KEY - 9]}~{sha256(comparable_key(label).encode(errors='replace')).hexdigest()[:8]}"
+    return f"{line[: MAX_KEY - 9]}~{sha256(comparable_key(line).encode(errors='replace')).hexdigest()[:8]}"
 
 
-def _clean_text(text: str) -> str:
+def _clean_text(text: str, most: int | None = MAX_TEXT) -> str:
+    """The text without NUL characters and lone surrogates, cut to `most` code points (None: whole)."""
     kept = text.replace("\0", "").encode(errors="replace").decode().strip()
-    return kept if len(kept) <= MAX_TEXT else f"{kept[:MAX_TEXT].rstrip()}..."
+    return kept if most is None or len(kept) <= most else f"{kept[:most].rstrip()}..."
 
 
 def _merge_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -213,20 +312,57 @@ def _merge_two(first: Finding, second: Finding) -> Finding:
     return replace(first, text=text, severity=max(first.severity, second.severity, key=lambda severity: severity.rank))
 
 
-# A fence around the whole answer, as models like to put around JSON.
-_WHOLE_FENCE = re.compile(r"\s*(`{3,}|~{3,})[A-Za-z]*[ \t]*\n(.*?)\n[ \t]*\1\s*", re.DOTALL)
+def _within_size(report: Report) -> Report:
+    """The report without the last findings for which an answer has no room. The most serious ones are kept."""
+    room = MAX_SIZE - sum(len(part.encode()) + 1 for part in (report.text, report.loose))
+    kept = set()
+    for place, finding in sorted(enumerate(report.findings), key=lambda each: -each[1].severity.rank):
+        room -= len(finding.line.encode()) + 1
+        if room >= 0:
+            kept.add(place)
+    if len(kept) == len(report.findings):
+        return report
+    findings = tuple(finding for place, finding in enumerate(report.findings) if place in kept)
+    return replace(report, findings=findings, dropped=report.dropped + len(report.findings) - len(findings))
 
 
-def _without_fence(answer: str) -> str:
-    fenced = _WHOLE_FENCE.fullmatch(answer)
-    return fenced[2] if fenced else answer
+_FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})[ \t]*\w*[ \t]*")
+_JSON_START = re.compile(r"^[ \t]*(?=\{\s*\"|\[\s*\{)", re.MULTILINE)
 
 
-def _read_json(text: str) -> Report | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+def _read_json(answer: str) -> Report | None:
+    """The findings in JSON that begins on a line of its own: the whole answer, or with a fence or text around it."""
+    if _without_fences(answer) == "[]":
+        return Report(())
+    reports, around, place = [], [], 0
+    for start in islice(_JSON_START.finditer(answer), MAX_JSON_TRIES):
+        if start.start() < place:
+            continue  # inside the JSON before
+        try:
+            value, end = _DECODER.raw_decode(answer, start.end())
+        except (ValueError, RecursionError):
+            continue
+        report = _report_from_json(value)
+        if report is None:
+            continue
+        reports.append(report)
+        around.append(answer[place : start.start()])
+        place = end
+    if not reports:
         return None
+    around.append(answer[place:])
+    return with_text_around(merge_reports(reports), "\n".join(_without_fences(text) for text in around))
+
+
+def _read_cut_json(answer: str) -> Report | None:
+    """The complete findings in JSON that begins on a line of its own and was cut off. None if there are none."""
+    start, list_start = _JSON_START.search(answer), _LIST_START.search(answer)
+    items = _complete_items(answer) if start and list_start and start.start() < list_start.start() else []
+    report = _report_from_json({"findings": items}) if items else None
+    return with_text_around(report, _without_fences(answer[: start.start()])) if start and report else None
+
+
+def _report_from_json(value: object) -> Report | None:
     is_list = isinstance(value, list) and all(isinstance(each, dict) and "key" in each for each in value)
     if not is_list and not (isinstance(value, dict) and isinstance(value.get("findings"), list)):
         return None
@@ -236,55 +372,85 @@ def _read_json(text: str) -> Report | None:
         return None
 
 
-# `[disk:/var] text`, `- [disk:/var!] text`, `**[disk:/var]** text`. No link (`[text](address)`) and no reference (`[text][1]`).
+def _without_fences(text: str) -> str:
+    """The text without the lines of a fence."""
+    return "\n".join(line for line in text.splitlines() if not _FENCE.fullmatch(line)).strip()
+
+
+# `[disk:/var] text`, `- [disk:/var!] text`, `**[disk:/var]** text`. No link (`[text](address)`), no reference (`[text][1]`), and
+# no prompt of a shell (`[user@host ~]$ command`).
 _KEYED_LINE = re.compile(
-    r"[ \t]*(?:(?:[-*+•]|\d{1,3}[.)])[ \t]+)?(?:\*\*|__|`)?"
-    r"\[(?P<key>[^\[\]\n]{1,400})\](?![(\[])"
-    r"(?:\*\*|__|`)?[ \t]*:?[ \t]*(?P<text>.*)"
+    r"[ \t]*(?:(?:[-*+•]|\d{1,3}[.)])[ \t]+)?(?P<wrap>\*\*|__|`)?"
+    r"\[(?P<key>[^\[\]\n]{1,400})\](?![(\[$#])"
+    r"(?P<unwrap>\*\*|__|`)?[ \t]*(?P<colon>:?)[ \t]*(?P<text>.*)"
 )
 _RESOLVED = re.compile(r"resolved\b[ \t]*[-–—:.,]*[ \t]*", re.IGNORECASE)
-# Words in brackets that are the beginning of an ordinary line, as in a log or on a checklist.
-_NO_KEYS = frozenset(
-    {"alert", "crit", "critical", "debug", "done", "err", "error", "fail", "failed", "failure", "fatal", "high", "info", "low"}
-    | {"medium", "notice", "ok", "paused", "active", "completed", "todo", "trace", "warn", "warning", "x"}
-)
-_ANNOTATION = re.compile(r"every\s+\d+\s*\w+", re.IGNORECASE)
+_ADDRESS = re.compile(r"<?[a-z]{2,10}://\S+", re.IGNORECASE)
+# Words in brackets that are the beginning of an ordinary line, as in a log, on a checklist, or as a heading.
+_ORDINARY_WORDS = """
+    alert crit critical debug emerg emergency err errno error fail failed failure fatal high http info information low medium
+    notice panic severe trace urgent verbose warn warning
+    active blocked cancelled closed completed done n a new none ok open optional pass passed paused pending resolved skip skipped
+    success todo unchanged unknown wip x every
+    note important hint tip caution reminder result status summary update
+    am pm utc gmt z cet cest ago at today tomorrow yesterday now mon monday tue tuesday wed wednesday thu thursday fri friday sat
+    saturday sun sunday jan january feb february mar march apr april may jun june jul july aug august sep sept september oct
+    october nov november dec december
+"""
+_NO_KEYS = frozenset(_ORDINARY_WORDS.split())
+_WORD = re.compile(r"[^\W_]+")
+_FIGURE = re.compile(r"\d+[a-z]{0,3}")  # 12, 30m, 512mb, 2nd
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d|\d\d?:\d\d:\d\d|\d\d?[/.](?:\d\d?|[A-Za-z]{3})[/.]\d{4}")
+_HASH = re.compile(r"(?=[a-f]*\d)[0-9a-f]{7,64}")  # of a commit or a container
 
 
-def _read_lines(answer: str) -> Report | None:
+def _read_lines(answer: str, *, is_cut: bool = False) -> Report | None:
     """The lines with keys. A line without a key belongs to the finding above it, up to an empty line."""
     findings: list[Finding] = []
+    more: list[list[str]] = []  # for each finding, the lines that belong to it
     loose: list[str] = []
     dropped, is_open = 0, False
-    for line in _without_fence(answer).splitlines():
+    fence: Literal["none", "in a finding", "outside"] = "none"
+    for line in answer.splitlines():
         finding = _finding_from_line(line)
-        if finding is not None and len(findings) >= MAX_FINDINGS:
+        if _FENCE.fullmatch(line):
+            is_open = is_open and fence != "outside"
+            fence = "none" if fence != "none" else "in a finding" if is_open else "outside"
+        elif finding is not None and len(findings) >= MAX_FINDINGS:
             dropped, is_open = dropped + 1, False
         elif finding is not None:
             findings.append(finding)
+            more.append([])
             is_open = not finding.resolved
-        elif is_open and line.strip() and not _is_token_line(line):
-            findings[-1] = replace(findings[-1], text=_clean_text(f"{findings[-1].text}\n{line.strip()}"))
+        elif is_open and line.strip() and not is_ok_token(line):
+            more[-1].append(line.strip())
         else:
             is_open = False
             loose.append(line)
     if not findings:
         return None
-    text = "\n".join(loose).strip()
-    is_alarm = begins_with_alarm(text)
-    return Report(_merge_findings(findings), text if is_alarm else "", "" if is_alarm else text, dropped)
+    whole = [
+        replace(finding, text=_clean_text("\n".join([finding.text, *lines]))) if lines else finding
+        for finding, lines in zip(findings, more, strict=True)
+    ]
+    cut_key = findings[-1].key if is_cut and is_open else None
+    return with_text_around(Report(_merge_findings(whole), dropped=dropped, cut_key=cut_key), "\n".join(loose))
 
 
 def _finding_from_line(line: str) -> Finding | None:
     match = _KEYED_LINE.fullmatch(line.rstrip())
-    if match is None:
-        return None
+    if match is None or (match["colon"] and _ADDRESS.fullmatch(match["text"])):
+        return None  # a definition of a link: `[name]: https://...`
     key = match["key"].strip()
+    if key.startswith(("{", '"', "'", "<")):
+        return None  # JSON, or data of a program
     is_critical = key.endswith("!")
-    label = _clean_label(key.rstrip("! "))
+    label = _clean_label(key)
     if not _is_key(label):
         return None
     text = _clean_text(match["text"])
+    if match["wrap"] and not match["unwrap"]:
+        text = text.removesuffix(match["wrap"]).rstrip()
     severity = Severity.CRITICAL if is_critical else Severity.WARNING
     if over := _RESOLVED.match(text):
         return Finding(label, text[over.end() :], severity, resolved=True)
@@ -292,15 +458,18 @@ def _finding_from_line(line: str) -> Finding | None:
 
 
 def _is_key(label: str) -> bool:
-    """Whether the text in brackets is a key: it has a letter, and is no log level, checkbox, annotation or long phrase."""
-    is_phrase = len(label.split()) > 4
+    """Whether the text in brackets at the beginning of a line is a key.
+
+    It is none if it is a log level, a checkbox, an annotation, a time, a figure, a hash, a footnote, a single letter or a long
+    phrase.
+    """
+    words = [word.casefold() for word in _WORD.findall(label)]
     return (
-        any(char.isalpha() for char in label)
-        and not is_phrase
-        and label.casefold() not in _NO_KEYS
-        and not _ANNOTATION.fullmatch(label)
+        sum(map(len, words)) > 1
+        and any(char.isalpha() for char in label)
+        and label[0] not in "!^"
+        and len(label.split()) <= 4
+        and not all(word in _NO_KEYS or _FIGURE.fullmatch(word) for word in words)
+        and not _TIMESTAMP.search(label)
+        and not _HASH.fullmatch(label.casefold())
     )
-
-
-def _is_token_line(line: str) -> bool:
-    return line.strip().strip("*_`.\"'").upper() == "HEARTBEAT_OK"

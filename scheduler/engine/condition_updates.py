@@ -217,7 +217,7 @@ class _Step:
         """The key of the finding at which the answer was cut, if a run follows soon that may have the whole text."""
         report = self.result.report
         is_soon = self.next_slot is not None and self.next_slot - self.now <= LONGEST_HOLD
-        return report.findings[-1].key if self.result.truncated and is_soon and report and report.findings else None
+        return report.cut_key if is_soon and report else None
 
     def _report(self, condition: Condition, target: Target, last: ConditionReport | None) -> Report | None:
         def report(kind: ReportKind, line: str = "", severity: Severity = condition.severity) -> Report:
