@@ -17,6 +17,7 @@ from servers.messages import error_answer, message, text, text_answer, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
 
 from heartbeat.decision import Action, Decision
+from heartbeat.findings import TOOL_SCHEMA, Finding, Report, Severity
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.runners.anthropic import import_sdk
 from heartbeat.spec import ModelRunner, Provider
@@ -442,3 +443,97 @@ def test_a_decision_fails_as_an_answer_does() -> None:
         decided = decide(RUN, at(server.url))
     assert isinstance(decided, Answer)
     assert (decided.failure, decided.transient) == (Failure.OVERLOADED, True)
+
+
+FINDINGS_RUN = replace(RUN, structured=True)
+DISK = {"key": "disk:/var", "text": "92 % full", "severity": "critical", "resolved": False}
+DISK_FOUND = Report((Finding("disk:/var", "92 % full", Severity.CRITICAL),))
+
+
+def findings_of(*content: object, **more: object) -> Answer:
+    return answer_to(reply(message(*content, **more)), FINDINGS_RUN)
+
+
+def test_findings_are_requested_by_a_forced_tool_with_a_schema() -> None:
+    with Server([reply(message(tool("report_findings", {"findings": [DISK]}), stop_reason="tool_use"))]) as server:
+        answer = ask(FINDINGS_RUN, at(server.url))
+    assert answer == Answer("[disk:/var!] 92 % full", model_used="claude-haiku-5-5", tokens=TOKENS, report=DISK_FOUND)
+    request = server.requests[0].json
+    assert request["tool_choice"] == {"type": "tool", "name": "report_findings"}
+    assert [tool["name"] for tool in request["tools"]] == ["report_findings"]
+    assert request["tools"][0]["input_schema"] == TOOL_SCHEMA
+    assert request["tools"][0]["input_schema"]["properties"]["findings"]["items"]["required"] == list(DISK)
+
+
+def test_an_empty_list_of_findings_is_the_quiet_token() -> None:
+    answer = findings_of(tool("report_findings", {"findings": []}))
+    assert (answer.text, answer.report, answer.failure) == ("HEARTBEAT_OK", Report(()), None)
+
+
+def test_a_server_that_ignores_the_tool_answers_with_text() -> None:
+    answer = findings_of(text("[disk:/var!] 92 % full"))
+    assert (answer.text, answer.report, answer.failure) == ("[disk:/var!] 92 % full", None, None)
+
+
+def test_text_beside_the_tool_is_kept_and_other_tools_are_counted() -> None:
+    answer = findings_of(text("I looked."), tool("report_findings", {"findings": [DISK]}), tool("exec", {}))
+    assert (answer.report, answer.tools_ignored) == (replace(DISK_FOUND, loose="I looked."), 1)
+    assert answer.text == "I looked.\n[disk:/var!] 92 % full"
+
+
+def test_two_calls_of_the_tool_are_one_answer() -> None:
+    swap = {"key": "swap", "text": "full", "severity": "info", "resolved": False}
+    answer = findings_of(tool("report_findings", {"findings": [DISK]}), tool("report_findings", {"findings": [swap, DISK]}))
+    assert answer.text == "[disk:/var!] 92 % full\n[swap] full"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"findings": None}, {"findings": "the disk"}, {"findings": {}}, {"text": "x"}, "disk", None, 5, [None], "{"]
+)
+def test_arguments_without_findings_are_a_failure_that_is_retried(given: object) -> None:
+    answer = findings_of(tool("report_findings", given))
+    assert (answer.failure, answer.transient, answer.text, answer.tokens) == (Failure.BAD_ANSWER, True, "", TOKENS)
+    assert answer.error.startswith("the model called report_findings with arguments that cannot be read: ")
+
+
+def test_of_an_answer_that_was_cut_the_complete_findings_are_kept() -> None:
+    half = {"key": "swap:/de", "text": "fu"}
+    answer = findings_of(tool("report_findings", {"findings": [DISK, half]}), stop_reason="max_tokens")
+    assert (answer.report, answer.truncated, answer.failure) == (DISK_FOUND, True, None)
+    two = findings_of(tool("report_findings", {"findings": [DISK]}), tool("report_findings", {}), stop_reason="max_tokens")
+    assert (two.report, two.truncated) == (DISK_FOUND, True)
+
+
+@pytest.mark.parametrize("given", [{}, {"findings": []}, {"findings": [{"key": "disk", "text": "92"}]}, {"findings": "["}])
+def test_an_answer_that_was_cut_before_its_first_finding_is_a_failure(given: object) -> None:
+    answer = findings_of(text("I look"), tool("report_findings", given), stop_reason="max_tokens")
+    assert (answer.failure, answer.transient, answer.truncated) == (Failure.BAD_ANSWER, False, True)
+    assert answer.error == "the model reached max_output_tokens before its first finding"
+
+
+def test_a_refusal_with_the_tool_is_a_refusal() -> None:
+    answer = findings_of(tool("report_findings", {"findings": []}), stop_reason="refusal")
+    assert (answer.failure, answer.error) == (Failure.BAD_ANSWER, "the model refused to answer")
+
+
+def test_another_tool_alone_is_still_a_failure() -> None:
+    assert findings_of(tool("exec", {"cmd": "ls"})).failure is Failure.TOOL_USE
+    unasked = answer_to(reply(message(tool("report_findings", {"findings": [DISK]}))))
+    assert unasked.failure is Failure.TOOL_USE, "the tool was not offered"
+
+
+def test_findings_larger_than_an_answer_may_be_are_a_failure_or_dropped() -> None:
+    assert findings_of(tool("report_findings", {"findings": [], "text": "x" * MAX_ANSWER + "y"})).failure is Failure.BAD_ANSWER
+    many = [DISK | {"key": f"disk:{number}", "text": "é" * 2000} for number in range(60)]
+    report = findings_of(tool("report_findings", {"findings": many})).report
+    assert report is not None
+    assert len(report.findings) + report.dropped == 60
+    assert len(str(report).encode()) <= MAX_ANSWER
+
+
+def test_a_server_that_rejects_the_tool_leads_to_a_hint() -> None:
+    hint = "; if the model cannot use tools, write answer: text in the agent's heartbeat"
+    reject = error_answer(400, "invalid_request_error", "this model does not support tools")
+    assert answer_to(reject, FINDINGS_RUN).error.endswith(f": this model does not support tools{hint}")
+    assert answer_to(reject).error.endswith(": this model does not support tools")
+    assert hint not in answer_to(error_answer(400, "invalid_request_error", "bad"), FINDINGS_RUN).error

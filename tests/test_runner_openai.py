@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from servers.completions import completion, error_answer, text_answer, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, reply, silence
 
 from heartbeat.decision import Action, Decision
+from heartbeat.findings import TOOL_SCHEMA, Finding, Report, Severity
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.spec import ModelRunner, Provider
 
@@ -214,3 +216,70 @@ def test_a_broken_or_missing_decision_is_a_failure_that_cost_its_tokens(body: ob
     decided = decision_of(body)
     assert isinstance(decided, Answer)
     assert (decided.failure, decided.tokens) == (Failure.BAD_ANSWER, TOKENS)
+
+
+FINDINGS_RUN = replace(RUN, structured=True)
+DISK = {"key": "disk:/var", "text": "92 % full", "severity": "critical", "resolved": False}
+DISK_FOUND = Report((Finding("disk:/var", "92 % full", Severity.CRITICAL),))
+
+
+def findings_of(*arguments: object, content: object = None, finish: str = "tool_calls") -> Answer:
+    calls = [{"type": "function", "function": {"name": "report_findings", "arguments": each}} for each in arguments]
+    return answer_to(reply(completion(content, finish, calls=calls)), FINDINGS_RUN)
+
+
+def test_findings_are_requested_by_a_forced_tool_with_a_schema() -> None:
+    with Server([reply(completion(None, calls=[tool("report_findings", {"findings": [DISK]})]))]) as server:
+        answer = ask(FINDINGS_RUN, at(server.url))
+    assert answer == Answer("[disk:/var!] 92 % full", model_used="llama-9", tokens=TOKENS, report=DISK_FOUND)
+    request = server.requests[0].json
+    assert request["tool_choice"] == {"type": "function", "function": {"name": "report_findings"}}
+    assert [tool["function"]["name"] for tool in request["tools"]] == ["report_findings"]
+    assert request["tools"][0]["function"]["parameters"] == TOOL_SCHEMA
+
+
+def test_findings_may_be_an_object_or_json_in_json() -> None:
+    given = {"findings": [DISK]}
+    for arguments in (given, json.dumps(json.dumps(given)), {"findings": json.dumps([DISK])}):
+        assert findings_of(arguments).report == DISK_FOUND
+
+
+def test_a_server_that_ignores_the_tool_answers_with_text() -> None:
+    answer = answer_to(text_answer("All is well."), FINDINGS_RUN)
+    assert (answer.text, answer.report, answer.failure) == ("All is well.", None, None)
+    assert findings_of(content="All is well.").text == "All is well.", "with an empty list of calls"
+
+
+def test_text_beside_the_tool_is_kept_and_two_calls_are_one_answer() -> None:
+    swap = {"findings": [{"key": "swap", "text": "full"}]}
+    answer = findings_of(json.dumps({"findings": [DISK]}), json.dumps(swap), content="I looked.")
+    assert answer.text == "I looked.\n[disk:/var!] 92 % full\n[swap] full"
+    assert answer.report is not None
+    assert answer.report.loose == "I looked."
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "null", "{}", '{"findings": 1}', None, 5, '{"findings": [{}]}', "[" * 5000])
+def test_arguments_without_findings_are_a_failure_that_is_retried(arguments: object) -> None:
+    answer = findings_of(arguments)
+    assert (answer.failure, answer.transient, answer.text, answer.tokens) == (Failure.BAD_ANSWER, True, "", TOKENS)
+    assert answer.error.startswith("the model called report_findings with arguments that cannot be read: ")
+    assert answer.error.isprintable()
+
+
+def test_of_an_answer_that_was_cut_the_complete_findings_are_kept() -> None:
+    whole = json.dumps({"findings": [DISK, DISK | {"key": "swap"}]})
+    for cut in range(whole.index("}") + 1, len(whole) - 3):
+        answer = findings_of(whole[:cut], finish="length")
+        assert (answer.report, answer.truncated, answer.failure) == (DISK_FOUND, True, None)
+
+
+@pytest.mark.parametrize("arguments", ["", '{"findings": [', '{"findings": [{"key": "disk", "text": "9', '{"findings": []'])
+def test_an_answer_that_was_cut_before_its_first_finding_is_a_failure(arguments: str) -> None:
+    answer = findings_of(arguments, finish="length")
+    assert (answer.failure, answer.transient, answer.truncated) == (Failure.BAD_ANSWER, False, True)
+    assert answer.error == "the model reached max_output_tokens before its first finding"
+
+
+def test_a_server_that_rejects_the_tool_leads_to_a_hint() -> None:
+    answer = answer_to(error_answer(400, "Invalid tool_choice type: 'object'"), FINDINGS_RUN)
+    assert answer.error.endswith("; if the model cannot use tools, write answer: text in the agent's heartbeat")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from heartbeat.findings import InvalidFindings, Report, parse_report
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall
 from heartbeat.runners.errors import CallError, find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
+from heartbeat.verdict import OK_TOKEN
 
 MAX_USD = 1_000_000  # larger values are ignored as mistakes
 MAX_TOKENS = 1_000_000_000  # of one kind; larger values are ignored as mistakes
@@ -46,9 +48,10 @@ def conversation(run: AgentRequest) -> list[dict[str, str]]:
 def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answer:
     """Convert what an agent returned to an answer. None means that it has nothing to report.
 
-    A mapping must have `text`, or `error` (then the answer is a failure of the class `failed`), or `later: true`. It may also
-    have `model`, `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log`
-    and `truncated`. Raises CallError for a value of another type and for a text that is too large.
+    A mapping must have `text`, or a list of `findings`, or `error` (then the answer is a failure of the class `failed`), or
+    `later: true`. Beside `findings`, `text` is a text that has no key. The mapping may also have `model`, `tokens` (`input output
+    cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`. Raises CallError for a
+    value of another type and for a text that is too large.
     """
     if value is None or isinstance(value, str):
         return Answer(text=check_answer_text(value or ""))
@@ -57,6 +60,27 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
             Failure.BAD_ANSWER, f"answered with {type(value).__name__} where a string, null or an object was expected"
         )
     return _parse_mapping(value, failed, redactor)
+
+
+def answer_from_findings(spent: Answer, found: object, text: str | None) -> Answer:
+    """The answer with these findings, as JSON data, and with a text that has no key. `spent` has the usage."""
+    try:
+        report = parse_report({"findings": found, "text": text})
+    except InvalidFindings as why:
+        return replace(spent, failure=Failure.BAD_ANSWER, error=f"answered with findings that cannot be read: {why}")
+    return answer_from_report(spent, report)
+
+
+def answer_from_report(spent: Answer, report: Report) -> Answer:
+    """The answer with these findings. `spent` has the usage.
+
+    The text is the report as plain text. If there is nothing in it, the text is the quiet token, or empty if the answer was cut.
+    """
+    text = str(report) or ("" if spent.truncated else OK_TOKEN)
+    try:
+        return replace(spent, text=check_answer_text(text), report=report)
+    except CallError as error:
+        return replace(spent, failure=error.answer.failure, error=error.answer.error)
 
 
 def check_answer_text(text: str) -> str:
@@ -147,6 +171,9 @@ def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redac
     if value.get("later") is True:
         return replace(spent, later=True)
     text = value.get("text")
+    if value.get("findings") is not None:
+        spent = replace(spent, truncated=is_truncated(value))
+        return answer_from_findings(spent, value["findings"], text if isinstance(text, str) else None)
     if "text" not in value or not (text is None or isinstance(text, str)):
-        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without text; return text, error or later")
+        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without text; return text, findings, error or later")
     return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))

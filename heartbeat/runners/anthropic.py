@@ -1,4 +1,4 @@
-"""Calls a model of Anthropic, or of a server with the same Messages API, through the SDK: one turn, without tools.
+"""Calls a model of Anthropic, or of a server with the same Messages API, through the SDK, in one turn.
 
 This is the only module that imports the SDK. The key and the address come from the config only: everything that the SDK would
 read from environment variables or profile files is set or removed here. The import takes a second, so it happens at the first
@@ -8,44 +8,40 @@ use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
-from heartbeat import decision
 from heartbeat.decision import Decision
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens, agent_json, model_answer
 from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
+from heartbeat.runners.model_answer import Tool
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
 MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 
-FORCED_TOOL = {
-    "tools": [{"name": decision.TOOL_NAME, "description": decision.TOOL_DESCRIPTION, "input_schema": decision.TOOL_SCHEMA}],
-    "tool_choice": {"type": "tool", "name": decision.TOOL_NAME},
-}
-
 
 async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
-    """Send the earlier messages and the prompt. The answer is the text blocks of the response.
+    """Send the earlier messages and the prompt. The answer is the findings in the arguments of the forced tool if the request is
+    `structured`, or else the text blocks of the response.
 
     Sends exactly one request, or none if the key or the model is missing. Takes `run.timeout` at most.
     """
+    forced = model_answer.REPORT_FINDINGS if run.structured else None
     try:
-        message, request = await _send_request(run, runner, {}, http)
-        return replace(_parse_message(message), request_id=request)
+        message, request = await _send_request(run, runner, forced, http)
+        return replace(_parse_message(message, forced), request_id=request)
     except CallError as error:
-        return model_answer.with_provider_name(error, runner.provider)
+        return model_answer.with_provider_name(error, runner.provider, structured=run.structured)
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
-        message, request = await _send_request(run, runner, FORCED_TOOL, http)
+        message, request = await _send_request(run, runner, model_answer.DECIDE, http)
         return replace(_parse_decision(message), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider)
@@ -58,7 +54,7 @@ def import_sdk() -> None:
 
 
 async def _send_request(
-    run: AgentRequest, runner: ModelRunner, extra: Mapping[str, Any], http: HttpClient
+    run: AgentRequest, runner: ModelRunner, forced: Tool | None, http: HttpClient
 ) -> tuple[dict[str, Any], str | None]:
     """Return the message that came back and the provider's ID of the request."""
     provider = runner.provider
@@ -75,7 +71,7 @@ async def _send_request(
             max_tokens=runner.max_output_tokens,
             messages=agent_json.conversation(run),
             timeout=run.timeout.total_seconds(),
-            **extra,
+            **(_force_tool(forced) if forced else {}),
         )
     except sdk.APIStatusError as error:
         raise error_from_reply(_to_reply(error.response), Redactor([key, *secret_parts(url, whole_url=True)])) from None
@@ -85,6 +81,14 @@ async def _send_request(
     if reply.status != 200:
         raise error_from_reply(reply, Redactor([key, *secret_parts(url, whole_url=True)]))
     return parse_json_object(reply), find_request_id(reply.headers)
+
+
+def _force_tool(tool: Tool) -> dict[str, Any]:
+    """The part of a request that makes the model call this tool."""
+    return {
+        "tools": [{"name": tool.name, "description": tool.description, "input_schema": tool.schema}],
+        "tool_choice": {"type": "tool", "name": tool.name},
+    }
 
 
 def _to_reply(response: Any) -> HttpReply:
@@ -146,19 +150,25 @@ def _make_transport(http: HttpClient) -> Any:
     return Transport()
 
 
-def _parse_message(message: dict[str, Any]) -> Answer:
+def _parse_message(message: dict[str, Any], forced: Tool | None) -> Answer:
     blocks = _content_blocks(message)
     text = "\n".join(block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str))
-    tools = sum(block.get("type") == "tool_use" for block in blocks)
-    return model_answer.answer_from_text(_usage_answer(message), text, tools, str(message.get("stop_reason")))
+    given, others = _tool_inputs(blocks, forced)
+    return model_answer.answer_from_response(_usage_answer(message), text, given, others, str(message.get("stop_reason")))
 
 
 def _parse_decision(message: dict[str, Any]) -> Answer | Decision:
-    calls = [block for block in _content_blocks(message) if block.get("type") == "tool_use"]
-    given = [block.get("input") for block in calls if block.get("name") == decision.TOOL_NAME]
+    given, others = _tool_inputs(_content_blocks(message), model_answer.DECIDE)
     return model_answer.decision_or_failure(
-        _usage_answer(message), given if len(given) == len(calls) else [], is_cut=agent_json.is_truncated(message)
+        _usage_answer(message), [] if others else given, is_cut=agent_json.is_truncated(message)
     )
+
+
+def _tool_inputs(blocks: list[dict[str, Any]], forced: Tool | None) -> tuple[list[object], int]:
+    """The arguments of each call of the forced tool, and the number of calls of other tools."""
+    calls = [block for block in blocks if block.get("type") == "tool_use"]
+    given = [block.get("input") for block in calls if forced and block.get("name") == forced.name]
+    return given, len(calls) - len(given)
 
 
 def _content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:

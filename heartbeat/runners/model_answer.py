@@ -1,18 +1,32 @@
-"""What the runners for models share: the API key, and the checks of a model's answer and of its decision."""
+"""What the runners for models share: the API key, the forced tools, and the checks of a model's answer and of its decision."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from heartbeat import decision
+from heartbeat import decision, findings
 from heartbeat.decision import Decision, InvalidDecision
+from heartbeat.findings import InvalidFindings, Report
 from heartbeat.runners import Answer, Failure, agent_json
 from heartbeat.runners.errors import CallError
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Provider
 
 REFUSAL_REASONS = ("refusal", "content_filter")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that a model is forced to call. Its arguments, by a JSON schema, are the answer."""
+
+    name: str
+    description: str
+    schema: Mapping[str, object]
+
+
+DECIDE = Tool(decision.TOOL_NAME, decision.TOOL_DESCRIPTION, decision.TOOL_SCHEMA)
+REPORT_FINDINGS = Tool(findings.TOOL_NAME, findings.TOOL_DESCRIPTION, findings.TOOL_SCHEMA)
 
 
 def read_api_key(provider: Provider) -> str | None:
@@ -23,15 +37,23 @@ def read_api_key(provider: Provider) -> str | None:
     return key or None
 
 
-def with_provider_name(error: CallError, provider: Provider) -> Answer:
-    """The failure as an answer whose error begins with the provider's name in the config."""
-    return replace(error.answer, error=f"provider {provider.name!r}: {error.answer.error}")
+def with_provider_name(error: CallError, provider: Provider, *, structured: bool = False) -> Answer:
+    """The failure as an answer whose error begins with the provider's name in the config.
+
+    If the server complains about the tool of a `structured` request, the error says what to write instead.
+    """
+    failed = error.answer
+    hint = ""
+    if structured and failed.status is not None and "tool" in failed.error.lower():
+        hint = "; if the model cannot use tools, write answer: text in the agent's heartbeat"
+    return replace(failed, error=f"provider {provider.name!r}: {failed.error}{hint}")
 
 
-def answer_from_text(spent: Answer, text: str, tools: int, stopped: str) -> Answer:
-    """The answer for a model's `text`. `spent` holds the usage, which is kept if the answer is a failure.
+def answer_from_response(spent: Answer, text: str, given: Sequence[object], tools: int, stopped: str) -> Answer:
+    """The answer for a model's `text`, or for the arguments `given` to the tool for findings, one item for each call.
 
-    `tools` counts the tools that the model tried to use. `stopped` is the API's word for why the model stopped.
+    `spent` holds the usage, which is kept if the answer is a failure. `tools` counts the other tools that the model tried to
+    use. `stopped` is the API's word for why the model stopped.
     """
     spent = replace(spent, truncated=stopped in agent_json.LIMIT_STOP_REASONS)
     try:
@@ -40,6 +62,8 @@ def answer_from_text(spent: Answer, text: str, tools: int, stopped: str) -> Answ
         return _failed_answer(spent, error.answer.failure or Failure.BAD_ANSWER, error.answer.error)
     if stopped in REFUSAL_REASONS:
         return _failed_answer(spent, Failure.BAD_ANSWER, "the model refused to answer")
+    if given:
+        return replace(_answer_from_findings(spent, kept, given), tools_ignored=tools)
     if tools and not kept.strip():
         return _failed_answer(
             spent, Failure.TOOL_USE, "the model tried to use a tool although none was offered, and wrote no text"
@@ -47,6 +71,37 @@ def answer_from_text(spent: Answer, text: str, tools: int, stopped: str) -> Answ
     if spent.truncated and not kept.strip():
         return _failed_answer(spent, Failure.BAD_ANSWER, "the model reached max_output_tokens before it wrote any text")
     return replace(spent, text=kept, tools_ignored=tools)
+
+
+def _answer_from_findings(spent: Answer, text: str, given: Sequence[object]) -> Answer:
+    """The answer with all findings; `text` is what the model wrote beside them.
+
+    Findings that cannot be read are a failure that a retry may remedy, because models rarely make the same mistake twice.
+    """
+    try:
+        report = findings.with_text_around(findings.merge_reports(_read_calls(given, is_cut=spent.truncated)), text)
+    except InvalidFindings as why:
+        if spent.truncated:
+            return _failed_answer(spent, Failure.BAD_ANSWER, "the model reached max_output_tokens before its first finding")
+        error = f"the model called {REPORT_FINDINGS.name} with arguments that cannot be read: {why}"
+        return replace(_failed_answer(spent, Failure.BAD_ANSWER, error), transient=True)
+    return agent_json.answer_from_report(spent, report)
+
+
+def _read_calls(given: Sequence[object], *, is_cut: bool) -> list[Report]:
+    """The findings of each call. If the response was cut, its last call is incomplete. Raises InvalidFindings."""
+    if not is_cut:
+        return [findings.parse_report(each) for each in given]
+    *whole, last = given
+    reports = [findings.parse_report(each) for each in whole]
+    try:
+        reports.append(findings.parse_report(last, is_cut=True))
+    except InvalidFindings:
+        if not reports:
+            raise
+    if not any(report.findings for report in reports):
+        raise InvalidFindings("there is no complete finding")
+    return reports
 
 
 def decision_or_failure(spent: Answer, given: Sequence[object], *, is_cut: bool) -> Answer | Decision:

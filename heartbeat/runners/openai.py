@@ -1,4 +1,4 @@
-"""Calls a model of any server with OpenAI's chat completions API: one turn, without tools."""
+"""Calls a model of any server with OpenAI's chat completions API, in one turn."""
 
 from __future__ import annotations
 
@@ -6,57 +6,45 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from heartbeat import decision
 from heartbeat.decision import Decision
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens, agent_json, model_answer
 from heartbeat.runners.errors import CallError, error_from_reply, find_message, find_request_id, parse_json_object, redacted_line
+from heartbeat.runners.model_answer import Tool
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.openai.com/v1"
 
-FORCED_TOOL = {
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": decision.TOOL_NAME,
-                "description": decision.TOOL_DESCRIPTION,
-                "parameters": decision.TOOL_SCHEMA,
-            },
-        }
-    ],
-    "tool_choice": {"type": "function", "function": {"name": decision.TOOL_NAME}},
-}
-
 
 async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
-    """Send the earlier messages and the prompt. The answer is the content of the first choice.
+    """Send the earlier messages and the prompt. The answer is the findings in the arguments of the forced tool if the request is
+    `structured`, or else the content of the first choice.
 
     Sends exactly one request. The key is optional, and so is the model, for servers that have only one. Takes `run.timeout` at
     most.
     """
+    forced = model_answer.REPORT_FINDINGS if run.structured else None
     try:
-        completion, request = await _send_request(run, runner, {}, http)
-        return replace(_parse_completion(completion), request_id=request)
+        completion, request = await _send_request(run, runner, forced, http)
+        return replace(_parse_completion(completion, forced), request_id=request)
     except CallError as error:
-        return model_answer.with_provider_name(error, runner.provider)
+        return model_answer.with_provider_name(error, runner.provider, structured=run.structured)
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
-        completion, request = await _send_request(run, runner, FORCED_TOOL, http)
+        completion, request = await _send_request(run, runner, model_answer.DECIDE, http)
         return replace(_parse_decision(completion), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider)
 
 
 async def _send_request(
-    run: AgentRequest, runner: ModelRunner, extra: dict[str, Any], http: HttpClient
+    run: AgentRequest, runner: ModelRunner, forced: Tool | None, http: HttpClient
 ) -> tuple[dict[str, Any], str | None]:
     key, url = model_answer.read_api_key(runner.provider), reveal_secret(runner.provider.base_url or BASE_URL)
-    body = json.dumps({**_request_body(run, runner), **extra}).encode()
+    body = json.dumps(_request_body(run, runner) | (_force_tool(forced) if forced else {})).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     reply = await http.post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
     if reply.status != 200:
@@ -65,6 +53,15 @@ async def _send_request(
     if completion.get("error"):
         raise _embedded_error(completion["error"], reply, _redactor_for(key, url))
     return completion, find_request_id(reply.headers)
+
+
+def _force_tool(tool: Tool) -> dict[str, Any]:
+    """The part of a request that makes the model call this tool."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": tool.name}},
+    }
 
 
 def _redactor_for(key: str | None, url: str) -> Redactor:
@@ -96,22 +93,18 @@ def _embedded_error(error: object, reply: HttpReply, redactor: Redactor) -> Call
     )
 
 
-def _parse_completion(completion: dict[str, Any]) -> Answer:
+def _parse_completion(completion: dict[str, Any], forced: Tool | None) -> Answer:
     choice, message = _first_choice(completion)
     stopped = "refusal" if message.get("refusal") else str(choice.get("finish_reason"))
-    return model_answer.answer_from_text(_usage_answer(completion), _message_text(message), len(_tool_calls(message)), stopped)
+    given, others = _tool_arguments(message, forced)
+    return model_answer.answer_from_response(_usage_answer(completion), _message_text(message), given, others, stopped)
 
 
 def _parse_decision(completion: dict[str, Any]) -> Answer | Decision:
     choice, message = _first_choice(completion)
-    functions = [call.get("function") for call in _tool_calls(message)]
-    given = [
-        _tool_arguments(function)
-        for function in functions
-        if isinstance(function, dict) and function.get("name") == decision.TOOL_NAME
-    ]
+    given, others = _tool_arguments(message, model_answer.DECIDE)
     return model_answer.decision_or_failure(
-        _usage_answer(completion), given if len(given) == len(functions) else [], is_cut=agent_json.is_truncated(choice)
+        _usage_answer(completion), [] if others else [_parse_json(each) for each in given], is_cut=agent_json.is_truncated(choice)
     )
 
 
@@ -142,9 +135,22 @@ def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return calls
 
 
-def _tool_arguments(function: dict[str, Any]) -> object:
-    """The arguments of the tool: JSON in a text, or the object itself, as some servers send it. None if the JSON is broken."""
-    arguments = function.get("arguments")
+def _tool_arguments(message: dict[str, Any], forced: Tool | None) -> tuple[list[object], int]:
+    """The arguments of each call of the forced tool, and the number of calls of other tools.
+
+    Arguments are JSON in a text, or the object itself, as some servers send it.
+    """
+    functions = [call.get("function") for call in _tool_calls(message)]
+    given = [
+        function.get("arguments")
+        for function in functions
+        if forced and isinstance(function, dict) and function.get("name") == forced.name
+    ]
+    return given, len(functions) - len(given)
+
+
+def _parse_json(arguments: object) -> object:
+    """The arguments as an object. None if their JSON is broken."""
     if not isinstance(arguments, str):
         return arguments
     try:
