@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from test_runner_command import RUN, Ended, Program, answer, ask
 
+from heartbeat.findings import Finding, Report
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
 from heartbeat.runners.program_output import read_output as read_output
 from heartbeat.runners.redaction import Redactor
@@ -59,6 +60,12 @@ REPORTS = [
     ({"response": "x", "stats": {"tools": {"byName": {"shell": {"count": 2, "durationMs": 840}, "read": {"count": 1}, "odd": 3}}}}, Answer(text="x", tool_calls=(ToolCall("shell", 2, 840), ToolCall("read")))),
     ({"result": "x" * (MAX_ANSWER + 1), "total_cost_usd": 2}, Answer(failure=Failure.BAD_ANSWER, error="the answer is larger than 65536 bytes", cost_usd=2.0)),
     ({"result": "x", "total_cost_usd": "0.1", "usage": [], "modelUsage": {"a": {}, "b": {}}}, Answer(text="x")),
+    ({"findings": [{"key": "swap", "text": "full"}], "total_cost_usd": 2}, Answer("[swap] full", cost_usd=2.0, report=Report((Finding("swap", "full"),)))),
+    ({"findings": [], "result": ""}, Answer("HEARTBEAT_OK", report=Report(()))),
+    ({"findings": [{"key": "swap", "resolved": True}], "result": "The week."}, Answer("The week.\n[swap] resolved", report=Report((Finding("swap", "", resolved=True),), "The week."))),
+    ({"findings": 3, "text": "x"}, Answer(text="x")),
+    ({"findings": [{}], "text": "x"}, Answer(text="x")),
+    ({"findings": [{"key": "swap"}], "is_error": True}, failed("no reason given")),
 ]  # fmt: skip
 
 
@@ -160,3 +167,32 @@ def test_a_program_that_fails_keeps_its_report_beside_its_exit_code() -> None:
 def test_a_report_in_a_program_s_output_is_its_answer() -> None:
     assert answer(Ended(output=json.dumps(CLAUDE).encode())) == Answer(text="HEARTBEAT_OK", **SPENT)
     assert answer(Ended(output=b"x" * (MAX_ANSWER + 1))).failure is Failure.BAD_ANSWER
+
+
+def test_secrets_in_findings_are_redacted_before_anything_is_cut() -> None:
+    secret = "canary-0123456789"
+    found = [
+        {"key": secret, "text": "x" * 1990 + secret, "severity": "critical"},
+        {"title": {secret: [secret]}, "deep": [[[[[secret]]]]]},
+        f"[mail] {secret}",
+        3,
+    ]
+    answer = read_output(json.dumps({"findings": found, "text": secret}), Redactor([secret]))
+    assert answer.report is not None
+    assert [finding.label for finding in answer.report.findings] == ["mail"]
+    assert "canar" not in repr(answer)
+    assert "***" in answer.text
+    assert '"title"' in answer.text
+
+
+@pytest.mark.parametrize(
+    "output", ['{"findings": {}}', '{"findings": [null]}', '{"findings": "none"}', '[{"key": "swap"}]', '{"key": "swap"}', "[]"]
+)
+def test_json_without_a_list_of_findings_is_text(output: str) -> None:
+    assert read(output) == Answer(text=output)
+
+
+def test_the_findings_of_an_event_stream_are_in_its_last_event() -> None:
+    events = [used("ssh", "t1"), {"type": "result", "findings": [{"key": "swap", "text": "full"}]}]
+    answer = read("\n".join(map(json.dumps, events)))
+    assert (answer.text, answer.tool_calls) == ("[swap] full", (ToolCall("ssh"),))

@@ -11,10 +11,14 @@ from run_async import call_agent as ask
 from servers.gateway import async_answer, plain_text_answer, text_answer
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
 
+from heartbeat.findings import Finding, Report
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.spec import HttpRunner
 
 META = {"run": 7, "failures": 2, "zone": "Zürich"}
+DISK = {"key": "disk:/var", "text": "92 % full"}
+DISK_FOUND = Finding("disk:/var", "92 % full")
+UNREADABLE = "answered with findings that cannot be read"
 RUN = AgentRequest("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), lambda: META)
 
 
@@ -85,6 +89,16 @@ def test_kept_messages_are_sent_along() -> None:
         (text_answer("hi", cost_usd=True), Answer(text="hi")),
         (async_answer(), Answer(later=True)),
         (reply({"later": True}), Answer(later=True)),
+        (reply({"findings": [DISK]}), Answer("[disk:/var] 92 % full", report=Report((DISK_FOUND,)))),
+        (reply({"findings": []}), Answer("HEARTBEAT_OK", report=Report(()))),
+        (reply({"findings": [], "truncated": True}), Answer("", truncated=True, report=Report(()))),
+        (reply({"findings": None, "text": "hi"}), Answer("hi")),
+        (
+            reply({"findings": [DISK], "text": "The week.", "model": "big", "truncated": True}),
+            Answer(
+                "The week.\n[disk:/var] 92 % full", model_used="big", truncated=True, report=Report((DISK_FOUND,), "The week.")
+            ),
+        ),
     ],
 )
 def test_an_answer_is_read(act: Act, answer: Answer) -> None:
@@ -97,8 +111,13 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
         (reply({"error": "no brain"}), Failure.SERVER, "the agent failed: no brain", True),
         (reply({"text": "hi", "error": {"message": "no brain"}}), Failure.SERVER, "the agent failed: no brain", True),
         (reply({"error": 7}), Failure.SERVER, "the agent failed: no reason given", True),
-        (reply({}), Failure.BAD_ANSWER, "answered without text; return text, error or later", False),
-        (reply({"text": 7}), Failure.BAD_ANSWER, "answered without text; return text, error or later", False),
+        (reply({}), Failure.BAD_ANSWER, "answered without text; return text, findings, error or later", False),
+        (reply({"text": 7}), Failure.BAD_ANSWER, "answered without text; return text, findings, error or later", False),
+        (reply({"findings": [DISK], "error": "no brain"}), Failure.SERVER, "the agent failed: no brain", True),
+        (reply({"findings": "none", "text": "hi"}), Failure.BAD_ANSWER, f"{UNREADABLE}: they are not valid JSON", False),
+        (reply({"findings": {}}), Failure.BAD_ANSWER, f"{UNREADABLE}: there is no list of findings", False),
+        (reply({"findings": [{}]}), Failure.BAD_ANSWER, f"{UNREADABLE}: none of the findings has a key or a text", False),
+        (reply({"findings": [], "text": "x" * 70_000}), Failure.BAD_ANSWER, "the answer is larger than 65536 bytes", False),
         (reply(["hi"]), Failure.BAD_ANSWER, "answered with a JSON list where an object was expected", False),
         (reply(b"hi"), Failure.BAD_ANSWER, "answered with broken JSON", False),
         (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from heartbeat.findings import Finding, Report, Severity
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.runners.python import call_agent
 from heartbeat.spec import PythonRunner
@@ -46,6 +47,7 @@ MODULE = """
     def number_back(run): return 42
     def list_back(run): return ["x"]
     def empty_back(run): return {}
+    def finds(run): return {"findings": [{"key": "disk:/var", "text": "92 % full", "severity": "critical"}]}
     def raises(run): raise ValueError("boom")
     def leaves(run): sys.exit(3)
     def leaves_well(run): sys.exit(0)
@@ -86,6 +88,7 @@ def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: 
         ("agent.beat", Answer(text="I am an agent")),
         ("full", Answer(text="hi", model_used="big", tokens=Tokens(input=5), cost_usd=0.5)),
         ("later", Answer(later=True)),
+        ("finds", Answer("[disk:/var!] 92 % full", report=Report((Finding("disk:/var", "92 % full", Severity.CRITICAL),)))),
         ("failing", Answer(failure=Failure.EXIT, error="the agent failed: no brain", transient=True)),
         (
             "number_back",
@@ -97,7 +100,7 @@ def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: 
         ),
         (
             "empty_back",
-            Answer(failure=Failure.BAD_ANSWER, error="answered without text; return text, error or later"),
+            Answer(failure=Failure.BAD_ANSWER, error="answered without text; return text, findings, error or later"),
         ),
         ("huge", Answer(failure=Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from servers import gateway
 from servers.completions import completion
-from servers.messages import message, text
+from servers.completions import tool as function
+from servers.messages import message, text, tool
 from servers.scripted import Server, reply
 from test_metrics import Page
 from test_story_slots import agent
@@ -309,3 +311,90 @@ def _downgrade_to_first_version(world: World) -> None:
             db.execute(f"alter table run drop column {column}")
         db.execute("delete from _sqlite_migrations where name = 'm003_answers'")
         db.commit()
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+DISK = {"key": "disk:/var", "text": "92 % full", "severity": "warning", "resolved": False}
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+def test_a_model_reports_a_condition_once_by_the_forced_tool(make_world: MakeWorld, kind: str) -> None:
+    answers = [[DISK], [DISK | {"text": "93 % full"}], [DISK | {"severity": "critical"}], [DISK | {"resolved": True}], []]
+    replies = {
+        "anthropic": [reply(message(tool("report_findings", {"findings": found}))) for found in answers],
+        "openai": [reply(completion(None, calls=[function("report_findings", {"findings": found})])) for found in answers],
+    }
+    with Server(replies[kind]) as server:
+        world = make_world(model_agent(server.url, kind), environ={"KEY": KEY})
+        world.run(hours=14)
+    assert delivered_texts(world) == [
+        "[disk:/var] 92 % full",
+        "[disk:/var] CRITICAL now, warning before: 92 % full",
+        "[disk:/var] resolved after 9h: 92 % full",
+    ]
+    assert [row["text"] for row in world.records()][-1] == "HEARTBEAT_OK"
+    first, second = (json.dumps(request.json) for request in server.requests[:2])
+    assert all('"tool_choice"' in request.body.decode() for request in server.requests)
+    assert "report_findings once" in first
+    assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 92 % full" in second
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+def test_a_server_that_ignores_the_tool_is_read_as_text(make_world: MakeWorld, kind: str) -> None:
+    said = ["[disk:/var] 92 % full", f'```json\n{{"findings": [{json.dumps(DISK)}]}}\n```', "`heartbeat ok`"]
+    replies = {"anthropic": [reply(message(text(each))) for each in said], "openai": [reply(completion(each)) for each in said]}
+    with Server(replies[kind]) as server:
+        world = make_world(model_agent(server.url, kind), environ={"KEY": KEY})
+        world.run(hours=7)
+    assert delivered_texts(world) == ["[disk:/var] 92 % full"]
+    assert [row["outcome"] for row in world.records()] == ["alert", "alert", "ok"]
+
+
+def test_arguments_that_cannot_be_read_are_asked_for_again_in_the_same_slot(make_world: MakeWorld) -> None:
+    with Server([reply(message(tool("report_findings", each))) for each in ({}, {"findings": [DISK]})]) as server:
+        world = make_world(model_agent(server.url, "anthropic"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert delivered_texts(world) == ["[disk:/var] 92 % full"]
+    (row,) = world.records()
+    assert (row["attempt"], row["outcome"]) == (2, "alert")
+
+
+def test_the_complete_findings_of_an_answer_that_was_cut_are_sent_with_a_note(make_world: MakeWorld) -> None:
+    arguments = {"findings": [DISK, {"key": "swap:/d"}]}
+    with Server([reply(message(tool("report_findings", arguments), stop_reason="max_tokens"))]) as server:
+        world = make_world(model_agent(server.url, "anthropic"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert delivered_texts(world) == [f"[disk:/var] 92 % full\n\n{CUT_NOTE}"]
+
+
+def test_with_answer_text_no_tool_is_sent(make_world: MakeWorld) -> None:
+    with Server([reply(message(text("HEARTBEAT_OK")))]) as server:
+        yaml = model_agent(server.url, "anthropic").replace("interval: 3h", "answer: text, interval: 3h")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert [name for name in server.requests[0].json if name.startswith("tool")] == []
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        json.dumps({"findings": [DISK]}),
+        json.dumps({"result": f'Here:\n```json\n{{"findings": [{json.dumps(DISK)}]}}\n```'}),
+        f"```\n[{json.dumps(DISK)}]\n```",
+        "[disk:/var] 92 % full",
+    ],
+)
+def test_a_program_prints_findings_in_any_of_these_forms(make_world: MakeWorld, printed: str) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: printed
+    world.run(hours=2)
+    assert [text.removeprefix("Here:\n") for text in delivered_texts(world)] == ["[disk:/var] 92 % full"]
+
+
+def test_a_job_delivers_findings_as_text_and_an_empty_list_as_nothing(make_world: MakeWorld) -> None:
+    job = 'cron:\n  report: {every: 1h, agent: ops, prompt: "Report.", deliver: log}\n'
+    with Server([reply({"findings": [DISK]}), reply({"findings": []})]) as server:
+        world = make_world(http_agent(server.url, "", job).replace("interval: 3h, stagger: 0s", "interval: none"))
+        world.run(hours=3)
+    assert delivered_texts(world) == ["[disk:/var] 92 % full"]

@@ -578,3 +578,20 @@ def test_an_agent_does_not_run_while_its_lane_is_held(daemon: WebDaemon) -> None
     daemon.do(lambda: daemon.world.run(minutes=65))
     rows = daemon.get("/api/v1/runs?name=ops", READER).data["runs"]
     assert [(row["state"], row["reason"]) for row in rows] == [("waiting", "busy"), ("closed", "busy"), ("closed", None)]
+
+
+def test_a_late_result_may_have_findings(daemon: WebDaemon) -> None:
+    found = [{"key": "tape", "text": "torn", "severity": "critical", "resolved": False}, {"title": "Dust"}]
+    body = {"findings": found, "text": "The week."}
+    reply = daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", body, OPSMAN)
+    assert reply.status == 200
+    run = daemon.get(f"/api/v1/runs/{reply.data['run']}", OPSMAN).data
+    (message,) = [text for _, _, text in daemon.world.delivered if "torn" in text]
+    assert message == '[tape] CRITICAL: torn\n\nThe week.\n{"title": "Dust"}'
+    assert (run["outcome"], run["text"]) == ("alert", 'The week.\n{"title": "Dust"}\n[tape!] torn')
+
+
+@pytest.mark.parametrize("found", [{}, "none", 3, [None], [{}], ["\ud800"] * 3])
+def test_findings_of_a_late_result_that_cannot_be_read_are_rejected(daemon: WebDaemon, found: Any) -> None:
+    reply = daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", {"findings": found}, CHIEF)
+    assert reply.status == (200 if found == ["\ud800"] * 3 else 400)

@@ -1,4 +1,4 @@
-"""Reads what an agent's program printed: plain text, or a JSON report with the text, the usage and the tool calls.
+"""Reads what an agent's program printed: plain text, or a JSON report with the text or findings, the usage and the tool calls.
 
 `claude -p --output-format json`, `gemini --output-format json` and similar programs print one object, with the text under one of
 four names. `claude -p --output-format stream-json --verbose` prints one object per event, and the report as the last line.
@@ -13,9 +13,12 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
+from heartbeat import findings
+from heartbeat.findings import InvalidFindings, Report
 from heartbeat.runners import Answer, Failure, Tokens, ToolCall
 from heartbeat.runners.agent_json import (
     MAX_TOOL_CALLS,
+    answer_from_report,
     check_answer_text,
     clean_text,
     is_truncated,
@@ -51,10 +54,10 @@ def read_output(output: str, redactor: Redactor) -> Answer:
 def parse_report(output: str, redactor: Redactor) -> Answer | None:
     """The answer in a report, redacted. None if the output is not a report.
 
-    The text is under `result`, `text`, `response` or `output`. With `is_error: true` or an `error` the answer is a failure; its
-    message is the error, or else the text. These keys are read too: `total_cost_usd` or `cost_usd`, `usage` or `tokens`,
-    `model` or the only name in `modelUsage`, `tool_calls`, `log`, and `truncated` or a `stop_reason` with the same meaning.
-    Without `tool_calls` the tool calls are taken from the events or the statistics.
+    The text is under `result`, `text`, `response` or `output`, and there may be a list of `findings`. With `is_error: true` or
+    an `error` the answer is a failure; its message is the error, or else the text. These keys are read too: `total_cost_usd` or
+    `cost_usd`, `usage` or `tokens`, `model` or the only name in `modelUsage`, `tool_calls`, `log`, and `truncated` or a
+    `stop_reason` with the same meaning. Without `tool_calls` the tool calls are taken from the events or the statistics.
     """
     events = _report_events(output)
     if not events:
@@ -65,8 +68,14 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
         message = find_message(report.get("error")) or text or str(report.get("subtype") or "no reason given")
         error = redacted_line(f"the agent failed: {message}", redactor)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
+    spent = replace(spent, truncated=is_truncated(report))
+    found = _report_findings(report, redactor)
+    if found is not None:
+        return answer_from_report(spent, found)
+    if text is None:
+        return None
     try:
-        return replace(spent, text=check_answer_text(redactor.redact(text or "")), truncated=is_truncated(report))
+        return replace(spent, text=check_answer_text(redactor.redact(text)))
     except CallError as error:
         return replace(spent, failure=error.answer.failure, error=error.answer.error)
 
@@ -98,12 +107,38 @@ def _parse_json_lines(output: str) -> list[object]:
 
 
 def _is_report(event: Event) -> bool:
-    """Whether the event has a text or reports an error."""
-    return _report_text(event) is not None or event.get("is_error") is True
+    """Whether the event has a text or findings, or reports an error."""
+    return _report_text(event) is not None or isinstance(event.get("findings"), list) or event.get("is_error") is True
 
 
 def _report_text(report: Event) -> str | None:
     return next((text for name in TEXT_KEYS if isinstance(text := report.get(name), str)), None)
+
+
+def _report_findings(report: Event, redactor: Redactor) -> Report | None:
+    """The findings and the text beside them, redacted. None if there is no list of findings, or if nothing in it can be read."""
+    found = report.get("findings")
+    if not isinstance(found, list):
+        return None
+    try:
+        return findings.parse_report(
+            {"findings": _redact_data(found, redactor), "text": redactor.redact(_report_text(report) or "")}
+        )
+    except InvalidFindings:
+        return None
+
+
+def _redact_data(value: object, redactor: Redactor, depth: int = 4) -> object:
+    """JSON data with redacted texts. What is nested deeper than `depth` is left out."""
+    if isinstance(value, str):
+        return redactor.redact(value)
+    if not isinstance(value, list | dict):
+        return value
+    if depth == 0:
+        return "..."
+    if isinstance(value, list):
+        return [_redact_data(each, redactor, depth - 1) for each in value]
+    return {redactor.redact(name): _redact_data(each, redactor, depth - 1) for name, each in value.items()}
 
 
 def _report_usage(events: list[Event], redactor: Redactor) -> Answer:

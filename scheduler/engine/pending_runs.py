@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from heartbeat.findings import Report
 from heartbeat.runners import MAX_ANSWER, Answer
+from heartbeat.runners.agent_json import answer_from_report
 from scheduler.engine import closing, savepoints
 from scheduler.engine.inbox import Refused
 from scheduler.engine.savepoints import EntryStep
@@ -57,15 +59,16 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """Report the result of an asynchronous run: a text or an error. Answers the id of the run that records it.
+    """Report the result of an asynchronous run: a text, findings or an error. Answers the id of the run that records it.
 
-    `truncated`: the text was cut at a token limit.
+    `truncated`: the answer was cut at a token limit. If there is a `report`, it includes the text.
     """
 
     run_id: int
     text: str | None
     error: str | None
     truncated: bool = False
+    report: Report | None = None
 
     def apply(self, tick: Tick) -> int:
         """Record the result as another run of the same slot. It is refused if it is too late, or reported twice."""
@@ -87,6 +90,8 @@ class ReportResult:
         return run_id
 
     def _result(self, entry: Entry) -> AttemptResult:
+        if self.report is not None:
+            return _judge_report(entry, self.report, self.truncated)
         if self.text is None:
             return AttemptResult(Outcome.FAILED, Failure.EXIT, error=self.error)
         return _judge_answer(entry, self.text, self.truncated)
@@ -146,3 +151,11 @@ def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:
     if len(kept.encode(errors="replace")) > MAX_ANSWER:
         return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
     return entry.classify_answer(Answer(text=kept, truncated=truncated))
+
+
+def _judge_report(entry: Entry, report: Report, truncated: bool) -> AttemptResult:
+    """Classify findings like those of an immediate answer, with the same limits."""
+    answer = answer_from_report(Answer(truncated=truncated), report)
+    if answer.failure is not None:
+        return AttemptResult(Outcome.FAILED, answer.failure, error=answer.error)
+    return entry.classify_answer(answer)

@@ -79,7 +79,8 @@ async def run_job(request: ApiRequest, _: EmptyBody) -> dict[str, int]:
 async def report_result(request: ApiRequest, body: ResultBody) -> dict[str, int]:
     """Record the result of a run that ended `async`."""
     run = await run_in_threadpool(queries.get_run, request)
-    return {"run": await call_engine(request, ReportResult(run["id"], body.text, body.error, body.truncated))}
+    result = ReportResult(run["id"], body.text, body.error, body.truncated, body.parse_findings())
+    return {"run": await call_engine(request, result)}
 
 
 async def cancel_run(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from heartbeat.findings import Report, parse_report
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import join_with_or
 from scheduler.config.keys import value_parsers, value_types
@@ -67,6 +68,7 @@ ShortTextOrNone = Annotated[
     Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),
     AfterValidator(_replace_control_characters),
 ]
+FindingsOrNone = Annotated[list[Any] | None, Field(description="a list of objects with key, text, severity and resolved")]
 CountOrNone = Annotated[int | None, Field(ge=0, le=MAX_COUNT, description=f"a number from 0 to {MAX_COUNT}")]
 HolderId = Annotated[str, Field(pattern=HOLDER_PATTERN, description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")]
 SpanOrNone = Annotated[timedelta | None, PlainValidator(value_parsers.parse_positive_duration), WithJsonSchema(_SPAN_SCHEMA)]
@@ -120,17 +122,23 @@ class AlertmanagerBody(RequestBody):
 
 
 class ResultBody(RequestBody):
-    """The result of a run that ended `async`: a text, which may be `truncated`, or an error."""
+    """The result of a run that ended `async`: a text or findings, which may be `truncated`, or an error."""
 
     text: TextOrNone = None
+    findings: FindingsOrNone = None
     error: TextOrNone = None
     truncated: TrueOrFalse = False
 
     @model_validator(mode="after")
     def _check_one_result(self) -> Self:
-        if (self.text is None) == (self.error is None):
-            raise ValueError("write either text or error, as a string in quotes")
+        if (self.text is None and self.findings is None) == (self.error is None):
+            raise ValueError("write either text or error, as a string in quotes, or findings, as a list")
+        self.parse_findings()
         return self
+
+    def parse_findings(self) -> Report | None:
+        """The findings and the text beside them; None if there are no findings. Raises ValueError if they cannot be read."""
+        return None if self.findings is None else parse_report({"findings": self.findings, "text": self.text})
 
 
 class HoldBody(RequestBody):

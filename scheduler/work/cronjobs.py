@@ -85,7 +85,8 @@ class JobEntry(Entry):
         return hashlib.sha256(message.encode(errors="replace")).hexdigest()
 
     def classify_answer(self, answer: Answer) -> AttemptResult:
-        text, truncated = answer.text, answer.truncated
+        text = answer.text if answer.report is None else str(answer.report)  # a job has no quiet token
+        truncated = answer.truncated
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
         content = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
         if truncated and not content:
