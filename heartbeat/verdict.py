@@ -125,6 +125,15 @@ def without_reasoning(answer: str, *, strip_reasoning: bool, truncated: bool) ->
     return rest
 
 
+def without_cut_end(text: str) -> str:
+    """The text of a cut answer without an end that says nothing: the beginning of a key in brackets, or of the quiet token."""
+    head, _, last = text.rstrip().rpartition("\n")
+    if re.fullmatch(r"[\s*_`>-]*\[[^\]]*", last):
+        text = head
+    token, letters = OK_TOKEN.replace("_", ""), re.sub(r"[\W_]", "", text).upper()
+    return "" if token.startswith(letters) and letters != token else text
+
+
 def with_cut_note(text: str, *, truncated: bool) -> str:
     """The text to deliver. If the answer was cut, its last line says so."""
     return f"{text.rstrip()}\n\n{CUT_NOTE}" if truncated else text

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from heartbeat.spec import OkMatch
-from heartbeat.verdict import Suppression, Verdict, judge_answer, message_digest, normalise_text
+from heartbeat.verdict import Suppression, Verdict, judge_answer, message_digest, normalise_text, without_cut_end
 
 
 def alert(text: str) -> Verdict:
@@ -368,3 +368,20 @@ def test_a_digest_is_sha_256_and_takes_any_text() -> None:
     assert normalise_text("  A\n B 12 ", "numbers") == "a b 0"
     assert message_digest("a", "text") == "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
     assert len(message_digest("\ud800", "text")) == 64
+
+
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ("HEARTB", ""),
+        ('"', ""),
+        ("**heart", ""),
+        ("HEARTBEAT_OK", "HEARTBEAT_OK"),
+        ("The heart", "The heart"),
+        ("12 %", "12 %"),
+        ("[disk] 92 %\n- **[mai", "[disk] 92 %"),
+        ("[disk] 92 %", "[disk] 92 %"),
+    ],
+)
+def test_the_end_of_a_cut_answer_that_says_nothing_is_removed(cut: str, kept: str) -> None:
+    assert without_cut_end(cut) == kept

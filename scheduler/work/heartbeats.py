@@ -290,6 +290,8 @@ def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     """
     text, truncated = answer.text, answer.truncated
     content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
+    if truncated:
+        content = verdict.without_cut_end(content)
     if truncated and not content.strip():
         return agent_calls.result_without_text(text)
     report = answer.report or findings.read_report(content, is_cut=truncated)
