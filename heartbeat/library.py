@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from heartbeat import verdict
+from heartbeat import findings, verdict
 from heartbeat.checks import Situation, Skip, create_missing_checklist, first_obstacle, load_checklist
 from heartbeat.decision import Action, Decision, InvalidDecision, decision_prompt, parse_decision
+from heartbeat.findings import Finding, KnownCondition
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
 from heartbeat.prompt import PromptFacts, PromptWake, compose_prompt
 from heartbeat.runners import Answer, Failure
@@ -22,8 +23,8 @@ from heartbeat.spec import DedupNormalize, Heartbeat, OkMatch, OnMissing, Python
 from heartbeat.verdict import Suppression
 
 AgentReturn = str | Mapping[str, object] | None
-"""What an agent gives back: its text, None for nothing to say, or `{"text": ...}` (with `"truncated": True` if it was cut) or
-`{"error": ...}`."""
+"""What an agent returns: its text, None if it has nothing to report, or `{"text": ...}`, `{"findings": [...]}` (both with
+`"truncated": True` if the answer was cut) or `{"error": ...}`."""
 
 DecideReturn = Decision | Mapping[str, object]
 
@@ -33,13 +34,27 @@ _THE_CALLER = PythonRunner("the caller's own", in_process=True)
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCondition:
+    """A finding that still holds. `since` is when it came up, and `reported_at` when it was last part of a text to deliver.
+
+    `finding` has the latest text, and the highest severity that was reported. `missed` counts the answers in a row without it.
+    """
+
+    finding: Finding
+    since: datetime
+    reported_at: datetime
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """The result of one run. Pass it to the next call as `last`.
 
     `reason` says why the run was skipped or failed, `suppression` why nothing is delivered although the agent was called.
     `text` is the text to deliver, empty for nothing, and `answer` the agent's whole answer. `asked_at` is when the agent was
     last called, `failures` is the number of failures in a row. `told` has the digests of the delivered texts and when each was
-    first delivered. `truncated`: the answer was cut at a token limit, which the last line of `text` says too.
+    first delivered. `truncated`: the answer was cut at a token limit, which the last line of `text` says too. `findings` are
+    those of the answer, and `conditions` those of this and earlier answers that still hold.
     """
 
     at: datetime
@@ -53,6 +68,8 @@ class Beat:
     failures: int = 0
     told: tuple[tuple[str, datetime], ...] = ()
     truncated: bool = False
+    findings: tuple[Finding, ...] = ()
+    conditions: tuple[OpenCondition, ...] = ()
 
 
 def beat(
@@ -132,7 +149,7 @@ def _run_beat(spec: Heartbeat, agent: _AgentCallbacks, before: Beat, now: dateti
         return replace(skipped, reason=obstacle, error=create_missing_checklist(spec, obstacle) or "")
     wakes = (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else ()
     text = "" if isinstance(found, Skip) else found
-    facts = PromptFacts(now, before.asked_at, before.failures, wakes, text)
+    facts = PromptFacts(now, before.asked_at, before.failures, wakes, text, conditions=_known_conditions(before))
     try:
         answer = _get_answer(spec, agent, facts)
     except CallError as error:
@@ -178,7 +195,15 @@ def _to_decision(value: object) -> Decision:
 
 def _carry_over(before: Beat, now: datetime) -> Beat:
     """The values that one run passes to the next, whatever its result."""
-    return Beat(now, "ok", asked_at=before.asked_at, failures=before.failures, told=before.told)
+    return Beat(now, "ok", asked_at=before.asked_at, failures=before.failures, told=before.told, conditions=before.conditions)
+
+
+def _known_conditions(before: Beat) -> tuple[KnownCondition, ...]:
+    """The open conditions as the prompt lists them."""
+    return tuple(
+        KnownCondition(known.finding.label, known.finding.severity, known.finding.text, known.since, known.reported_at)
+        for known in before.conditions
+    )
 
 
 def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None) -> Beat:
@@ -192,23 +217,65 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
     if answer.truncated and not content.strip():
         error = "the answer was cut at its token limit before it contained any text"
         return replace(run, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
-    judged = verdict.judge_answer(content, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
-    run = replace(run, outcome=judged.outcome, suppression=judged.suppression)
-    if judged.outcome == "alert" and not spec.show_alerts:
+    report = answer.report or findings.read_report(content, is_cut=answer.truncated)
+    judged = verdict.judge_answer(
+        report.text if report else content, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars
+    )
+    holds = [finding for finding in report.findings if not finding.resolved] if report else []
+    run = replace(run, outcome="alert" if holds else judged.outcome, findings=report.findings if report else ())
+    if run.outcome == "alert" and not spec.show_alerts:
         return replace(run, suppression=Suppression.NOT_SHOWN)
-    if judged.outcome == "ok" and not spec.show_ok:
-        return run
-    text = verdict.with_cut_note(judged.text or verdict.OK_TOKEN, truncated=answer.truncated)
-    return _skip_duplicate(spec, replace(run, suppression=None), text)
+    run, news = _update_conditions(spec, run)
+    if news and report and report.loose:
+        news = [report.loose, *news]
+    text = judged.text if judged.outcome == "alert" else ""
+    if run.outcome == "ok" and not news and spec.show_ok:
+        text = judged.text or verdict.OK_TOKEN
+    if text:
+        run, text = _drop_duplicate(spec, run, text)
+    whole = "\n\n".join(part for part in ("\n".join(news), text) if part)
+    if whole:
+        return replace(run, text=verdict.with_cut_note(whole, truncated=answer.truncated))
+    if run.outcome == "alert" or spec.show_ok:
+        return replace(run, suppression=Suppression.DUPLICATE)
+    return replace(run, suppression=Suppression.HEARTBEAT_OK if report else judged.suppression)
 
 
-def _skip_duplicate(spec: Heartbeat, run: Beat, text: str) -> Beat:
-    """The result with its text, unless the same text was delivered within the window, which counts from the first time."""
+def _update_conditions(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
+    """The result with the conditions that still hold, and a line for each finding that is news.
+
+    A finding is news if its key is new, if its severity has risen above the reported one, if it was reported longer ago than
+    the window, or if it resolves a condition. A condition ends without a line after `clear_after` complete answers without it.
+    """
+    known = {condition.finding.key: condition for condition in run.conditions}
+    kept: dict[str, OpenCondition] = {}
+    news = []
+    for finding in run.findings:
+        before = known.pop(finding.key, None)
+        if finding.resolved:
+            news += [finding.line] if before else []
+        elif before is None or finding.severity.rank > before.finding.severity.rank:
+            kept[finding.key] = OpenCondition(finding, before.since if before else run.at, run.at)
+            news.append(finding.line)
+        else:
+            is_due = run.at - before.reported_at >= spec.dedup_window
+            latest = replace(finding, severity=before.finding.severity)
+            kept[finding.key] = OpenCondition(latest, before.since, run.at if is_due else before.reported_at)
+            news += [finding.line] if is_due else []
+    for key, condition in known.items():
+        missed = condition.missed + (0 if run.truncated else 1)
+        if missed < spec.clear_after:
+            kept[key] = replace(condition, missed=missed)
+    return replace(run, conditions=tuple(kept.values())), news
+
+
+def _drop_duplicate(spec: Heartbeat, run: Beat, text: str) -> tuple[Beat, str]:
+    """The result and the text, which is empty if it was delivered within the window. The window counts from the first time."""
     fresh = tuple((digest, first) for digest, first in run.told if run.at - first < spec.dedup_window)
-    digest = verdict.message_digest(text, spec.dedup_normalize)
+    digest = verdict.message_digest(verdict.with_cut_note(text, truncated=run.truncated), spec.dedup_normalize)
     if digest in dict(fresh):
-        return replace(run, suppression=Suppression.DUPLICATE, told=fresh)
-    return replace(run, text=text, told=(*fresh, (digest, run.at)))
+        return replace(run, told=fresh), ""
+    return replace(run, told=(*fresh, (digest, run.at))), text
 
 
 def _parse_hours(given: str | Hours, zone: ZoneInfo) -> Hours:

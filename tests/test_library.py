@@ -16,6 +16,7 @@ from world import utc
 import heartbeat
 from heartbeat import Beat
 from heartbeat.decision import Action, Decision
+from heartbeat.findings import Finding
 from heartbeat.verdict import CUT_NOTE
 
 HOME = Path(__file__).parent.parent
@@ -236,3 +237,83 @@ def test_a_truncated_answer_has_a_note_in_its_last_line() -> None:
 
 def test_a_decision_to_skip_needs_no_tasks() -> None:
     assert beat("never asked", decide=lambda prompt: {"action": "skip"}).suppression == "decided_skip"
+
+
+def run_hourly(*says: Any, **how: Any) -> list[Beat]:
+    """One run per hour with these answers. Each gets the result of the run before it."""
+    beats: list[Beat] = []
+    for hours, said in enumerate(says):
+        last = beats[-1] if beats else None
+        beats.append(beat(said, now=NOW + timedelta(hours=hours), last=last, **how))
+    return beats
+
+
+def disk(text: str, severity: str = "warning", *, resolved: bool = False) -> dict[str, Any]:
+    return {"key": "disk:/var", "text": text, "severity": severity, "resolved": resolved}
+
+
+def test_a_finding_is_delivered_when_it_is_new_worse_or_over() -> None:
+    answers = [
+        disk("92 %"),
+        disk("93 %"),
+        disk("97 %", "critical"),
+        disk("94 %"),
+        disk("80 %", resolved=True),
+        disk("gone", resolved=True),
+    ]
+    beats = run_hourly(*({"findings": [each]} for each in answers))
+    assert [each.text for each in beats] == ["[disk:/var] 92 %", "", "[disk:/var!] 97 %", "", "[disk:/var] resolved: 80 %", ""]
+    assert [each.outcome for each in beats] == ["alert"] * 4 + ["ok"] * 2
+    assert [each.suppression for each in beats] == [None, "duplicate", None, "duplicate", None, "heartbeat_ok"]
+    assert beats[1].findings == (Finding("disk:/var", "93 %"),)
+
+
+def test_findings_may_be_lines_of_text_or_json_in_a_text() -> None:
+    json_answer = 'So:\n```json\n{"findings": [{"key": "Disk: /VAR", "text": "93 %"}, {"key": "swap", "text": "full"}]}\n```'
+    beats = run_hourly("[disk:/var] 92 %", json_answer, "[swap] full\n[disk:/var] 94 %")
+    assert [each.text for each in beats] == ["[disk:/var] 92 %", "So:\n[swap] full", ""]
+    assert [condition.since for condition in beats[2].conditions] == [NOW + timedelta(hours=1), NOW]
+
+
+def test_a_finding_that_still_holds_is_delivered_again_after_the_window() -> None:
+    beats = run_hourly(*["[disk:/var] 92 %"] * 5, dedup_window=timedelta(hours=2))
+    assert [bool(each.text) for each in beats] == [True, False, True, False, True]
+
+
+def test_a_condition_ends_after_two_answers_without_it_and_is_then_new_again() -> None:
+    quiet, full = "HEARTBEAT_OK", "[disk:/var] 92 %"
+    beats = run_hourly(full, quiet, full, quiet, {"text": "ok ok", "truncated": True}, OSError("gone"), quiet, full)
+    assert [each.text for each in beats if "disk" in each.text] == [full, full]
+    assert [len(each.conditions) for each in beats] == [1, 1, 1, 1, 1, 1, 0, 1]
+
+
+def test_the_prompt_lists_the_conditions_that_were_delivered() -> None:
+    agent = Agent("[disk:/var] 92 %")
+    first = heartbeat.beat(agent, now=NOW, checklist="- look")
+    heartbeat.beat(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first)
+    assert "[disk:/var] warning" not in agent.asked[0]
+    assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 92 %" in agent.asked[1]
+
+
+def test_a_text_beside_findings_is_compared_by_itself() -> None:
+    report = {"findings": [disk("92 %")], "text": "The week was calm."}
+    beats = run_hourly(report, report, {"findings": [], "text": "The week was wild."}, {"findings": []})
+    assert [each.text for each in beats] == ["[disk:/var] 92 %\n\nThe week was calm.", "", "The week was wild.", ""]
+
+
+def test_findings_that_are_not_shown_are_not_counted_as_delivered() -> None:
+    hidden, shown = beat("[disk:/var] 92 %", show_alerts=False, show_ok=True), "[disk:/var] 93 %"
+    assert (hidden.outcome, hidden.suppression, hidden.conditions) == ("alert", "not_shown", ())
+    assert beat(shown, now=NOW + timedelta(hours=1), last=hidden).text == shown
+
+
+def test_a_cut_answer_with_findings_has_a_note_in_its_last_line() -> None:
+    cut = beat({"findings": [disk("92 %")], "truncated": True})
+    assert (cut.text, cut.truncated) == (f"[disk:/var] 92 %\n\n{CUT_NOTE}", True)
+    assert ended(beat({"findings": [], "truncated": True})) == "failed bad_answer"
+
+
+def test_findings_that_cannot_be_read_are_a_failure() -> None:
+    found = beat({"findings": [None]})
+    assert ended(found) == "failed bad_answer"
+    assert found.error == "answered with findings that cannot be read: none of the findings has a key or a text"
