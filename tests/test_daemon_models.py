@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers.messages import text_answer
-from servers.scripted import Server
+from servers.messages import message, text_answer, tool
+from servers.scripted import Server, reply
 from test_daemon import Daemon
 from test_runner_anthropic import HOSTILE, profile
 
@@ -102,12 +102,13 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
 
 
 def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_usage(tmp_path: Path) -> None:
-    with Server([text_answer("HEARTBEAT_OK")]) as server:
+    with Server([reply(message(tool("report_findings", {"findings": []})))]) as server:
         environ = {"ANTHROPIC_API_KEY": KEY, "HEARTBEATD_SET__providers__anthropic__base_url": server.url}
         with running(it := Shipped(tmp_path, environ, FIRST, SECOND)):
             row = it.wait_until(lambda: it.runs("assistant", "--outcome", "ok"))[0]
             page = it.metrics()
         assert [KEY in " ".join(request.headers.values()) for request in server.requests] == [True]
+        assert [request.json["tool_choice"]["name"] for request in server.requests] == ["report_findings"]
         assert f"127.0.0.1:{server.port}" in it.reached
     assert (row["model_requested"], row["model_used"]) == ("claude-haiku-5-5", "claude-haiku-5-5")
     assert row["tokens"] == {"input": 120, "output": 30, "cache_read": 7, "cache_write": 2}
