@@ -194,5 +194,5 @@ def _impossible_day_warnings(day: FieldValues, month: FieldValues, weekday: Fiel
         return ()
     days, months = ",".join(map(str, day.sorted_numbers)), ",".join(map(str, month.sorted_numbers))
     if weekday.starred:
-        raise ScheduleError(f"day-of-month {days} never comes in month {months}; write L for the last day of the month")
-    return (f"day-of-month {days} never comes in month {months}: only day-of-week decides",)
+        raise ScheduleError(f"day-of-month {days} does not occur in month {months}; write L for the last day of the month")
+    return (f"day-of-month {days} does not occur in month {months}: only day-of-week decides",)

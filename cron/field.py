@@ -108,7 +108,7 @@ def _parse_range(column: CronField, item: str) -> tuple[int, int, int]:
         return first, last, step
     if column is WEEKDAY:
         return first, first + (last - first) % column.cycle, step
-    raise ScheduleError(f"{column.name} '{item}' runs backwards; write {_split_range(column, first, last, step)}")
+    raise ScheduleError(f"{column.name} '{item}' ends before it starts; write {_split_range(column, first, last, step)}")
 
 
 def _parse_step(column: CronField, item: str, text: str | None) -> int:

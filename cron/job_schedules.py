@@ -205,11 +205,11 @@ def parse_one_time(text: str, zone: ZoneInfo) -> OneTimeSchedule:
         )
         instant = moment.instant
     except (ValueError, OverflowError):
-        raise ScheduleError(f"{text!r} never comes; {ADVICE}") from None
+        raise ScheduleError(f"{text!r} is not a valid time; {ADVICE}") from None
     if instant and instant.year >= LAST_YEAR:
         raise ScheduleError(f"{text!r} is later than this calendar goes; {ADVICE}")
     if instant is None:
-        raise ScheduleError(f"{text!r} never comes in {zone}, whose clock left that day out; {ADVICE}")
+        raise ScheduleError(f"{text!r} does not exist in {zone}, because its clocks skipped that day; {ADVICE}")
     return moment
 
 

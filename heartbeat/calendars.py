@@ -165,7 +165,7 @@ def parse_dates(text: str) -> DateRange:
     except ValueError:
         raise ValueError(f"{text!r} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31") from None
     if last < first:
-        raise ValueError(f"{text!r} runs backwards; write {last}..{first}")
+        raise ValueError(f"{text!r} ends before it starts; write {last}..{first}")
     return first, last
 
 

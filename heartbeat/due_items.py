@@ -95,7 +95,7 @@ def find_remarks(text: str) -> tuple[str, ...]:
     """Notes about text that looks like a mark but cannot be read, and so is sent as plain text."""
     lines = open_lines(text)
     strange = dict.fromkeys(mark for line, code in lines if not code and (mark := unreadable_mark(line)))
-    found = [f"{mark} is not a mark and is sent as plain text; {_MARK_ADVICE}" for mark in strange]
+    found = [f"{mark} is not an annotation and is sent as plain text; {_MARK_ADVICE}" for mark in strange]
     if _has_tasks_block([line for line, _ in lines if line.strip()]):
         found.append(f"a `tasks:` block is sent as plain text, whole and at every run; {_TASKS_ADVICE}")
     return tuple(found)

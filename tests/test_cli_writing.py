@@ -74,7 +74,7 @@ def entry_row(place: DaemonFiles, kind: Kind, name: str) -> entries.EntryRow:
 
 def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "wake", "ops", "--text", "look here") == 0
-    assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\n"
+    assert capsys.readouterr().out == "wake 1 for agent/ops is queued\n"
     waiting = read(place, "select name, source, sender, text, state from wake")
     assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
 
@@ -85,7 +85,7 @@ def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     assert call(config, "pause", "ops") == 0
     capsys.readouterr()
     assert call(config, "wake", "ops") == 0
-    assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\nwaits: the agent is paused\n"
+    assert capsys.readouterr().out == "wake 1 for agent/ops is queued\nwaits: the agent is paused\n"
     assert call(config, "status") == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "wakes: 1 waits for the next run of agent/ops, once it is resumed: the agent is paused" in output
@@ -347,7 +347,7 @@ def test_a_wake_is_sent_to_a_running_daemon(
     monkeypatch.setenv("HEARTBEATD_RUN", "abc/7")
     daemon.answers["/api/v1/agents/ops/wake"] = (202, {"wake": 41})
     assert call(config, "wake", "ops", "--text", "hi") == 0
-    assert capsys.readouterr().out == "wake 41 of agent/ops is in the queue\n"
+    assert capsys.readouterr().out == "wake 41 for agent/ops is queued\n"
     assert daemon.asked == [("/api/v1/agents/ops/wake", {"text": "hi"})]
     assert daemon.headers["Authorization"] == "Bearer s3cret"
     assert daemon.headers["X-Heartbeatd-Source"] == "cli"

@@ -42,8 +42,8 @@ FAULTS = [
     ("usd_per_day: 0.50", "usd_per_day: .inf", 'config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: inf is not an amount of USD; write a number, like 0.50'),
     ("tokens_per_day: 200k", "tokens_per_day: 0", "config.yaml:12:51: agents.ops.heartbeat.budget.tokens_per_day: 0 is out of range; write an amount from 1 to 1000000k"),
     ("runs_per_day: 60", "runs_per_day: 0", "config.yaml:12:71: agents.ops.heartbeat.budget.runs_per_day: 0 is out of range; write a number from 1 to 1000000"),
-    (BUDGET, "budget: none", "config.yaml:12:15: agents.ops.heartbeat.budget: 'none' is not known here; write {runs_per_day: 60} or unlimited"),
-    (BUDGET, "budget: 0.5", 'config.yaml:12:15: agents.ops.heartbeat.budget: 0.5 is not known here; write {usd_per_day: 0.5}'),
+    (BUDGET, "budget: none", "config.yaml:12:15: agents.ops.heartbeat.budget: 'none' is not allowed here; write {runs_per_day: 60} or unlimited"),
+    (BUDGET, "budget: 0.5", 'config.yaml:12:15: agents.ops.heartbeat.budget: 0.5 is not allowed here; write {usd_per_day: 0.5}'),
     ("runs_per_day", "run_per_day", "config.yaml:12:57: agents.ops.heartbeat.budget.run_per_day: unknown key; did you mean runs_per_day?"),
     ("input: 1.0", "input: 1e308", "config.yaml:4:36: prices.claude-haiku-5-5.input: 1e+308 is out of range; write USD per million tokens, 1,000,000 at most"),
     ("input: 1.0", "input: -1.0", "config.yaml:4:36: prices.claude-haiku-5-5.input: -1.0 is negative; write USD per million tokens, like 3.0"),
@@ -88,9 +88,7 @@ def test_a_budget_that_is_never_reached_is_a_warning(tmp_path: Path, right: str,
 def test_agents_that_call_a_model_without_a_budget_get_one_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
     line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if that is intended"
-    assert warnings(tmp_path, text) == [
-        f"config.yaml:6:1: agents: no budget limits the spending of 1 agent that calls a model; {line}"
-    ]
+    assert warnings(tmp_path, text) == [f"config.yaml:6:1: agents: 1 agent calls a model and has no budget; {line}"]
     assert warnings(tmp_path, text.replace("retries: 1", "budget: unlimited")) == []
     assert warnings(tmp_path, text.replace("limits: {}", LIMITS)) == []
     assert warnings(tmp_path, text.replace("retries: 1", "enabled: false")) == []
@@ -99,7 +97,7 @@ def test_agents_that_call_a_model_without_a_budget_get_one_warning_with_advice(t
 def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
-    warning = f"no budget limits the spending of 1 job that calls a model; write {line}, or budget: unlimited if that is intended"
+    warning = f"1 job calls a model and has no budget; write {line}, or budget: unlimited if that is intended"
     assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {warning}"]
     assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
 
@@ -127,7 +125,7 @@ def test_a_jobs_prompt_has_a_budget_of_its_own_and_a_command_has_none(tmp_path: 
     assert allowances[Kind.CRON, "ask"].own is not None
     assert (Kind.CRON, "run") not in allowances
     assert complaints(tmp_path, text.replace("command: uptime", "command: uptime, budget: {runs_per_day: 3}"), ENVIRON) == [
-        "config.yaml:18:37: cron.run.budget: this applies to a prompt, and the job has none; remove budget, or write prompt: TEXT"
+        "config.yaml:18:37: cron.run.budget: this key applies only to a prompt, and the job has none; remove budget, or write prompt: TEXT"
     ]
 
 

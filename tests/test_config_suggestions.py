@@ -146,7 +146,7 @@ def test_a_city_without_its_own_zone_gets_the_zone_that_it_uses(tmp_path: Path, 
 @pytest.mark.parametrize("name", ["Mars/Base", "Tatooine", "Xyz", "Asi", "GMT+25", "UTC+13:45", "local"])
 def test_a_name_that_resembles_no_zone_gets_an_example(tmp_path: Path, name: str) -> None:
     (line,) = complaints(tmp_path, f"timezone: {name}\n{SMALL}")
-    assert line.endswith("; write a name of the IANA list, like Europe/Berlin or UTC")
+    assert line.endswith("; write an IANA name, like Europe/Berlin or UTC")
 
 
 def test_the_reversed_sign_of_etc_is_explained(tmp_path: Path) -> None:

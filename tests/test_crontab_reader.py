@@ -153,7 +153,7 @@ def test_a_user_column_is_read_if_there_is_one() -> None:
         ("0 3 * * * \r\r", "has no command"),
         ("@dayly x", "'@dayly' is not a macro; write @daily"),
         ("99 3 * * * x", "minute '99' is out of range; write 0 to 59"),
-        ("0 22-6 * * * x", "hour '22-6' runs backwards; write 22-23,0-6"),
+        ("0 22-6 * * * x", "hour '22-6' ends before it starts; write 22-23,0-6"),
         ("0 0 3 * * * x", "has more than five time fields (* is the sixth), or is a line of an anacrontab; write five"),
         ("0 0 1 1 * mon-fri x", "has more than five time fields (mon-fri is the sixth), or is a line of an anacrontab; write five"),
         ("1 5 cron.daily run-parts --report x", "day-of-month 'cron.daily' is not a value; write *, */n, a, a-b or a-b/n with 1 to 31"),

@@ -25,7 +25,7 @@ def test_a_schema_describes_what_the_daemon_checks() -> None:
     ("model", "sent", "message"),
     [
         (PauseBody, {"for": None}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),
-        (PauseBody, {"fro": "1h", "for": 3}, "'fro' is not known here; write for, until"),
+        (PauseBody, {"fro": "1h", "for": 3}, "'fro' is not allowed here; write for, until"),
         (PauseBody, {"\ud800": "1h"}, "a key of the body is not a string; write for, until"),
         (ResultBody, {}, "write either text or error, as a string in quotes, or findings, as a list"),
         (ResultBody, {"findings": [], "error": "x"}, "write either text or error, as a string in quotes, or findings, as a list"),

@@ -517,7 +517,7 @@ def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
             "on_failure.deliver: failures would not be sent to anyone; write on_failure: none if that is intended",
         ),
         ("{delivr: hook}", "on_failure.delivr: unknown key; did you mean deliver?"),
-        ("never", "on_failure: 'never' is not known here; write none"),
+        ("never", "on_failure: 'never' is not allowed here; write none"),
     ],
 )
 def test_invalid_on_failure_settings_are_reported(tmp_path: Path, written: str, complaint: str) -> None:

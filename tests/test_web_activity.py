@@ -54,7 +54,7 @@ def test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work(daemon: W
         ({"queue": True}, "queue: write a number"),
         ({"pending_approvals": 1.5}, "pending_approvals: write a number"),
         ({"queue": 10**30}, "queue: write a number"),
-        ({"que": 1}, "'que' is not known here"),
+        ({"que": 1}, "'que' is not allowed here"),
     ],
 )
 def test_an_invalid_report_is_rejected_with_advice_and_changes_nothing(daemon: WebDaemon, body: Any, message: str) -> None:

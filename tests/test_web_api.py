@@ -331,7 +331,7 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
     ("path", "body", "message"),
     [
         ("agents/ops/wake", {"text": 7}, "text: "),
-        ("agents/ops/wake", {"txt": "x"}, "'txt' is not known here"),
+        ("agents/ops/wake", {"txt": "x"}, "'txt' is not allowed here"),
         ("agents/ops/wake", [], "JSON object"),
         ("agents/ops/pause", {"for": "soon"}, "for: 'soon' is not a duration; write 90s, 30m or 1h30m"),
         ("agents/ops/pause", {"for": "0s"}, "for: "),
@@ -341,8 +341,8 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
         ("agents/ops/pause", {"until": 7}, "until: "),
         ("agents/ops/pause", {"until": "2026-03-02T07:59:00Z"}, "until: this time is in the past"),
         ("agents/ops/pause", {"until": "0001-01-01T00:00:00+23:59"}, "until: "),
-        ("agents/ops/resume", {"for": "2h"}, "not known"),
-        ("cron/measure/run", {"text": "x"}, "not known"),
+        ("agents/ops/resume", {"for": "2h"}, "not allowed"),
+        ("cron/measure/run", {"text": "x"}, "not allowed"),
     ],
 )
 def test_an_invalid_body_is_rejected_with_advice(still: WebDaemon, path: str, body: Any, message: str) -> None:
@@ -407,7 +407,7 @@ def test_an_invalid_config_is_rejected_with_its_errors_and_the_old_one_stays_in_
 def test_a_key_of_the_body_is_rejected_in_the_query(daemon: WebDaemon) -> None:
     """Otherwise a dry run in the query would apply the config."""
     reply = daemon.post("/-/reload?dry_run=true", {}, CHIEF)
-    assert (reply.status, reply.data["error"]["message"]) == (400, "'dry_run' is not known here; write no key")
+    assert (reply.status, reply.data["error"]["message"]) == (400, "'dry_run' is not allowed here; write no key")
 
 
 @pytest.mark.parametrize("body", [{"dry_run": "yes"}, {"dry-run": True}])
@@ -552,7 +552,7 @@ def test_a_lane_can_be_released_repeatedly_by_body_or_query(daemon: WebDaemon, q
         ({"id": "chat", "for": "25h"}, "for: at most 1d; send it again to prolong it"),
         ({"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
         ({"id": "a\nb", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
-        ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not known here; write id, for"),
+        ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not allowed here; write id, for"),
     ],
 )
 def test_an_invalid_hold_is_rejected(daemon: WebDaemon, body: dict[str, str], message: str) -> None:

@@ -47,7 +47,7 @@ def test_conditions_are_listed_as_far_as_a_token_goes(daemon: WebDaemon) -> None
     ("query", "status", "said"),
     [
         ("?state=closed", 400, "state: write open or all"),
-        ("?name=ops", 400, "'name' is not known here; write agent, state"),
+        ("?name=ops", 400, "'name' is not allowed here; write agent, state"),
         ("?agent=opps", 404, "there is no agent 'opps'"),
         ("?agent=measure", 404, "there is no agent 'measure'"),
     ],
@@ -77,7 +77,7 @@ def test_only_a_token_for_its_agent_that_may_operate_can_close_a_condition(daemo
     [
         ({"agent": "ops"}, 400, "key: write a string in quotes"),
         ({"agent": "ops", "key": 7}, 400, "key: write a string in quotes"),
-        ({"agent": "ops", "key": "disk", "all": True}, 400, "'all' is not known here; write agent, key"),
+        ({"agent": "ops", "key": "disk", "all": True}, 400, "'all' is not allowed here; write agent, key"),
         ({"agent": "ops", "key": "dsik"}, 404, "agent 'ops' has no condition 'dsik'; did you mean disk?"),
         ({"agent": "opps", "key": "disk"}, 404, "no agent 'opps' in config.yaml; did you mean ops?"),
     ],

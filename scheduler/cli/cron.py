@@ -44,7 +44,7 @@ def run(name: str, wait: bool, path: Path) -> int:
     wake_id = open_client(path).run_job(name)
     if wait:
         return wait_for_run(path, wake_id, before)
-    click.echo(f"cron/{name} is in the queue")
+    click.echo(f"cron/{name} is queued")
     return 0
 
 

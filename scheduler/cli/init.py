@@ -15,7 +15,7 @@ from scheduler.config.build import skeleton
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 def init(folder: Path) -> None:
-    """Write a first config.yaml with one agent into a folder.
+    """Create a config.yaml with one agent in a folder.
 
     DIR is created if it does not exist. Existing files are never changed.
     """

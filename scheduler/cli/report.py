@@ -54,7 +54,7 @@ Data = dict[str, Any]
 @options.state_option
 @options.format_option
 def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) -> None:
-    """Sum up the last days: runs, cost, alerts, skipped and missed runs.
+    """Summarise the last days: runs, cost, alerts, skipped and missed runs.
 
     To receive the report regularly, run this command in a cron job with `deliver:`.
     """

@@ -48,7 +48,7 @@ def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str,
     """Run the daemon in the foreground.
 
     SIGHUP reloads the config. SIGTERM or Ctrl-C stops the daemon when the runs in progress have ended. A second SIGTERM or
-    Ctrl-C stops it at once.
+    Ctrl-C stops it immediately.
     """
     if once and duration:
         raise InputError("--once ends by itself; remove --for")

@@ -42,7 +42,7 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
 @click.option(
     "--worst",
     is_flag=True,
-    help="Show instead the highest possible cost of one day, for each agent and job and in total.",
+    help="Instead, show the maximum cost of one day, for each agent and job and in total.",
 )
 @options.config_option
 @options.state_option

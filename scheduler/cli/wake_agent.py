@@ -27,6 +27,6 @@ def wake(agent: str, text: str, wait: bool, path: Path) -> int:
     wake_id = open_client(path).wake_agent(name, text)
     if wait:
         return wait_for_run(path, wake_id, before)
-    click.echo(f"wake {wake_id} of agent/{name} is in the queue")
+    click.echo(f"wake {wake_id} for agent/{name} is queued")
     print_wait(path, wake_id)
     return 0

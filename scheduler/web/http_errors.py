@@ -48,7 +48,7 @@ def not_found(what: str) -> HttpError:
 
 def unknown_key(key: str, known: Iterable[str]) -> HttpError:
     """400: a key of the query or of the body is not one of the known ones."""
-    return bad_request(f"{key!r} is not known here; write {', '.join(known) or 'no key'}")
+    return bad_request(f"{key!r} is not allowed here; write {', '.join(known) or 'no key'}")
 
 
 def error_response(error: HttpError, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -161,7 +161,9 @@ def _intended_schedule(wrong: InvalidValue, zone: ZoneInfo) -> CronSchedule | No
 
 def _check_meets_hours(beat: Heartbeat, schedule: CronSchedule | None, node: ConfigNode) -> None:
     if schedule is not None and not _ever_fires_in_hours(schedule, beat.hours, beat.stagger):
-        node.add_error("none of its times is inside the active hours; change one of them", "heartbeat", "schedule")
+        node.add_error(
+            "no time of the schedule is inside the active hours; change schedule or active_hours", "heartbeat", "schedule"
+        )
 
 
 @lru_cache(maxsize=1024)

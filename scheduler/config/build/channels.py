@@ -37,7 +37,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
         words = "write kind: command, or remove it"
         other = () if part.url or part.kind else (Remedy(beside=(("kind", "command"),)),)
         first = other or (Remedy(remove=True),)
-        node.add_error(InvalidValue("only a command has an argv", *first, advice=words), name, "argv")
+        node.add_error(InvalidValue("only channels of kind command use argv", *first, advice=words), name, "argv")
     elif part.url is None:
         node.add_error('is missing; write url: "https://..."', name, "url")
     if part.url is None:
@@ -106,7 +106,7 @@ def _check_url(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
 def _check_other_keys(name: str, part: models.Channel, kind: ChannelKind, base: Secret | None, node: ConfigNode) -> None:
     if part.base_url and not kind.has_base_url:
         others = " and ".join(each.name for each in registry.KINDS if each.has_base_url)
-        problem, advice = f"only {others} have a base_url", f"remove it, as {kind.name} has all in url"
+        problem, advice = f"only {others} use base_url", f"remove it, because url has the whole address of a {kind.name} channel"
         node.add_error(suggest_removal(problem, advice), name, "base_url")
     elif base and not node.context.secrets.is_disabled and not is_web_address(base.reveal()):
         node.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")

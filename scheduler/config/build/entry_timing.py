@@ -56,7 +56,7 @@ def check_min_schedule_interval(schedule: CronSchedule, node: ConfigNode, *insid
     if schedule.shortest_period() < node.context.min_interval:
         period, least = format_duration(schedule.shortest_period()), format_duration(node.context.min_interval)
         node.add_error(
-            f"it fires as often as every {period}, below limits.min_interval, which is {least}; space it out, or lower the limit",
+            f"its shortest interval is {period}, but limits.min_interval is {least}; space the times out, or lower the limit",
             *inside,
         )
 
@@ -179,7 +179,7 @@ def _explain_cron_error(text: str, error: str) -> InvalidValue:
     """The error of the expression parser, with a corrected expression if there is one."""
     problem, _, words = error.partition("; ")
     fields = text.split()
-    if "never comes in month" in error and len(fields) == 5:
+    if "does not occur in month" in error and len(fields) == 5:
         last = " ".join([*fields[:2], "L", *fields[3:]])
         if is_accepted(parse_expression, last):
             return InvalidValue(problem, Remedy(last), advice=f"{words}: {as_yaml(last)}")
@@ -217,7 +217,7 @@ def explain_moment_error(text: str, error: str) -> InvalidValue:
     example = f"{day}T18:00"
     if (
         day
-        and not error.startswith(f"{text!r} never comes")
+        and not error.startswith((f"{text!r} is not a valid time", f"{text!r} does not exist"))
         and is_accepted(lambda it: parse_one_time(it, time_zones.UTC_ZONE), example)
     ):
         return InvalidValue(problem, Remedy(example), advice=f"write the time too: {as_yaml(example)}")

@@ -24,7 +24,7 @@ from scheduler.config.keys.value_parsers import parse_share
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
 MISSING_SCHEDULE = InvalidValue(
-    "nothing says when",
+    "the job has no times",
     Remedy(inside=(("schedule", "0 3 * * *"),)),
     Remedy(inside=(("every", "6h"),)),
     advice='write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"',
@@ -169,11 +169,14 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     for key in PROMPT_KEYS:
         if job.prompt is None and node.has_own_key(key) and are_readable(node, "prompt"):
             node.add_error(
-                suggest_removal("this applies to a prompt, and the job has none", f"remove {key}, or write prompt: TEXT"), key
+                suggest_removal(
+                    "this key applies only to a prompt, and the job has none", f"remove {key}, or write prompt: TEXT"
+                ),
+                key,
             )
     for key in COMMAND_KEYS:
         if job.prompt is not None and job.command is None and node.has_own_key(key) and are_readable(node, "command"):
-            node.add_error(suggest_removal("this applies to a command, and the job has none", f"remove {key}"), key)
+            node.add_error(suggest_removal("this key applies only to a command, and the job has none", f"remove {key}"), key)
 
 
 def _check_stagger(job: models.Job, node: ConfigNode) -> None:
@@ -230,6 +233,6 @@ class PromptAgents:
         if not isinstance(agent.runner, ModelRunner):
             return
         if agent.model is None:
-            node.add_error(f"is missing; write model: NAME, one that {agent.runner.provider.name} has", "model")
+            node.add_error(f"is missing; write model: NAME, with a model of provider {agent.runner.provider.name}", "model")
         elif job.enabled:
             self._prices.check_price(agent.model, node, "model" if job.model else "agent")

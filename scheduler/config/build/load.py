@@ -324,9 +324,9 @@ def _with_env_file(
 def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
     """The section of the entries that have no budget, and the warning about them."""
     section, noun, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
-    who = f"{format_count(number, noun)} that {'calls' if number == 1 else 'call'} a model"
+    lacking = "calls a model and has no budget" if number == 1 else "call a model and have no budget"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
-    return section, f"no budget limits the spending of {who}; write {line}, or budget: unlimited if that is intended"
+    return section, f"{format_count(number, noun)} {lacking}; write {line}, or budget: unlimited if that is intended"
 
 
 @contextmanager

@@ -148,7 +148,7 @@ class Prices:
         if self.mispriced or model in self.by_model or model in self._reported:
             return
         self._reported.add(model)
-        advice = f"it has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
+        advice = f"this model has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
         node.add_warning(advice, *inside)
 
 

@@ -99,7 +99,7 @@ class Runners:
         if not isinstance(runner, ModelRunner):
             return named
         if named is None and runner.provider.kind == "openai":
-            node.add_error(f"is missing; write model: NAME, one that {runner.provider.name} has", "model")
+            node.add_error(f"is missing; write model: NAME, with a model of provider {runner.provider.name}", "model")
             return None
         self._check_price(named or DEFAULT_MODEL, agent, node, *(("heartbeat", "model") if agent.heartbeat.model else ("model",)))
         return named or DEFAULT_MODEL
@@ -133,7 +133,9 @@ class Runners:
                 node.add_error("this is not the address of an agent; write http:// or https:// with a host", "runner", "url")
             for name, value in headers.items():
                 if not _fits_a_header(value):
-                    node.add_error("a header takes ASCII letters, digits and punctuation, on one line", "runner", "headers", name)
+                    node.add_error(
+                        "a header can contain only ASCII letters, digits and punctuation, on one line", "runner", "headers", name
+                    )
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
     def _check_price(self, model: str, agent: models.Agent, node: ConfigNode, *inside: str) -> None:

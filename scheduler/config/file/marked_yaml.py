@@ -186,7 +186,7 @@ class _YamlReader:
         self._nodes += 1
         before = self._nodes
         if event.tag is not None:
-            self._add_error(event.start_mark, "tags are not used here; remove the word that begins with !")
+            self._add_error(event.start_mark, "YAML tags are not supported; remove the word that begins with !")
         if kind is ScalarEvent:
             node = self._read_scalar(event)
         elif depth == MAX_DEPTH:
@@ -271,7 +271,7 @@ class _YamlReader:
 
     def _resolve_alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
-            message = "this alias names no anchor above it; if the star is text, put the text in quotes"
+            message = "no anchor above has the name of this alias; if the star is text, put the text in quotes"
             self._complaints.add_error(self._at or event.start_mark, dotted_path(self.path), message, spoils=True)
             return None
         node, size = self._anchors[event.anchor]

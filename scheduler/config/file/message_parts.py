@@ -78,7 +78,7 @@ def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidVa
     if close := find_closest(name, offered):
         return InvalidValue(problem, *map(Remedy, close), advice=f"did you mean {join_with_or(close)}?")
     names = tuple(islice(offered, MOST_LISTED))
-    more = (f"another of its {len(offered)}",) if len(offered) > MOST_LISTED else ()
+    more = (f"another of the {len(offered)} declared",) if len(offered) > MOST_LISTED else ()
     listed = f"write {join_with_or((*names, *more))}, or " if names else ""
     return InvalidValue(problem, *map(Remedy, names), advice=f"{listed}declare it under {noun}s:")
 

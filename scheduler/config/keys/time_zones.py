@@ -20,7 +20,7 @@ from scheduler.config.keys.zone_places import ABBREVIATIONS, CITIES, COUNTRIES, 
 zoneinfo.reset_tzpath(to=[])
 
 UTC_ZONE = ZoneInfo("UTC")
-WRITE_A_ZONE = "write a name of the IANA list, like Europe/Berlin or UTC"
+WRITE_A_ZONE = "write an IANA name, like Europe/Berlin or UTC"
 MOST_LISTED = 3  # zones of a country that a message lists
 
 _OLD_REGIONS = ("Etc", "US", "Canada", "Mexico", "Brazil", "Chile")  # obsolete regions that the IANA list keeps
@@ -58,7 +58,7 @@ def find_zone(name: str) -> ZoneInfo:
         raise _explain_offset(problem, offset)
     if name.strip().upper() in ABBREVIATIONS:
         places = ABBREVIATIONS[name.strip().upper()]
-        words = f"an abbreviation has no summer time, or stands for several zones; name a place, like {join_with_or(places)}"
+        words = f"an abbreviation has no summer time, or is ambiguous; write a place, like {join_with_or(places)}"
         raise InvalidValue(problem, *(Remedy(place, is_certain=len(places) == 1) for place in places), advice=words)
     raise _explain_place(problem, name)
 

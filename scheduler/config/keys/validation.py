@@ -223,8 +223,8 @@ def _explain_kind(found: ErrorDetails, kinds: tuple[str, ...]) -> InvalidValue:
     tag = str(found["ctx"]["tag"])
     close = find_closest(tag, kinds)
     if len(close) == 1:
-        return suggest_correction(f"{quote_value(tag)} is not known here", close[0], advice=f"did you mean {close[0]}?")
-    return InvalidValue(f"{quote_value(tag)} is not known here", advice=f"write kind: {join_with_or(kinds)}")
+        return suggest_correction(f"{quote_value(tag)} is not allowed here", close[0], advice=f"did you mean {close[0]}?")
+    return InvalidValue(f"{quote_value(tag)} is not allowed here", advice=f"write kind: {join_with_or(kinds)}")
 
 
 def _key_position(node: Any, steps: list[str | int], place: Position) -> Position:

@@ -203,8 +203,8 @@ def one_of(*words: str) -> Callable[[object], str]:
             return str(value)
         close = find_closest(value, words) if isinstance(value, str) else ()
         if len(close) == 1:
-            raise suggest_correction(f"{quote_value(value)} is not known here", close[0], advice=f"did you mean {close[0]}?")
-        raise suggest_examples(f"{quote_value(value)} is not known here", *words)
+            raise suggest_correction(f"{quote_value(value)} is not allowed here", close[0], advice=f"did you mean {close[0]}?")
+        raise suggest_examples(f"{quote_value(value)} is not allowed here", *words)
 
     return parse
 
@@ -451,7 +451,7 @@ def _parse_date_range(value: object) -> DateRange:
             return parse_dates(str(value))
     start, dots, end = value.partition("..") if isinstance(value, str) else ("", "", "")
     if dots and is_accepted(parse_dates, start) and is_accepted(parse_dates, end):
-        raise suggest_correction(f"{quote_value(value)} runs backwards", f"{end}..{start}")
+        raise suggest_correction(f"{quote_value(value)} ends before it starts", f"{end}..{start}")
     problem = f"{quote_value(value)} is not a day"
     words = "write 2026-12-25, or 2026-12-24..2026-12-31"
     fits = not isinstance(value, str) or len(value) <= LONGEST_QUOTED
@@ -476,7 +476,7 @@ def parse_name(value: str) -> str:
     if _NAME.fullmatch(value):
         return value
     raise ValueError(
-        f"{quote_value(value)} is not a name; use 1 to 63 of A-Z a-z 0-9 . _ -, and neither . nor - first",
+        f"{quote_value(value)} is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -",
     )
 
 
@@ -492,7 +492,7 @@ def parse_names(value: object) -> tuple[str, ...]:
     for index, word in enumerate(found):
         if word in found[:index]:
             raise InvalidValue(
-                f"{quote_value(word)} is named twice",
+                f"{quote_value(word)} is listed twice",
                 Remedy(remove=True, is_certain=True),
                 advice="remove one of them",
                 steps=(index,),
@@ -506,7 +506,7 @@ def parse_token_rights(value: object) -> tuple[str, ...]:
     left = [right for right in get_args(Permission) if right not in words]
     found = tuple(parse_items(lambda word: word if word in get_args(Permission) else one_of(*left)(word), list(words)))
     if not found:
-        raise suggest_examples("a token needs at least one right", ["read", "wake"])
+        raise suggest_examples("a token needs at least one permission", ["read", "wake"])
     return found
 
 
@@ -552,7 +552,9 @@ def parse_environment(value: object) -> tuple[tuple[str, str], ...]:
         raise InvalidValue(f"this must be a map, not {describe_type(value)}; write {{NAME: value}}")
     for key, held in value.items():
         if not _VARIABLE.fullmatch(key):
-            raise InvalidValue("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", steps=(key,))
+            raise InvalidValue(
+                "this is not the name of a variable; use A-Z, a-z, 0-9 and _, not starting with a digit", steps=(key,)
+            )
         _check_map_text(key, held)
     return tuple(value.items())
 
@@ -605,9 +607,11 @@ def parse_none_or_map(value: object) -> object:
     if value == "none":
         return None
     if value is False or (isinstance(value, str) and value.lower() in WORDS_FOR_NONE):
-        raise suggest_correction(f"{quote_value(value)} is not known here", "none")
+        raise suggest_correction(f"{quote_value(value)} is not allowed here", "none")
     if isinstance(value, str):
-        raise suggest_examples(f"{quote_value(value)} is not known here", "none", advice="write none, or a map: keys with values")
+        raise suggest_examples(
+            f"{quote_value(value)} is not allowed here", "none", advice="write none, or a map: keys with values"
+        )
     return {} if value is None else value
 
 
@@ -617,7 +621,7 @@ def parse_budget(value: object) -> object:
         return None
     if isinstance(value, str | int | float):
         amount = value if isinstance(value, int | float) else other_notations.normalize_usd(value)
-        problem = f"{quote_value(value)} is not known here"
+        problem = f"{quote_value(value)} is not allowed here"
         if not isinstance(value, bool) and amount is not None and is_accepted(usd_from(0.0001), amount):
             raise suggest_correction(problem, {"usd_per_day": amount})
         if (isinstance(value, str) and find_closest(value, ["unlimited"])) or str(value).lower() in (
@@ -646,7 +650,7 @@ def parse_unchanged(value: object) -> object:
     if isinstance(value, dict):
         return value
     if isinstance(value, str) and is_accepted(parse_positive_duration, value):
-        raise suggest_correction(f"{quote_value(value)} is not known here", {"skip": True, "max_age": str(value)})
+        raise suggest_correction(f"{quote_value(value)} is not allowed here", {"skip": True, "max_age": str(value)})
     return {"skip": one_of("skip", "run")(value) == "skip"}
 
 
@@ -654,7 +658,7 @@ def parse_answer_form(value: object) -> str:
     """The form of an answer. Other names of the two forms get the right name as a suggestion."""
     meant = ANSWER_FORMS.get(value.strip().lower()) if isinstance(value, str) else None
     if meant is not None and meant != value:
-        raise suggest_correction(f"{quote_value(value)} is not known here", meant)
+        raise suggest_correction(f"{quote_value(value)} is not allowed here", meant)
     return one_of("structured", "text")(value)
 
 
