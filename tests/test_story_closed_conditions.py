@@ -1,0 +1,133 @@
+"""A user closes a condition, and a run records in one word what it did to each condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from world import MakeWorld, World
+
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import CloseCondition
+from scheduler.model.events import ConditionClosed
+from scheduler.model.outcome import Kind
+from scheduler.store.conditions import list_conditions
+from scheduler.store.entries import find_entry
+
+CONFIG = """
+channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 15m, stagger: 0s, checklist: "- look\\n", deliver: phone}
+"""
+
+
+def answers(*texts: str) -> dict[str, object]:
+    """A script in which the agent gives these answers, one per run, and the last one from then on."""
+    said: Iterator[str] = iter(texts)
+    last = texts[-1]
+    return {"ops": lambda _: next(said, last)}
+
+
+def sent(world: World) -> list[str]:
+    return [text for _, _, text in world.delivered]
+
+
+def effects(world: World) -> list[list[str]]:
+    """What each run did to conditions, the oldest run first."""
+    return [[f"{found['key']} {found['effect']}" for found in run["findings"]] for run in world.records("ops")]
+
+
+def test_a_run_records_in_one_word_what_became_of_each_finding(make_world: MakeWorld) -> None:
+    world = make_world(
+        CONFIG,
+        scripts=answers(
+            "[disk:/var] 92 %\n[mail] resolved",
+            "[disk:/var] 93 %\n[backup] late",
+            "[disk:/var!] 97 %\n[backup] resolved",
+            "HEARTBEAT_OK",
+        ),
+    )
+    world.run(minutes=65)
+    assert effects(world) == [
+        ["disk:/var opened", "mail ignored"],
+        ["disk:/var known", "backup opened"],
+        ["disk:/var worsened", "backup resolved"],
+        [],
+        ["disk:/var cleared"],
+    ]
+
+
+def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 % full"))
+    world.run(hours=24, minutes=16)
+    recorded = effects(world)
+    assert recorded[:2] == [["disk:/var opened"], ["disk:/var known"]]
+    assert recorded[-2:] == [["disk:/var reminded"], ["disk:/var known"]]
+    assert sent(world)[1:] == ["[disk:/var] still open, since 2026-03-02 08:00 (1d): 92 % full"]
+
+
+def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
+    world.run(minutes=20)
+    assert world.request(CloseCondition("ops", "Disk: /VAR")) == "disk:/var"
+    assert world.events_of(ConditionClosed) == [ConditionClosed("ops", "disk:/var", "user")]
+    (closed,) = list_conditions(world.store.connection, closed=True)
+    assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == (
+        "closed",
+        "user",
+        ["ended"],
+    )
+    row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
+    assert row is not None
+    assert row.conditions == 0
+    world.run(hours=2)
+    assert sent(world) == ["[disk:/var] 92 %"]
+
+
+def test_a_condition_that_a_user_has_closed_is_reported_as_new_however_often(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97))))
+    for _ in range(5):
+        world.run(minutes=20)
+        world.request(CloseCondition("ops", "disk:/var"))
+    assert sent(world) == [f"[disk:/var] {number} %" for number in (90, 92, 93, 95, 96)]
+    assert {effect for effect, *_ in effects(world)} == {"disk:/var opened", "disk:/var known"}
+
+
+def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
+    world.run(minutes=5)
+    world.request(CloseCondition("ops", "disk"))
+    row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
+    assert row is not None
+    assert row.conditions == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "code", "said"),
+    [
+        ("ops", "disc", "not_found", "agent 'ops' has no condition 'disc'; did you mean disk?"),
+        ("ops", "backup", "not_found", "agent 'ops' has no condition 'backup'; `heartbeatd conditions` lists them"),
+        ("ops", "mail", "closed", "the condition 'mail' of agent 'ops' is closed already"),
+        ("opps", "disk", "not_found", "no agent 'opps' in config.yaml; did you mean ops?"),
+        ("ops", "x" * 5000, "not_found", f"agent 'ops' has no condition '{'x' * 120}...'; `heartbeatd conditions` lists them"),
+    ],
+)
+def test_a_condition_that_cannot_be_closed_is_named_in_one_line(
+    name: str, key: str, code: str, said: str, make_world: MakeWorld
+) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
+    world.run(minutes=5)
+    world.request(CloseCondition("ops", "mail"))
+    with pytest.raises(Refused) as refused:
+        world.request(CloseCondition(name, key))
+    assert (refused.value.code, str(refused.value)) == (code, said)
+
+
+def test_a_condition_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full"))
+    world.run(minutes=5)
+    world.reload(CONFIG.replace("  ops:", "  web:"))
+    assert world.request(CloseCondition("ops", "disk")) == "disk"
+    assert list_conditions(world.store.connection) == []
