@@ -540,7 +540,9 @@ def test_open_conditions_are_shown_by_agent_and_severity_from_the_start(make_wor
 
 def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
     agents = AGENT + AGENT.partition("agents:\n")[2].replace("ops:", "web:")
-    world = make_world("server: {metrics_entries: 1}\n" + agents, scripts={"ops": lambda _: "[a] b", "web": lambda _: "[a] b"})
+    world = make_world(
+        "server: {metrics_entries: 1}\n" + agents, scripts={"ops": lambda _: "[disk] full", "web": lambda _: "[disk] full"}
+    )
     page = Page(world)
     world.run(minutes=1)
     assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 1, "{ops,critical}": 0}
