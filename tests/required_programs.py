@@ -15,6 +15,7 @@ PACKAGES = {
     "promtool": "apt-get install prometheus",
     "prometheus": "apt-get install prometheus",
     "prometheus-alertmanager": "apt-get install prometheus-alertmanager",
+    "amtool": "apt-get install prometheus-alertmanager",
     "systemd-analyze": "apt-get install systemd",
     "curl": "apt-get install curl",
     "strace": "apt-get install strace",
