@@ -48,7 +48,7 @@ OVERVIEW = Row(
         stat(
             "How long ago was the last tick?",
             "Age of the last tick, which is one iteration of the daemon's main loop. There is a tick at least every 30 "
-            "seconds. Above 90 s the main loop hangs or cannot write its database: look at `/readyz` and at the log. No value "
+            "seconds. Above 90 s, the main loop hangs or cannot write to its database: look at `/readyz` and the log. No value "
             "means that the daemon is down or that Prometheus cannot reach it.",
             f"time() - {gauge('last_tick_timestamp_seconds', INSTANCE)}",
             "{{instance}}",
@@ -58,8 +58,9 @@ OVERVIEW = Row(
         ),
         stat(
             "What share of runs succeeded?",
-            "Share of runs that ended `ok` or `alert`, over the time shown. Skipped slots do not count, and neither do runs "
-            "that answer later until their result arrives. If the share falls, look at the failing entries further down.",
+            "Share of runs that ended `ok` or `alert`, over the displayed time range. Skipped slots do not count. "
+            "Runs whose agent answers later count only when their result arrives. If the share falls, look at the failing "
+            "entries further down.",
             f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome=~"ok|alert"}}[$__range])) / '
             f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome!="async"}}[$__range]))',
             unit="percentunit",
@@ -115,8 +116,8 @@ RUNS = Row(
         ),
         Panel(
             "Which conditions are open?",
-            "Conditions that agents have reported and that are not over, by severity, and the ten agents with the most. "
-            "`heartbeatd conditions NAME` shows their texts. If a condition stays open although it is over, "
+            "Conditions that agents have reported and that are not over, by severity, and the ten agents with the most "
+            "open conditions. `heartbeatd conditions NAME` shows their texts. If a condition stays open although it is over, "
             "`heartbeatd conditions close KEY` closes it.",
             {
                 "all {{severity}}": f"sum by (severity) ({gauge('conditions_open', NAMED)})",
@@ -127,15 +128,15 @@ RUNS = Row(
         Panel(
             "Which results were suppressed, and why?",
             "Runs without a message, by reason. `heartbeat_ok`, `short_remainder` and `empty` mean that there was nothing to "
-            "report. `duplicate` is an alert that was sent before. `not_shown` is turned off in the config. "
-            "`heartbeatd show RUN` shows the text of each run.",
+            "report. `duplicate` is an alert that was sent before. `not_shown` means that such messages are turned "
+            "off in the config. `heartbeatd show RUN` shows the text of each run.",
             {"{{reason}}": increase("suppressions_total", ENTRY, "reason")},
             bars=True,
         ),
         Panel(
             "Which answers were truncated, and which prechecks failed?",
             "Answers that reached a token limit: raise `max_output_tokens`, or shorten the checklist. Failed prechecks: with "
-            "`on_error: run` the agent is called in every run nevertheless. `heartbeatd show RUN` has details.",
+            "`on_error: run`, the agent is still called in every run. `heartbeatd show RUN` shows details.",
             {
                 "{{name}} truncated": increase("truncated_total", ENTRY, "name"),
                 "{{name}} precheck": increase("precheck_failures_total", f'{INSTANCE},name=~"$name"', "name"),
@@ -146,8 +147,8 @@ RUNS = Row(
         Panel(
             "Which slots were skipped, and why?",
             "Slots without a run, by reason. `active_hours` and `paused` are intended. `missed` means that the daemon was "
-            "down or had no free place. `already_running` means that runs take longer than their interval. Reasons with "
-            "`checklist` point to the agent's folder.",
+            "down or `limits.concurrency` was reached. `already_running` means that runs take longer than their "
+            "interval. Reasons with `checklist` point to the agent's folder.",
             {"{{reason}}": increase("skips_total", ENTRY, "reason")},
             bars=True,
         ),
@@ -155,7 +156,7 @@ RUNS = Row(
             "How did wakes end?",
             "Wakes by source and result, and the number that wait. `deferred` wakes reached the agent later than requested. "
             "`expired` wakes never did: raise `limits.wake_keep`, or find out why the agent did not run. `rejected` wakes "
-            "came from the agent's own run, or too many waited.",
+            "came from the agent's own run, or too many wakes were waiting.",
             {"{{source}} {{result}}": increase("wakes_total", NAMED, "source, result")},
             {"waiting": f"sum({gauge('wakes_pending', NAMED)})"},
             bars=True,
@@ -180,7 +181,8 @@ NEXT = Row(
         Panel(
             "Which runs are next?",
             "Every entry with its next due time, the earliest first. Without a time, the entry is paused, disabled or done, "
-            "or only wakes start it. With a time in the past, the entry is still running or waits for a free place.",
+            "or only wakes start it. With a time in the past, the entry is still running, or "
+            "`limits.concurrency` is reached.",
             {
                 "Next due": column(f"{gauge('next_due_timestamp_seconds', ENTRY)} * 1000"),
                 "Interval": column(gauge("interval_seconds", ENTRY)),
@@ -201,7 +203,7 @@ NEXT = Row(
         Panel(
             "How late do slots start?",
             "Time from the due time of a slot to its start, or to the moment when it was recorded as `missed`. Milliseconds "
-            "are normal. Seconds mean that no place was free: raise `limits.concurrency`, or spread the slots with `stagger`. "
+            "are normal. Seconds mean that `limits.concurrency` was reached: raise it, or spread the slots with `stagger`. "
             "After a restart, late starts are normal.",
             {
                 "{{kind}} median": quantile(0.5, "dispatch_lateness_seconds"),
@@ -212,7 +214,7 @@ NEXT = Row(
         ),
         Panel(
             "How long has the oldest due entry waited?",
-            "Age of the entry that has been due longest without a start. No value means that no entry waits.",
+            "The time for which the oldest due entry has waited for its start. No value means that no entry waits.",
             {"{{instance}}": f"time() - {gauge('oldest_due_timestamp_seconds', INSTANCE)}"},
             unit="s",
             width=8,
@@ -280,8 +282,8 @@ DELIVERY = Row(
     (
         Panel(
             "How many messages are pending or dead?",
-            "Messages by channel that are not sent yet (pending), and messages that were given up after the last attempt "
-            "(dead). Restarts do not reset the numbers.",
+            "Messages by channel that are not sent yet (pending), and messages that are not sent any more, because "
+            "their last attempt failed (dead). Restarts do not reset the numbers.",
             {
                 "{{channel}} pending": f"sum by (channel) ({gauge('outbox_pending', INSTANCE)})",
                 "{{channel}} dead": f"sum by (channel) ({gauge('outbox_dead', INSTANCE)})",
@@ -299,7 +301,7 @@ DELIVERY = Row(
         Panel(
             "How did deliveries end?",
             "Deliveries by channel and result. `retried` messages will be sent again. `uncertain` messages may have arrived. "
-            "`dead` messages were given up.",
+            "`dead` messages are not sent any more.",
             {"{{channel}} {{result}}": increase("deliveries_total", INSTANCE, "channel, result")},
             bars=True,
             width=8,
@@ -312,7 +314,7 @@ MONEY = Row(
     (
         Panel(
             "How many tokens are used?",
-            "Tokens by type and requested model. A model that costs more than its work is worth is visible here first.",
+            "Tokens by type and requested model. A model that uses unexpectedly many tokens is visible here first.",
             {"{{model}} {{type}}": increase("tokens_total", ENTRY, "model, type")},
             bars=True,
             no_value="no model calls",
@@ -327,7 +329,8 @@ MONEY = Row(
         ),
         Panel(
             "How much of each budget is used?",
-            "Used share of each daily budget. Runs are skipped with the reason `budget` when their maximum cost no longer fits.",
+            "Fraction of each daily budget that has been used. Runs are skipped with the reason `budget` when their maximum cost "
+            "exceeds the remaining budget.",
             {"{{scope}} {{name}} {{budget}}": f"max by (scope, name, budget) ({gauge('budget_used_ratio', INSTANCE)})"},
             unit="percentunit",
             no_value="no budget is set",
@@ -359,7 +362,7 @@ DAEMON = Row(
         ),
         Panel(
             "Are there problems with the database, the clock or the pings?",
-            "Ticks that could not write the database (another program has locked it, or the disk is full), changes of the "
+            "Ticks that could not write to the database (another program has locked it, or the disk is full), changes of the "
             "system clock (or a suspended machine), skipped slots that became due again after such a change, and failed pings "
             "to the dead man's switch.",
             {

@@ -61,7 +61,7 @@ class ListOrSubcommand(click.Group):
 def conditions(ctx: click.Context, name: str | None, closed: bool, path: Path, state: Path | None, form: str) -> None:
     """List the conditions that agents have reported, or close one.
 
-    A condition is something that an agent found and reported under a key, such as `disk:/var`. It is open until the agent reports
+    A condition is a problem that an agent found and reported with a key, such as `disk:/var`. It is open until the agent reports
     its end or no longer mentions it. The most severe conditions of each agent come first.
     """
     if ctx.invoked_subcommand is not None:

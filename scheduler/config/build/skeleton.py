@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 _CONFIG = """\
-# The config of heartbeatd. `heartbeatd check` reports errors in it; docs/reference.md describes every key.
+# The config of heartbeatd. `heartbeatd check` reports errors in it. docs/reference.md describes every key.
 timezone: UTC                          # for active hours and schedules, e.g. Europe/Berlin
 
-# channels:                            # where messages are sent; without a channel, to the log
+# channels:                            # where messages are sent. Without a channel, they go to the log
 #   phone: "tgram://${{TG_TOKEN}}/${{TG_CHAT}}"
 #   hook: {{kind: webhook, url: "${{HOOK_URL}}"}}
 
@@ -25,7 +25,7 @@ agents:
       interval: 30m
       active_hours: "08:00-22:00"
       deliver: log
-      # budget: {{usd_per_day: 0.50}}    # the most that its runs may cost in a day
+      # budget: {{usd_per_day: 0.50}}    # the maximum cost of its runs per day
 
 # cron:
 #   nightly:
