@@ -299,7 +299,7 @@ class Daemon:
             return await claim.entry.run_attempt(claim_in_lane, Resources(start, self._http), elapsed)
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
-        return await delivery.send_delivery(outgoing, children.start, self._http)
+        return await delivery.send_delivery(outgoing, children.start, self._http, utc_now())
 
     async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send_ping(ping, self._http)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,6 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DIRECT = Network(proxy="none")
+NOW = datetime(2026, 11, 20, 16, 31, tzinfo=UTC)  # when a message is sent
 
 
 def run_synchronously(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -69,9 +71,10 @@ def send_message(
     total: float = 30.0,
     resolve: ResolveName | None = None,
     network: Network = DIRECT,
+    **options: Any,
 ) -> DeliveryResult:
-    """Send a message to this URL through a channel and return the result."""
-    channel = Channel("test", "", Secret(url), allow_private, None, base_url=Secret(base) if base else None)
+    """Send a message to this URL through a channel with these options, and return the result."""
+    channel = Channel("test", "", Secret(url), allow_private, None, base_url=Secret(base) if base else None, **options)
     given = {} if resolve is None else {"resolve": resolve}
     start = Children("test").start
-    return asyncio.run(with_http(lambda http: send(channel, message, SendContext(http, start, total)), network, **given))
+    return asyncio.run(with_http(lambda http: send(channel, message, SendContext(http, start, NOW, total)), network, **given))

@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from run_async import new_http_client, send_message
+from run_async import NOW, new_http_client, send_message
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
 
@@ -67,7 +67,7 @@ def test_no_further_message_is_sent_while_16_hang() -> None:
     async def crowd(there: str) -> tuple[list[DeliveryResult], DeliveryResult, DeliveryResult]:
         channel = Channel("test", "apprise", Secret(there), allow_private=False, uncertain=None)
         http, start = new_http_client(), Children("test").start
-        at_once, patiently = SendContext(http, start, 0.0), SendContext(http, start)
+        at_once, patiently = SendContext(http, start, NOW, 0.0), SendContext(http, start, NOW)
         hanging = [await apprise.send(channel, MESSAGE, at_once) for _ in range(apprise.MAX_HANGING)]
         refused = await apprise.send(channel, MESSAGE, at_once)
         for thread in [thread for thread in threading.enumerate() if thread.name == "_notify"]:

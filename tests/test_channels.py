@@ -31,7 +31,7 @@ LONG = "\n".join(f"{number:04} " + "x" * 40 for number in range(100))[:4500]
 def config(server: Telegram | Discord, *, more: str = "", deliver: str = "phone", kind: str = "TG") -> str:
     return f"""\
 channels:
-  phone: {{url: "${{{kind}}}", base_url: "{server.url}", allow_private: true{more}}}
+  phone: {{url: "${{{kind}}}", base_url: "{server.url}", allow_private: true, prefix: none{more}}}
 agents:
   ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1d, stagger: 0, deliver: {deliver}}}}}
 """

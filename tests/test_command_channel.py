@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from run_async import with_http
+from run_async import NOW, with_http
 from world import MakeWorld, send_by_transport
 
 from scheduler.channels import command_channel
@@ -29,7 +29,9 @@ def message(text: str = TEXT) -> Message:
 def send_to(argv: tuple[str, ...], folder: Path, text: str = TEXT, seconds: float = 30.0) -> DeliveryResult:
     channel = Channel("tell", "command", None, allow_private=False, uncertain=None, argv=argv, folder=folder)
     start = Children("here").start
-    return asyncio.run(with_http(lambda http: command_channel.send(channel, message(text), SendContext(http, start, seconds))))
+    return asyncio.run(
+        with_http(lambda http: command_channel.send(channel, message(text), SendContext(http, start, NOW, seconds)))
+    )
 
 
 def send(folder: Path, script: str, text: str = TEXT, *arguments: str, seconds: float = 30.0) -> DeliveryResult:
@@ -43,13 +45,14 @@ def test_the_text_is_on_standard_input_and_never_among_the_arguments(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["count", "got"]
 
 
-def test_the_program_gets_path_home_lang_and_four_variables_of_the_message(
+def test_the_program_gets_path_home_lang_and_five_variables_of_the_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_KEY", "canary")
     send(tmp_path, "env > got")
     seen = dict(line.split("=", 1) for line in (tmp_path / "got").read_text().splitlines())
     names = {
+        "HEARTBEATD_HOST",
         "HEARTBEATD_KEY",
         "HEARTBEATD_KIND",
         "HEARTBEATD_NAME",
@@ -92,6 +95,7 @@ def test_a_text_of_100_kb_arrives_whole_or_can_be_left_unread(tmp_path: Path) ->
 
 
 CONFIG = """\
+host: web1
 channels: {{tell: {{kind: command, argv: [{python}, tell.py]}}}}
 agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1d, stagger: 0, checklist: "- look\\n"}}}}}}
 """
@@ -113,7 +117,7 @@ def test_a_program_accepts_a_message_at_the_third_attempt(make_world: MakeWorld,
     target = world.records()[0]["delivery"]["targets"][0]
     assert target == {"channel": "tell", "state": "pending", "error": f"{Path(sys.executable).name} ended with exit code 1: busy"}
     world.run(minutes=10)
-    assert (tmp_path / "told").read_text() == "ALERT: the disk is full"
+    assert (tmp_path / "told").read_text() == "[ops@web1] ALERT: the disk is full"
     assert (len(world.calls), world.records()[0]["delivery"]["state"]) == (1, "delivered")
 
 

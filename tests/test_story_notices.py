@@ -370,8 +370,8 @@ def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_worl
     assert [notice[0] for notice in notices(world)] == ["undelivered hook"]
 
 
-TELEGRAM = '{{url: "${{TG}}", base_url: "{url}", allow_private: true}}'
-DISCORD = '{{url: "${{DC}}", base_url: "{url}", allow_private: true}}'
+TELEGRAM = '{{url: "${{TG}}", base_url: "{url}", allow_private: true, prefix: none}}'
+DISCORD = '{{url: "${{DC}}", base_url: "{url}", allow_private: true, prefix: none}}'
 
 
 @pytest.fixture
@@ -435,7 +435,7 @@ def test_a_day_long_channel_outage_is_reported_once_on_another_channel_without_m
 
 
 def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(make_world: MakeWorld) -> None:
-    channels = "channels: {guild: 'discord://42/abc'}\n"
+    channels = "channels: {guild: {url: 'discord://42/abc', prefix: none}}\n"
     world = make_world(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
     world.send = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
     world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "x" * 5000

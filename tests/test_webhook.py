@@ -1,20 +1,25 @@
 """Tests the webhook channel: what is posted, what each answer means, and which addresses are refused."""
 
+import hashlib
+import hmac
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
-from run_async import send_message
+from run_async import NOW, send_message
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 
 from heartbeat.runners.errors import parse_retry_after
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.webhook import send
+from scheduler.model.secret import Secret
 from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
 from scheduler.store.outbox import split_text
@@ -90,7 +95,36 @@ def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
         "parts": 2,
         "text": 'Disk "full" – 東京\n',
         "title": "ops: alert",
+        "agent": "ops",
+        "host": "",
     }
+
+
+SECRET = "a canary of a secret"
+
+
+def test_a_request_is_signed_over_its_time_and_its_body(start: Start) -> None:
+    server = start(OK)
+    assert post(at(server), signing_secret=Secret(SECRET), signature_header="X-Signature").state == "delivered"
+    request, time = server.requests[0], int(NOW.timestamp())
+    expected = hmac.new(SECRET.encode(), f"{time}.".encode() + request.body, hashlib.sha256).hexdigest()
+    assert request.headers["x-signature"] == f"t={time},v1={expected}"
+
+
+def test_the_receiver_in_the_docs_accepts_a_signed_request_and_refuses_a_changed_or_an_old_one(start: Start) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "operations.md").read_text("utf-8")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "hmac" in block)
+    given: dict[str, Any] = {}
+    exec(code, given)
+    is_authentic = given["is_authentic"]
+    server = start(OK)
+    post(at(server), signing_secret=Secret(SECRET), signature_header="X-Heartbeatd-Signature")
+    header, body, time = server.requests[0].headers["x-heartbeatd-signature"], server.requests[0].body, NOW.timestamp()
+    assert is_authentic(SECRET, header, body, time + 1)
+    assert not is_authentic(SECRET, header, body + b" ", time + 1)
+    assert not is_authentic("another secret", header, body, time + 1)
+    assert not is_authentic(SECRET, header, body, time + 3600)
+    assert not is_authentic(SECRET, header.replace("t=", "t=9"), body, time + 1)
 
 
 def test_a_login_in_the_url_becomes_a_header(start: Start) -> None:

@@ -323,9 +323,9 @@ class World:
 MakeWorld = Callable[..., World]  # the fixture `make_world`: make_world(yaml, **fields of World)
 
 
-def send_by_transport(outgoing: Delivery) -> DeliveryResult:
+def send_by_transport(outgoing: Delivery, now: datetime = datetime(2026, 3, 2, 8, tzinfo=UTC)) -> DeliveryResult:
     """Send a message by the real transport of its channel."""
-    return LOOP.run_until_complete(with_http(lambda http: delivery.send_delivery(outgoing, Children("test").start, http)))
+    return LOOP.run_until_complete(with_http(lambda http: delivery.send_delivery(outgoing, Children("test").start, http, now)))
 
 
 def _process_result(answer: Any) -> ProcessResult:

@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
-from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import channel_url
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import url_scheme
@@ -26,6 +26,8 @@ _under_way: set[asyncio.Future[bool]] = set()
 async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
     """Send `message` once as plain text. After the time of `context` it is unknown whether it arrived.
 
+    The prefix is the title if the service has titles.
+
     Apprise opens its own connections, through the proxies of the config: no address is refused, and the reason of a failure is
     not known. It blocks, so it runs in a daemon thread.
     """
@@ -41,7 +43,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     if len(_under_way) >= MAX_HANGING:
         return DeliveryResult("retry", f"{MAX_HANGING} earlier messages to services of Apprise still hang")
     proxies.set_proxies_for_libraries(context.http.network)
-    sending = asyncio.ensure_future(in_daemon_thread(_notify, service, message))
+    sending = asyncio.ensure_future(in_daemon_thread(_notify, service, channel, message))
     _under_way.add(sending)
     sending.add_done_callback(_under_way.discard)
     try:
@@ -52,14 +54,24 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     return DeliveryResult("delivered") if accepted else DeliveryResult("retry", f"{name} did not accept the message")
 
 
-def _notify(service: NotifyBase, message: Message) -> bool:
+def _notify(service: NotifyBase, channel: Channel, message: Message) -> bool:
     """Whether the service accepted the message. Apprise turns every error inside a service into False."""
     from apprise import Apprise, NotifyFormat, NotifyType
 
-    title = message.title if service.title_maxlen > 0 else ""
+    has_titles = service.title_maxlen > 0
+    prefix = channel.prefix_for(message.kind, message.name)
+    title = _title(prefix, message) if has_titles else ""
+    text = message.text if has_titles else prefixed_text(channel, message)
     caller = Apprise(asset=_asset())
     caller.add(service)
-    return bool(caller.notify(message.text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
+    return bool(caller.notify(text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
+
+
+def _title(prefix: str, message: Message) -> str:
+    """The title of a message: the prefix, and what the message is about if that is not the agent."""
+    if not prefix:
+        return message.title
+    return prefix if message.title == message.name else f"{prefix} {message.title}"
 
 
 def _find_service(url: str) -> NotifyBase | None:

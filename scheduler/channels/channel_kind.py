@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from heartbeat.runners import StartProcess
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.model.settings import Channel
+from scheduler.model.settings import Channel, utf16_length
 
 if TYPE_CHECKING:  # the kinds are needed to read a config; the HTTP client takes a third of a second to import, and is not
     from scheduler.net.http_client import HttpClient
@@ -18,10 +19,14 @@ SEND_TIMEOUT = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class SendContext:
-    """What the sending of a message may use: `http` for requests, `start` for programs, and at most `seconds`."""
+    """What the sending of a message may use: `http` for requests, `start` for programs, and at most `seconds`.
+
+    `now` is the time at which it begins.
+    """
 
     http: HttpClient
     start: StartProcess
+    now: datetime
     seconds: float = SEND_TIMEOUT
 
 
@@ -55,6 +60,8 @@ class ChannelKind:
       delivery is uncertain can be sent again safely.
     - `has_base_url` says that the service can run on another server, so that `base_url` is allowed.
     - `own_connections` says that the sending does not use our HTTP client, so that `allow_private` has no effect.
+    - `names_sender` says that its messages have fields for the agent and the host, so that texts have no prefix by default.
+    - `is_signed` says that `secret` signs its requests.
     - `runs_program` says that `argv` takes the place of `url`.
     """
 
@@ -69,4 +76,14 @@ class ChannelKind:
     detects_repeats: bool = False
     has_base_url: bool = False
     own_connections: bool = False
+    names_sender: bool = False
+    is_signed: bool = False
     runs_program: bool = False
+
+
+def prefixed_text(channel: Channel, message: Message) -> str:
+    """The text of a message behind the prefix of its channel. It is one space longer than both together."""
+    prefix = channel.prefix_for(message.kind, message.name)
+    text = f"{prefix} {message.text}" if prefix else message.text
+    is_too_long = channel.limit is not None and utf16_length(text) > channel.limit  # the prefix has changed since it was split
+    return message.text if is_too_long else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import clean_reason
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
@@ -14,12 +14,18 @@ from scheduler.model.settings import Channel
 async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
     """Hand `message` once to the channel's program, started in its folder.
 
-    No word of the message is ever in `argv`. Variables give its kind, its name and HEARTBEATD_KEY, which is the same when a
-    message comes again. Exit 0 means that it was accepted. If the program is ended from outside, the delivery is uncertain.
+    No word of the message is ever in `argv`. Variables give its kind, its name, the host and HEARTBEATD_KEY, which is the same
+    when a message comes again. Exit 0 means that it was accepted. If the program is ended from outside, the delivery is
+    uncertain.
     """
-    about = {"HEARTBEATD_KEY": message.key, "HEARTBEATD_KIND": message.kind, "HEARTBEATD_NAME": message.name}
+    about = {
+        "HEARTBEATD_KEY": message.key,
+        "HEARTBEATD_KIND": message.kind,
+        "HEARTBEATD_NAME": message.name,
+        "HEARTBEATD_HOST": channel.host,
+    }
     timeout = timedelta(seconds=context.seconds)
-    text = message.text.encode(errors="replace")
+    text = prefixed_text(channel, message).encode(errors="replace")
     process = await context.start(channel.argv, stdin=text, env=about, cwd=channel.folder, timeout=timeout)
     program, error_text = Path(channel.argv[0]).name, clean_reason(process.errors.decode(errors="replace").strip(), ())
     because = f": {error_text}" if error_text else ""

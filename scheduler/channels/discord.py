@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heartbeat.runners.redaction import secret_parts
-from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import (
     PostAnswer,
     channel_url,
@@ -23,6 +23,9 @@ from scheduler.model.settings import Channel
 
 SERVER = "https://discord.com"
 MAX_LENGTH = 2000  # characters of one message
+MAX_NAME_LENGTH = 80  # characters of the name of a sender
+RESERVED_IN_NAMES = ("discord", "clyde", "```", "#", ":")  # Discord does not accept names with these texts
+RESERVED_NAMES = ("everyone", "here")
 SUPPRESS_EMBEDS = 1 << 2
 BAD_URL = "this is not the URL of a Discord webhook; write discord://ID/TOKEN, or the https:// one that Discord shows"
 
@@ -64,7 +67,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     except ValueError as error:
         return DeliveryResult("dead", str(error))
     server = (channel.base_url.reveal() if channel.base_url else None) or webhook.server or SERVER
-    answer = await post_json(_execute_url(webhook, server), _body(message), post_options(channel, context))
+    answer = await post_json(_execute_url(webhook, server), _body(channel, message), post_options(channel, context))
     if isinstance(answer, DeliveryResult):
         return answer
     return _read_answer(answer, [webhook.token, *secret_parts(server, whole_url=True)])
@@ -75,8 +78,19 @@ def _execute_url(webhook: DiscordWebhook, server: str) -> str:
     return f"{server.rstrip('/')}/api/v10/webhooks/{webhook.id}/{webhook.token}?wait=true{thread}"
 
 
-def _body(message: Message) -> dict[str, Any]:
-    return {"content": _disarm_links(message.text), "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+def _body(channel: Channel, message: Message) -> dict[str, Any]:
+    """What Discord gets: the prefix is the name of the sender. If Discord would not accept the name, it begins the text."""
+    sender = _name_of_sender(channel.prefix_for(message.kind, message.name))
+    content = _disarm_links(message.text if sender else prefixed_text(channel, message))
+    body: dict[str, Any] = {"content": content, "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+    return body | ({"username": sender} if sender else {})
+
+
+def _name_of_sender(prefix: str) -> str | None:
+    """The prefix as the name of a sender, such as `ops on web1`; None if Discord might not accept it."""
+    name = prefix.removeprefix("[").removesuffix("]").replace("@", " on ").strip()
+    is_reserved = name.lower() in RESERVED_NAMES or any(text in name.lower() for text in RESERVED_IN_NAMES)
+    return None if is_reserved or not 0 < len(name) <= MAX_NAME_LENGTH else name
 
 
 def _disarm_links(text: str) -> str:

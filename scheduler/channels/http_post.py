@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -68,10 +68,11 @@ async def post_json(
     options: HttpOptions,
     headers: Mapping[str, str] | None = None,
     method: Method = "POST",
+    sign: Callable[[bytes], Mapping[str, str]] | None = None,
 ) -> PostAnswer | DeliveryResult:
     """Send `content` as JSON to `url` once, without following redirects.
 
-    Returns the answer, or the result of the delivery if there is no answer.
+    Returns the answer, or the result of the delivery if there is no answer. `sign` returns headers for the body that is sent.
 
     Only http and https. Takes at most `options.seconds` and raises no network error.
     """
@@ -83,6 +84,8 @@ async def post_json(
         return DeliveryResult("dead", str(error))
     sent = {"user-agent": f"heartbeatd/{_our_version()}"} | dict(headers or {})
     body = json.dumps(content).encode()
+    if sign is not None:
+        sent |= sign(body)
     try:
         reply = await options.http.send_message(
             url, sent, body, options.seconds, allow_private=options.allow_private, method=method

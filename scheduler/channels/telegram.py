@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from heartbeat.runners.redaction import secret_parts
-from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import (
     PostAnswer,
     channel_url,
@@ -57,14 +57,14 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
         return DeliveryResult("dead", str(error))
     server = channel.base_url.reveal() if channel.base_url else SERVER
     url = f"{server.rstrip('/')}/bot{chat.token}/sendMessage"
-    answer = await post_json(url, _body(chat, message), post_options(channel, context))
+    answer = await post_json(url, _body(chat, prefixed_text(channel, message)), post_options(channel, context))
     if isinstance(answer, DeliveryResult):
         return answer
     return _read_answer(answer, [chat.token, *secret_parts(server if channel.base_url else "", whole_url=True)])
 
 
-def _body(chat: TelegramChat, message: Message) -> dict[str, Any]:
-    content: dict[str, Any] = {"chat_id": chat.chat, "text": message.text, "link_preview_options": {"is_disabled": True}}
+def _body(chat: TelegramChat, text: str) -> dict[str, Any]:
+    content: dict[str, Any] = {"chat_id": chat.chat, "text": text, "link_preview_options": {"is_disabled": True}}
     return content | ({"message_thread_id": chat.topic} if chat.topic is not None else {})
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from dataclasses import asdict
-from datetime import UTC
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import channel_url, post_json, post_options, result_of_status
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import PLACEHOLDER, is_web_address
@@ -16,16 +19,31 @@ from scheduler.model.settings import Channel
 async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
     """Post `message` once, as `post_json` does.
 
-    The receiver can recognise a repeat by the Idempotency-Key header, which is the message's key.
+    If the channel has a secret, the request is signed. The receiver can recognise a repeat by the Idempotency-Key header, which
+    is the message's key.
     """
     headers = {"Idempotency-Key": message.key}
-    answer = await post_json(channel_url(channel), _body(message), post_options(channel, context), headers)
+    sign = partial(_signature, channel, context.now) if channel.signing_secret else None
+    answer = await post_json(channel_url(channel), _body(channel, message), post_options(channel, context), headers, sign=sign)
     return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
 
 
-def _body(message: Message) -> dict[str, Any]:
+def _body(channel: Channel, message: Message) -> dict[str, Any]:
     slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return asdict(message) | {"slot": slot}
+    text = prefixed_text(channel, message)
+    return asdict(message) | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}
+
+
+def _signature(channel: Channel, now: datetime, body: bytes) -> dict[str, str]:
+    """The signature of a request in the scheme of Stripe: HMAC-SHA256 over the time in seconds, a dot and the body.
+
+    https://docs.stripe.com/webhooks#verify-manually
+    """
+    assert channel.signing_secret is not None
+    timestamp = str(int(now.timestamp()))
+    key = channel.signing_secret.reveal().encode(errors="surrogateescape")
+    digest = hmac.new(key, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    return {channel.signature_header: f"t={timestamp},v1={digest}"}
 
 
 def _check_url(url: str) -> None:
@@ -46,4 +64,6 @@ KIND = ChannelKind(
     schemes=("http", "https"),
     if_not_named='a web address alone does not name the kind of channel; write {kind: webhook, url: "https://..."}',
     detects_repeats=True,
+    names_sender=True,
+    is_signed=True,
 )

@@ -64,9 +64,9 @@ def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
     return Counter(delivery.channel.name for delivery in under_way)
 
 
-async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient) -> DeliveryResult:
+async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient, now: datetime) -> DeliveryResult:
     """Send one message to its channel; waits for the channel."""
-    return await registry.send_message(delivery.channel, _to_message(delivery.message), SendContext(http, start))
+    return await registry.send_message(delivery.channel, _to_message(delivery.message), SendContext(http, start, now))
 
 
 def _to_message(message: OutboxMessage) -> Message:
@@ -174,4 +174,4 @@ async def _send_on_new_client(channel: Channel, network: Network, now: datetime)
         title="heartbeatd",
     )
     async with HttpClient(lambda: network) as http:
-        return await registry.send_message(channel, message, SendContext(http, Children("ping").start))
+        return await registry.send_message(channel, message, SendContext(http, Children("ping").start, now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.model.budget import Allowances, Budget
+from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 
 Permission = Literal["read", "wake", "operate", "edit"]
@@ -21,6 +23,8 @@ Proxy = Literal["environment", "none"] | Secret
 
 LOG_CHANNEL = "log"  # the built-in channel
 LAST_TARGET = "last"  # in `deliver`: where the agent's user wrote from most recently
+
+PREFIX_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,11 @@ class Limits:
     budget: Budget | None = None
 
 
+def utf16_length(text: str) -> int:
+    """The length of a text in UTF-16 units, in which services count."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Channel:
     """Where messages are sent. The channel `log` is built in.
@@ -72,7 +81,9 @@ class Channel:
     `url` is None for the log and for a command, and if no enabled entry uses the channel and its secret is not set. `argv` is the
     program of a command channel, started in `folder`. `base_url` replaces the service's own server. `uncertain` is what happens
     to a message that may have arrived, if the config sets it. `limit` is the longest message in UTF-16 units; None: any length.
-    `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`.
+    `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`. `prefix` is the
+    template of what each message begins with, empty for none. `host` is the name of this machine in messages. Requests are
+    signed with `signing_secret` in the header `signature_header`; None: they are not signed.
     """
 
     name: str
@@ -85,6 +96,21 @@ class Channel:
     argv: tuple[str, ...] = ()
     folder: Path = Path()
     needs_target: bool = False
+    prefix: str = ""
+    host: str = ""
+    signing_secret: Secret | None = None
+    signature_header: str = ""
+
+    def prefix_for(self, kind: str, name: str) -> str:
+        """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room."""
+        values = {"agent": name, "host": self.host, "kind": "agent" if kind == Kind.HEARTBEAT else "job"}
+        prefix = PREFIX_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), self.prefix)
+        return "" if self.limit is not None and 2 * utf16_length(prefix) > self.limit else prefix
+
+    def limit_for(self, kind: str, name: str) -> int | None:
+        """The longest text of one message from this agent or job, in UTF-16 units, without the prefix; None: any length."""
+        prefix = self.prefix_for(kind, name)
+        return self.limit if self.limit is None or not prefix else self.limit - utf16_length(prefix) - 1
 
     @property
     def is_usable(self) -> bool:
@@ -151,7 +177,7 @@ class History:
 class Settings:
     """One valid config. `hash` is the SHA-256 (hex) of everything it depends on: file, overrides and the secrets' names.
 
-    `job_agents` are the agents that jobs with a prompt call, by the job's name.
+    `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
     """
 
     path: Path
@@ -169,3 +195,4 @@ class Settings:
     deadman: Deadman | None = None
     network: Network = Network()
     allowances: Allowances = field(default_factory=dict)
+    host: str = ""

@@ -142,7 +142,8 @@ def _queue_parts(
 ) -> sqlite3.Row | None:
     """Insert all parts of a message; returns the id of the last one, None if that existed already."""
     channel = channels.get(target.channel)
-    parts = [message] if channel is None or channel.limit is None else split_text(message, channel.limit)
+    limit = None if channel is None else channel.limit_for(about.kind, about.name)
+    parts = [message] if limit is None else split_text(message, limit)
     now, row = to_millis(tx.now), None
     for part, text in enumerate(parts, 1):
         row = tx.db.execute(

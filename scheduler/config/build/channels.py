@@ -8,20 +8,26 @@ from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
 from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.build.secrets import has_reference
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
+from scheduler.config.keys.value_parsers import DEFAULT_PREFIX
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 
+LEAST_SECRET = 16  # characters
 LOG = Channel(LOG_CHANNEL, LOG_CHANNEL, None, allow_private=False, uncertain="resend")
 
 # Recipients as services write them; one of them must be valid in the URL.
 SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")
 
 
-def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], node: ConfigNode) -> dict[str, Channel]:
-    """Build all channels by name, including `log`. An unset secret is an error only in the channels that are `used`."""
-    made = {name: _build_channel(name, part, node, used=name in used) for name, part in parts.items()}
+def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], host: str, node: ConfigNode) -> dict[str, Channel]:
+    """Build all channels by name, including `log`. An unset secret is an error only in the channels that are `used`.
+
+    `host` is the name of this machine in messages.
+    """
+    made = {name: _build_channel(name, part, host, node, used=name in used) for name, part in parts.items()}
     for name, channel in made.items():
         if channel.needs_target and LAST_TARGET not in used:
             node.add_warning(
@@ -30,9 +36,9 @@ def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], n
     return {LOG_CHANNEL: LOG, **made}
 
 
-def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: bool) -> Channel:
+def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode, *, used: bool) -> Channel:
     if part.kind and registry.kind_for(part.kind, "").runs_program:
-        return _build_program_channel(name, part.kind, part, node)
+        return _build_program_channel(name, part.kind, part, host, node)
     if part.argv:
         words = "write kind: command, or remove it"
         other = () if part.url or part.kind else (Remedy(beside=(("kind", "command"),)),)
@@ -56,18 +62,56 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
             limit = _check_url_or_template(kind, known, is_named=part.kind is not None)
         except ValueError as error:
             node.add_error(error if isinstance(error, InvalidValue) else str(error), name, "url")
+    secret = node.resolve_secret(part.secret, name, "secret", used=used) if part.secret else None
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_other_keys(name, part, kind, base, node)
-    return Channel(name, kind.name, url, part.allow_private, part.uncertain, base, limit, needs_target=PLACEHOLDER in part.url)
+        _check_signature(name, part, kind, secret, node)
+    prefix = ("" if kind.names_sender else DEFAULT_PREFIX) if part.prefix is None else part.prefix
+    return Channel(
+        name,
+        kind.name,
+        url if secret or not part.secret else None,  # without its secret, nothing is sent
+        part.allow_private,
+        part.uncertain,
+        base,
+        limit,
+        needs_target=PLACEHOLDER in part.url,
+        prefix=prefix,
+        host=host,
+        signing_secret=secret,
+        signature_header=part.signature_header,
+    )
 
 
-def _build_program_channel(name: str, kind: str, part: models.Channel, node: ConfigNode) -> Channel:
+def _build_program_channel(name: str, kind: str, part: models.Channel, host: str, node: ConfigNode) -> Channel:
     for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
         if is_written:
             node.add_error(suggest_removal("a command channel has no address", f"remove {key}"), name, key)
     if not part.argv:
         node.add_error("is missing; write argv: [program, argument]", name, "argv")
-    return Channel(name, kind, None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=node.context.folder)
+    _check_signature(name, part, registry.kind_for(kind, ""), None, node)
+    return Channel(
+        name,
+        kind,
+        None,
+        allow_private=False,
+        uncertain=part.uncertain,
+        argv=part.argv,
+        folder=node.context.folder,
+        prefix=DEFAULT_PREFIX if part.prefix is None else part.prefix,
+        host=host,
+    )
+
+
+def _check_signature(name: str, part: models.Channel, kind: ChannelKind, secret: Secret | None, node: ConfigNode) -> None:
+    if part.secret and not kind.is_signed:
+        others = " and ".join(each.name for each in registry.KINDS if each.is_signed)
+        node.add_error(suggest_removal(f"only {others} can be signed", "remove secret"), name, "secret")
+    elif secret and not node.context.secrets.is_disabled and len(secret.reveal()) < LEAST_SECRET:
+        problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
+        node.add_error(problem, name, "secret")
+    elif part.secret and not has_reference(part.secret):
+        node.add_warning("this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", name, "secret")
 
 
 def _check_placeholder_is_written(written: str, known: str) -> None:

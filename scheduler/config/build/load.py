@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -110,6 +111,7 @@ def _build_settings(
     if not context.agents and not _named_entries(root, "cron", diagnostics) and not _might_hold_entries(root, diagnostics):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
+    host = config.host or _short_host_name()
     settings = Settings(
         path=path,
         hash=source.hash,
@@ -118,7 +120,7 @@ def _build_settings(
         server=http_settings.build_server(config.server, nodes["server"]),
         limits=limits,
         history=History(config.history.keep, config.history.runs),
-        channels=channels.build_channels(config.channels, used, nodes["channels"]),
+        channels=channels.build_channels(config.channels, used, host, nodes["channels"]),
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,
@@ -126,6 +128,7 @@ def _build_settings(
         deadman=http_settings.build_deadman(config.deadman, nodes["deadman"]),
         network=http_settings.build_network(config.network, nodes["network"]),
         allowances=allowed.allowances,
+        host=host,
     )
     if today is not None:
         diagnostics.raise_errors()  # other errors come first
@@ -160,6 +163,11 @@ def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -
     """The channels that enabled entries use."""
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
     return used | set(context.open_channels) if LAST_TARGET in used else used
+
+
+def _short_host_name() -> str:
+    """The name of this machine up to its first dot."""
+    return os.uname().nodename.partition(".")[0] or "localhost"
 
 
 def _check_missing_files(settings: Settings, source: ConfigData, context: ConfigContext) -> None:

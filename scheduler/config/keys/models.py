@@ -595,6 +595,9 @@ class Price(ConfigPart):
 
 _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.detects_repeats)
 
+_NAMING_SENDER = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.names_sender)
+_SIGNED = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.is_signed)
+
 
 class Channel(ConfigPart):
     """A channel for messages. A text in place of the map is its URL."""
@@ -639,6 +642,21 @@ class Channel(ConfigPart):
         " `resend`, it may arrive twice."
         f" A receiver of {_DETECTING_REPEATS} can recognise repeated messages by their key.",
         default_in_words=f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
+    )
+    prefix: Annotated[str | None, text_type(value_parsers.parse_prefix, "template, `none`")] = optional_key(
+        None,
+        "What each message begins with. `{agent}` is the name of the agent or job, `{host}` the name of this machine, and"
+        " `{kind}` is `agent` or `job`. Apprise services with titles show it as the title, and Discord as the sender.",
+        default_in_words=f'`"{value_parsers.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent`'
+        " and `host`",
+    )
+    secret: Annotated[str | None, SECRET] = optional_key(
+        None,
+        f"For {_SIGNED}: each request is signed with this secret, so that the receiver can verify the sender.",
+        default_in_words="no signature",
+    )
+    signature_header: Annotated[str, text_type(value_parsers.parse_header_name, "name of a header")] = optional_key(
+        "X-Heartbeatd-Signature", "The header with the signature."
     )
 
 
@@ -711,6 +729,11 @@ class Defaults(ConfigPart):
 class Config(ConfigPart):
     timezone: Zone = optional_key(
         ZoneInfo("UTC"), "The time zone of active hours and schedules without a time zone of their own.", written_default="UTC"
+    )
+    host: Annotated[str | None, text_type(value_parsers.parse_host, "name")] = optional_key(
+        None,
+        "The name of this machine in messages. Set it in a container, where the host name has no meaning.",
+        default_in_words="the host name, up to its first dot",
     )
     state: PathText = optional_key(
         "state/heartbeatd.db", "The database file. It is created if it does not exist. A symbolic link is followed."

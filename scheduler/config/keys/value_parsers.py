@@ -31,7 +31,7 @@ from scheduler.config.file.remedies import (
     suggest_examples,
 )
 from scheduler.config.keys import other_notations, time_zones
-from scheduler.model.settings import Permission
+from scheduler.model.settings import PREFIX_PLACEHOLDER, Permission
 
 Share = float | timedelta
 Parsed = TypeVar("Parsed")
@@ -41,6 +41,9 @@ A_DAY = timedelta(days=1)
 MOST_SECONDS = 10**9  # longer durations are treated like this one
 MOST_USD = 1_000_000
 DURATION_EXAMPLES = ("90s", "30m", "1h30m")  # as messages suggest them
+DEFAULT_PREFIX = "[{agent}@{host}]"
+PREFIX_PLACEHOLDERS = ("agent", "host", "kind")
+MAX_PREFIX_LENGTH = 100
 PUT_IN_QUOTES = "put it in quotes"
 ANSWER_FORMS = {
     **dict.fromkeys(("structured", "json", "json_schema", "schema", "tool", "findings", "object"), "structured"),
@@ -58,6 +61,7 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CRON_FIELD = re.compile(r"[0-9*/,a-z#-]+", re.ASCII | re.IGNORECASE)
 _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
+_MESSAGE_HEADERS = ("user-agent", "content-type", "idempotency-key")
 _OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
 
 
@@ -478,6 +482,36 @@ def parse_name(value: str) -> str:
     raise ValueError(
         f"{quote_value(value)} is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -",
     )
+
+
+def parse_host(value: object) -> str:
+    """The name of a machine, as messages show it."""
+    return parse_name(parse_text(value))
+
+
+def parse_prefix(value: object) -> str:
+    """The template of the prefix of messages; empty for `none`."""
+    text = parse_nonempty_text(value)
+    if text == "none":
+        return ""
+    if len(text) > MAX_PREFIX_LENGTH or not text.isprintable():
+        problem = f"a prefix is one line of at most {MAX_PREFIX_LENGTH} characters"
+        raise suggest_examples(problem, DEFAULT_PREFIX, "none")
+    unknown = next((name for name in PREFIX_PLACEHOLDER.findall(text) if name not in PREFIX_PLACEHOLDERS), None)
+    if unknown is not None:
+        known = "{agent}, {host} or {kind}"
+        raise suggest_examples(f"{{{unknown}}} is not a placeholder; write {known}", DEFAULT_PREFIX, "none")
+    return text
+
+
+def parse_header_name(value: object) -> str:
+    """The name of a header that the daemon does not set for another purpose."""
+    name = parse_text(value)
+    if _HEADER.fullmatch(name) and name.lower() not in (*_OUR_HEADERS, *_MESSAGE_HEADERS):
+        return name
+    example = "X-Heartbeatd-Signature"
+    problem = "is not the name of a header" if not _HEADER.fullmatch(name) else "is a header that the daemon sets itself"
+    raise suggest_examples(f"{quote_value(value)} {problem}", example)
 
 
 def parse_names(value: object) -> tuple[str, ...]:
