@@ -16,7 +16,7 @@ from cron import crontab_reader
 from cron.job import Job
 from scheduler.cli.main import main
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.job_insertion import NewJob, NoInsertionPoint, insert_jobs
+from scheduler.config.file.entry_insertion import NewEntry, NoInsertionPoint, insert_entries
 from scheduler.config.file.marked_yaml import parse_yaml as read_tree
 from scheduler.config.keys import time_zones
 from scheduler.system import files
@@ -297,7 +297,7 @@ def test_a_file_that_was_changed_in_the_meantime_is_not_written(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-ONE = [NewJob("new", {"schedule": "0 3 * * *", "command": "x"})]
+ONE = [NewEntry("new", {"schedule": "0 3 * * *", "command": "x"})]
 NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
 
 
@@ -325,7 +325,7 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
     ],
 )  # fmt: skip
 def test_new_jobs_are_inserted_after_the_others(before: str, after: str) -> None:
-    assert insert_jobs(before, ONE).text == after
+    assert insert_entries(before, "cron", ONE).text == after
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_new_jobs_are_inserted_after_the_others(before: str, after: str) -> None
 )
 def test_without_a_place_for_jobs_none_is_inserted(text: str) -> None:
     with pytest.raises(NoInsertionPoint, match="write `cron:` on a line of its own"):
-        insert_jobs(text, ONE)
+        insert_entries(text, "cron", ONE)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_without_a_place_for_jobs_none_is_inserted(text: str) -> None:
     ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
 )  # fmt: skip
 def test_every_text_is_read_back_unchanged(value: str) -> None:
-    made = insert_jobs("", [NewJob(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
+    made = insert_entries("", "cron", [NewEntry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
     found = read_tree(made, Diagnostics(""))["cron"]
     assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
 

@@ -22,9 +22,9 @@ from scheduler.cli.options import InputError
 from scheduler.config.build import config_data, crontab_jobs, load
 from scheduler.config.build.crontab_jobs import CrontabAccount
 from scheduler.config.build.secrets import has_reference
-from scheduler.config.file import config_text, inheritance, job_insertion
+from scheduler.config.file import config_text, entry_insertion, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
-from scheduler.config.file.job_insertion import EditedText, NewJob
+from scheduler.config.file.entry_insertion import EditedText, NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.config.keys import time_zones
@@ -172,7 +172,7 @@ def _format_line_numbers(numbers: Sequence[int]) -> str:
 
 def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
     made = crontab_jobs.build_new_jobs(lines, account, ())
-    text = job_insertion.render_cron_section(made)
+    text = entry_insertion.render_section("cron", made)
     jobs = load.load_config(Path("config.yaml"), {}, resolve_secrets=False, content=text.encode()).settings.jobs
     click.echo(text, nl=False)
     click.echo(_verify_jobs(lines, made, jobs), err=True)
@@ -245,17 +245,17 @@ def _find_section(root: object, *steps: str) -> MarkedMap:
     return root if isinstance(root, MarkedMap) else MarkedMap()
 
 
-def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewJob]) -> EditedText:
+def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewEntry]) -> EditedText:
     try:
-        return job_insertion.insert_jobs(before.decode(), entries)
-    except job_insertion.NoInsertionPoint as error:
+        return entry_insertion.insert_entries(before.decode(), "cron", entries)
+    except entry_insertion.NoInsertionPoint as error:
         load.load_config(
             path, os.environ, resolve_secrets=False, content=before
         )  # errors that the config already has are reported first
         raise InputError(f"{path} {error}") from error
 
 
-def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: Mapping[str, Job]) -> str:
+def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewEntry], jobs: Mapping[str, Job]) -> str:
     """Compare the jobs, as the daemon reads them, with the lines of the crontab, and sum up the next seven days.
 
     Raises InputError if a command or a schedule differs.

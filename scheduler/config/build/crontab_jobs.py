@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cron.crontab_reader import PATH, SHELL, CrontabLine, Identity
 from cron.job_names import JobNamer
-from scheduler.config.file.job_insertion import NewJob
+from scheduler.config.file.entry_insertion import NewEntry
 from scheduler.config.file.message_parts import format_duration
 
 TIMEOUT = "24h"  # cron has no timeout; our default of ten minutes would stop jobs that cron let finish
@@ -23,10 +23,10 @@ class CrontabAccount:
     home: str
 
 
-def build_new_jobs(lines: Iterable[CrontabLine], account: CrontabAccount, taken: Collection[str]) -> list[NewJob]:
+def build_new_jobs(lines: Iterable[CrontabLine], account: CrontabAccount, taken: Collection[str]) -> list[NewEntry]:
     """The jobs of the lines, with names that are not `taken`. The same lines in the same order get the same names."""
     names = JobNamer(taken)
-    return [NewJob(names.free_name(line.command, line.name), build_job_keys(line, account), line.comment) for line in lines]
+    return [NewEntry(names.free_name(line.command, line.name), build_job_keys(line, account), line.comment) for line in lines]
 
 
 def build_job_keys(line: CrontabLine, account: CrontabAccount) -> Mapping[str, object]:
