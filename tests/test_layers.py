@@ -94,6 +94,7 @@ ROOMS_FROM_THE_GROUND = (
     "net",
     "channels",
     "config",
+    "migration",
     "work",
     "engine",
     "telemetry",

@@ -72,6 +72,7 @@ COMMANDS = {
     "reload": ("reload:reload", "Reload the config in the running daemon."),
     "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
     "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),
+    "import": ("import_config:import_config", "Import the config of another heartbeat system, with a receipt."),
     "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
 }
 

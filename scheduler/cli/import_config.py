@@ -1,0 +1,183 @@
+"""The command `import`: converts the config of another heartbeat system, with a receipt of every value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from scheduler.cli import options, output
+from scheduler.cli.options import InputError
+from scheduler.config.build import load
+from scheduler.config.build.load import LoadedConfig
+from scheduler.config.build.time_checks import TimeCheck
+from scheduler.config.file import config_text
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.entry_insertion import NoInsertionPoint
+from scheduler.config.file.message_parts import format_count
+from scheduler.config.keys import time_zones
+from scheduler.migration import output as new_config
+from scheduler.migration import receipt
+from scheduler.migration.draft import Draft
+from scheduler.migration.output import NothingToImport
+from scheduler.migration.source_tree import MAX_BYTES, Problem, Source, read_source
+from scheduler.migration.system import System, import_sources
+from scheduler.migration.systems import registry
+from scheduler.store import entries
+from scheduler.system import files
+from scheduler.system.text import one_line
+
+
+@click.command(name="import")
+@click.argument("system", type=click.Choice(registry.NAMES), metavar="SYSTEM")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="The config file to add the agents, jobs, channels and providers to. Without this option, a new config is printed.",
+)
+@click.option("--strict", is_flag=True, help="Write nothing if a setting would be lost or a file is damaged (exit code 2).")
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone of times that name none.  [default: this host's]")
+@options.format_option
+@load.pause_garbage_collection()
+def import_config(system: str, paths: Sequence[str], into: Path | None, strict: bool, timezone: str | None, form: str) -> int:
+    """Import the config of another heartbeat system.
+
+    SYSTEM is the name of the system in lower case, such as openclaw. FILE is a config, a job store (jobs.json) or a HEARTBEAT.md
+    of that system.
+
+    A receipt lists every value of the files: kept, changed or dropped, with the reason. The new config is printed, and the
+    receipt goes to standard error. With --into, the entries are added to a config, the rest of which stays the same, and the
+    receipt is printed. Secrets become references to environment variables, which the receipt names.
+
+    The exit code is 1 if a file is damaged or has nothing to import. The rest is imported all the same.
+    """
+    found = registry.load_system(system)
+    sources, problems = _read_files(paths)
+    draft = import_sources(found, sources, _find_zone(timezone))
+    heading = (
+        f"Imported by `heartbeatd import {system}` from {', '.join(one_line(path) for path in paths)}.",
+        f"Switch off the heartbeats and jobs in {found.title}, or both systems run them.",
+    )
+    check = TimeCheck(output.utc_now(), entries.has_seen_one_time_job)
+    text, loaded, there = "", None, 0
+    try:
+        text, loaded = new_config.write_new_config(draft, heading, check)
+    except NothingToImport:
+        problems.append(Problem(found.title, 0, "there is nothing to import in these files"))
+    lost = strict and bool(draft.receipt.losses or problems)
+    if into is not None and text and not lost:
+        there = _add_to_config(draft, into, check)
+    report = _Report(found, draft, problems, loaded, there)
+    if form == "json":
+        click.echo(json.dumps(report.as_json(None if into or lost else text, into if text and not lost else None), indent=2))
+    else:
+        report.print(text if into is None and not lost else "", into if text and not lost else None)
+    if lost:
+        click.echo("heartbeatd import: --strict: settings would be lost; nothing was written", err=True)
+        return 2
+    return 1 if problems else 0
+
+
+def _read_files(paths: Sequence[str]) -> tuple[list[Source], list[Problem]]:
+    sources: list[Source] = []
+    problems: list[Problem] = []
+    for path in dict.fromkeys(paths):
+        try:
+            with files.open_regular(Path(path)) as file:
+                content = files.read_up_to(file, MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            problems.append(Problem(path, 0, f"cannot be read: {reason}"))
+            continue
+        source = read_source(path, content)
+        sources.append(source)
+        problems += source.problems
+    return sources, problems
+
+
+def _find_zone(name: str | None) -> str:
+    try:
+        return time_zones.find_zone(name or output.host_zone_name()).key
+    except ValueError as error:
+        raise InputError(f"{error}" if name else f"{error}; use --timezone to name the zone") from error
+
+
+def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
+    """Add the entries to a config; the number of entries that it had already."""
+    try:
+        before = files.read_file(path)
+    except OSError as error:
+        advice = "`heartbeatd init DIR` writes a config to begin with"
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
+    diagnostics = Diagnostics(str(path))
+    config_text.check_owner(path.stat(), path, diagnostics)
+    diagnostics.raise_errors()
+    there = new_config.fit_into(draft, config_text.parse_content(before, diagnostics))
+    if not any(draft.data.values()):
+        return there
+    try:
+        text, _ = new_config.insert_into_config(draft, path, before, check)
+        files.replace_file(path, before, text.encode())
+    except NoInsertionPoint as error:
+        raise InputError(f"{path} {error}") from error
+    except files.FileChanged as error:
+        raise InputError(str(error)) from error
+    except NothingToImport:
+        raise InputError(f"{path}: none of the entries is valid in this config; nothing was written") from None
+    return there
+
+
+class _Report:
+    """The result of an import, for people and for programs."""
+
+    def __init__(
+        self, system: System, draft: Draft, problems: Sequence[Problem], loaded: LoadedConfig | None, there: int
+    ) -> None:
+        self._system = system
+        self._draft = draft
+        self._problems = problems
+        self._warnings = [str(warning) for warning in loaded.warnings] if loaded else []
+        self._there = there
+
+    def as_json(self, config: str | None, written: Path | None) -> dict[str, object]:
+        found = self._draft.receipt
+        return {
+            "system": self._system.name,
+            "receipt": [entry.as_json() for entry in found.entries.values()],
+            "added": [{"key": each.target, "value": each.value, "why": each.why} for each in found.additions],
+            "problems": [{"file": each.file, "line": each.line, "message": each.message} for each in self._problems],
+            "variables": self._draft.variables,
+            "warnings": self._warnings,
+            "losses": len(found.losses),
+            "config": config or None,
+            "written": str(written) if written else None,
+        }
+
+    def print(self, config: str, written: Path | None) -> None:
+        """The config on standard output, if there is one, and the receipt on standard error; else the receipt alone."""
+        if config:
+            click.echo(config, nl=False)
+        for line in receipt.format_receipt(self._draft.receipt):
+            click.echo(line, err=written is None)
+        for problem in self._problems:
+            click.echo(str(problem), err=True)
+        for warning in self._warnings:
+            click.echo(f"warning: {warning}", err=True)
+        if self._draft.variables:
+            names = ", ".join(f"{name} (was {one_line(key)})" if key else name for name, key in self._draft.variables.items())
+            click.echo(f"set these environment variables: {names}", err=written is None)
+        if written:
+            self._print_written(written)
+
+    def _print_written(self, path: Path) -> None:
+        new = {section: len(entries_of) for section, entries_of in self._draft.data.items() if entries_of}
+        added = ", ".join(
+            format_count(number, {"agents": "agent", "cron": "job"}.get(section, section[:-1])) for section, number in new.items()
+        )
+        old = f", {self._there:,} already there" if self._there else ""
+        click.echo(f"{path}: {added} added{old}" if new else f"nothing to add: {path} has all of this already")
+        if new:
+            click.echo(f"next: switch off the heartbeats and jobs in {self._system.title}, or both systems run them")

@@ -1,0 +1,488 @@
+"""Collects the config that an import makes, together with the receipt of the values it was made from.
+
+A module in `systems/` says which value goes where. This module puts it there, and has the parts that all systems share: channels,
+secrets, active hours, schedules and jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.migration import values
+from scheduler.migration.receipt import NO_VALUE, Receipt
+from scheduler.migration.source_tree import Node, Source
+from scheduler.migration.values import Converter, NotUsable
+
+SECTIONS = ("providers", "channels", "agents", "cron")
+MAX_NAME = 50  # characters, so that there is room for a number
+
+Path = tuple[str, ...]
+
+OVERRIDDEN = "overridden by a more specific value"
+
+_RESERVED = frozenset(("log", "last", "none"))
+_TARGET = re.compile(r"@?[A-Za-z0-9_-]{1,60}(?::\d{1,20})?", re.ASCII)
+_MARKS = re.compile(r"^(?:\s*(?:#{1,6}|[-*+]|\d+[.)])\s+|\s*\[[ xX]?\]\s+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of a table: the key of the source, our key, and how the value is converted."""
+
+    key: str
+    to: str
+    convert: Converter = values.text
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """Where a job of a system has its parts. Each part lists keys of which the first with a value is used.
+
+    A `prompt` is sent to the agent as a run of its own. An `event` is text for the agent's next heartbeat. A `command` is for the
+    shell. `naive_zone` is the zone of a single time without an offset; empty for the zone of the host.
+    """
+
+    prompt: Sequence[str] = ()
+    event: Sequence[str] = ()
+    command: Sequence[str] = ()
+    agent: Sequence[str] = ("agentId", "agent")
+    name: Sequence[str] = ("name", "id", "jobId")
+    zone: Sequence[str] = ("timezone", "tz")
+    rules: Sequence[Rule] = ()
+    naive_zone: str = ""
+
+
+class Draft:
+    """The new config, and what became of the old one.
+
+    `zone` is the time zone of times that name none, and `zone_source` the value that it comes from. `default_agent` gets the jobs
+    that name no agent. `variables` are the environment variables that the new config refers to, with the keys whose secrets they
+    replace.
+    """
+
+    def __init__(self, receipt: Receipt, zone: str, title: str) -> None:
+        self.receipt = receipt
+        self.zone = zone
+        self.zone_source: Node | None = None
+        self.title = title
+        self.data: dict[str, dict[str, dict[str, Any]]] = {section: {} for section in SECTIONS}
+        self.variables: dict[str, str] = {}
+        self.default_agent = ""
+        self.default_deliver = "log"
+        self.telegram_token: Node | None = None
+        self.wake_modes = {"now": "now", "next-heartbeat": "next", "next_heartbeat": "next", "next": "next"}
+        self._runners: dict[str, tuple[dict[str, Any], str]] = {}
+        self._agents_by_id: dict[str, str] = {}
+
+    # Values
+
+    def put(self, node: Node, path: Path, value: object, why: str = "") -> None:
+        """Set a key of the new config to a value made from a node, and record it as kept or changed."""
+        target = ".".join(path)
+        if self.has(path):
+            self.receipt.withdraw(target, OVERRIDDEN, is_loss=False)
+        self._set(path, value)
+        if not node.is_container and (node.value == value or node.text == str(value)):
+            self.receipt.keep(node, target, why)
+        else:
+            self.receipt.change(node, target, value, why)
+
+    def add(self, path: Path, value: object, why: str) -> None:
+        """Set a key of the new config that no source has."""
+        self._set(path, value)
+        self.receipt.add(".".join(path), value if not isinstance(value, dict) else _describe_map(value), why)
+
+    def has(self, path: Path) -> bool:
+        found: object = self.data
+        for step in path:
+            if not isinstance(found, Mapping) or step not in found:
+                return False
+            found = found[step]
+        return True
+
+    def apply(self, rules: Iterable[Rule], node: Node | None, base: Path) -> None:
+        """Convert the values that a table lists, and set our keys below `base`. A value that cannot be used is dropped."""
+        for rule in rules if node else ():
+            found = node.get(rule.key) if node else None
+            if found is None:
+                continue
+            if not found.is_container and found.value is None:
+                self.receipt.drop(found, NO_VALUE, is_loss=False)
+                continue
+            try:
+                self.put(found, (*base, *rule.to.split(".")), rule.convert(found), rule.why)
+            except NotUsable as error:
+                self.receipt.drop(found, str(error))
+
+    def secret(self, node: Node, path: Path, variable: str, form: str = "{}") -> None:
+        """Set a key to a reference to an environment variable in place of a secret. `form` is the text around the reference."""
+        reference = self.reference(node, variable)
+        self._set(path, form.replace("{}", reference, 1))
+        if values.is_reference(node.text):
+            self.receipt.keep(node, ".".join(path))
+        else:
+            self.receipt.change(node, ".".join(path), reference, "set this environment variable", is_secret=True)
+
+    def reference(self, node: Node | None, variable: str) -> str:
+        """The reference to use for a secret: its own, if it is one already."""
+        if node and values.is_reference(node.text):
+            self.variables.setdefault(node.text[2:-1], node.key)
+            return node.text
+        name = re.sub(r"[^A-Z0-9]+", "_", variable.upper()).strip("_") or "SECRET"
+        if node:
+            number = 1
+            while self.variables.get(name, node.key) != node.key:
+                number += 1
+                name = f"{name.rstrip('0123456789_')}_{number}"
+        self.variables.setdefault(name, node.key if node else "")
+        return f"${{{name}}}"
+
+    def url(self, node: Node, path: Path, variable: str) -> None:
+        """Set a key to a URL, or to a reference if the URL may contain a secret."""
+        address = values.web_address(node)
+        if values.holds_secret(address):
+            self.secret(node, path, variable)
+        else:
+            self.put(node, path, address)
+
+    # Names
+
+    def free_name(self, section: str, wanted: str, fallback: str) -> str:
+        """A valid name that the section does not have yet."""
+        name = base = re.sub(r"[^A-Za-z0-9_-]+", "-", wanted).strip("-_")[:MAX_NAME].strip("-_") or fallback
+        number = 1
+        while name in self.data[section] or name in _RESERVED:
+            number += 1
+            name = f"{base}-{number}"
+        return name
+
+    def name_entry(self, node: Node, path: Path) -> None:
+        """Record that a value is the name of an entry, perhaps in another spelling."""
+        if node.text == path[-1]:
+            self.receipt.keep(node, ".".join(path))
+        else:
+            self.receipt.change(node, ".".join(path), path[-1])
+
+    # Agents
+
+    def add_agent(self, ident: str, runner: dict[str, Any], why: str) -> Path:
+        """A new agent for an agent of the other system; the path of the agent."""
+        name = self.free_name("agents", ident, "main")
+        self.data["agents"][name] = {}
+        self._agents_by_id.setdefault(ident, name)
+        self.default_agent = self.default_agent or name
+        self.add(("agents", name, "runner"), runner, why)
+        return ("agents", name)
+
+    def find_agent(self, ident: str, runner: dict[str, Any], why: str) -> str:
+        """The name of the agent with this ID, or of the default agent. A missing agent is added, without scheduled runs."""
+        if ident in self._agents_by_id:
+            return self._agents_by_id[ident]
+        if not ident and self.default_agent:
+            return self.default_agent
+        return self.add_agent(ident or "main", runner, why)[1]
+
+    def put_hours(
+        self, base: Path, start: Node | None, end: Node | None, zone: Node | None, *, words_for_host: Sequence[str] = ()
+    ) -> None:
+        """Active hours. Equal times mean that the agent never runs, and become `enabled: false`."""
+        given = [node for node in (start, end) if node and node.text]
+        zone = zone if zone and zone.text else None
+        if not given:
+            for node in (start, end, zone):
+                if node:
+                    self.receipt.drop(node, NO_VALUE if node.value is None else "has no effect without a start and an end")
+            return
+        try:
+            times = [values.clock_time(node) if node else default for node, default in ((start, "00:00"), (end, "24:00"))]
+            name = self.zone if zone is None or zone.text.lower() in words_for_host else values.zone(zone)
+        except NotUsable as error:
+            for node in (start, end, zone):
+                if node:
+                    self.receipt.drop(node, f"active hours: a value {error}; the agent now runs at all hours")
+            return
+        if times[0] == times[1]:
+            self._set((*base, "enabled"), False)
+            for node in (*given, *([zone] if zone else [])):
+                self.receipt.change(node, ".".join((*base, "enabled")), False, "a window of no length, so the agent never ran")
+            return
+        hours = (*base, "active_hours")
+        for node, key, value in ((start, "start", times[0]), (end, "end", times[1]), (zone, "timezone", name)):
+            if node:
+                self.put(node, (*hours, key), value)
+            elif key != "timezone":
+                self.add((*hours, key), value, f"{self.title}'s default")
+        if zone is None or name == self.zone:
+            self._add_zone((*hours, "timezone"))
+
+    def take_zone(self, node: Node | None) -> None:
+        """Use the time zone of a config for times that name none."""
+        if node and node.text:
+            try:
+                self.zone, self.zone_source = values.zone(node), node
+            except NotUsable as error:
+                self.receipt.drop(node, str(error))
+
+    def _add_zone(self, path: Path) -> None:
+        """Set a time zone that comes from the config as a whole, or else from the host."""
+        if self.zone_source:
+            self.receipt.keep(self.zone_source, ".".join(path))
+            self._set(path, self.zone)
+        elif not self.has(path):
+            self.add(path, self.zone, "the time zone of this host; --timezone sets another")
+
+    # Channels
+
+    def telegram(self, to: str) -> str:
+        """The name of the channel for a Telegram chat; for an empty text, of the channel for `deliver: last`."""
+        chat = re.sub(r"^(?:telegram:)?(?:group:|user:|channel:)?", "", to).replace(":topic:", ":")
+        if to and not _TARGET.fullmatch(chat):
+            raise NotUsable("is no Telegram chat")
+        name = "telegram" if not to else f"telegram-{re.sub(r'[^A-Za-z0-9_]+', '-', chat).strip('-') or 'chat'}"
+        reference = self.reference(self.telegram_token, "TELEGRAM_BOT_TOKEN")
+        url = f"tgram://{reference}/{chat if to else '{target}'}"
+        if self.data["channels"].get(name, {"url": url}) != {"url": url}:
+            name = self.free_name("channels", name, "telegram")
+        self.data["channels"][name] = {"url": url}
+        return name
+
+    def webhook(self, node: Node) -> str:
+        """The name of the channel for a URL, which is kept secret."""
+        values.web_address(node)
+        name = self.free_name("channels", "webhook", "webhook")
+        self.add(("channels", name, "kind"), "webhook", "the way in which messages are sent there")
+        self.secret(node, ("channels", name, "url"), "WEBHOOK_URL")
+        return name
+
+    def put_deliver(self, base: Path, channel: Node | None, to: Node | None) -> None:
+        """`deliver` of an agent or job, from the name of a channel and a recipient there."""
+        path = (*base, "deliver")
+        for node in (channel, to):
+            if node and not node.text:
+                self.receipt.drop(node, NO_VALUE, is_loss=False)
+        channel, to = (node if node and node.text else None for node in (channel, to))
+        word = channel.text.lower() if channel else ""
+        try:
+            name, why = self._find_channel(word, to)
+        except NotUsable as error:
+            for node in (channel, to):
+                if node:
+                    self.receipt.drop(node, str(error))
+            self.add(path, "log", "no channel could be imported for its messages")
+            return
+        if channel:
+            self.put(channel, path, name, why)
+        else:
+            self.add(path, name, why or "the channel of the recipient")
+        if to and name not in ("none", "last"):
+            target = f"channels.{name}.url"
+            if to.text in self.data["channels"][name]["url"]:
+                self.receipt.keep(to, target)
+            else:
+                self.receipt.change(to, target, self.data["channels"][name]["url"])
+        elif to:
+            self.receipt.drop(to, "the recipient is the last one who wrote to the agent" if name == "last" else "nothing is sent")
+
+    def _find_channel(self, word: str, to: Node | None) -> tuple[str, str]:
+        """The value of `deliver`, and a note. Raises NotUsable for channels that heartbeatd cannot send to."""
+        if word in ("none", "local", "off", "cli", "internal"):
+            return "none", ""
+        if word in ("last", "origin", "owner", ""):
+            if self.telegram_token is None and not (to and to.text.startswith("telegram:")):
+                raise NotUsable("there is no Telegram bot to send with; declare a channel, and set deliver")
+            if to is not None:
+                return self.telegram(to.text), ""
+            self.telegram("")
+            return "last", "your gateway reports the last chat by POST /api/v1/agents/NAME/activity"
+        if word.startswith("telegram"):
+            inline = word.partition(":")[2]
+            if not to and not inline:
+                self.telegram("")
+                return "last", "your gateway reports the last chat by POST /api/v1/agents/NAME/activity"
+            return self.telegram(to.text if to else inline), ""
+        raise NotUsable(f"heartbeatd cannot use this bot of {word[:30]}; declare a webhook or an Apprise URL, and set deliver")
+
+    # Jobs
+
+    def add_job(self, job: Node, shape: JobShape, runner: tuple[dict[str, Any], str], deliver: tuple[str, ...] = ()) -> str:
+        """A job for a job of the other system; its name, or an empty text if the job was dropped.
+
+        `deliver` are the keys of the channel and of the recipient.
+        """
+        named = job.first(*shape.name)
+        name = self.free_name("cron", named.text if named else "", "job")
+        base = ("cron", name)
+        self.data["cron"][name] = {}
+        try:
+            self._put_schedule(job, base, shape)
+            self._put_action(job, base, shape, runner)
+        except NotUsable as error:
+            self.remove(("cron", name), f"the job was left out: {error}")
+            self.receipt.drop(job, f"the job was left out: {error}")
+            return ""
+        if named:
+            self.name_entry(named, base)
+        self.apply((Rule("enabled", "enabled", values.boolean), *shape.rules), job, base)
+        if "prompt" not in self.data["cron"][name]:
+            for key in ("model", "deliver"):
+                if self.data["cron"][name].pop(key, None) is not None:
+                    self.receipt.withdraw(f"cron.{name}.{key}", "only jobs with a prompt have this setting")
+        elif deliver:
+            self.put_deliver(base, job.get(deliver[0]), job.get(deliver[1]))
+        return name
+
+    def _put_schedule(self, job: Node, base: Path, shape: JobShape) -> None:
+        schedule = job.get("schedule")
+        if schedule is None or (not schedule.children and not schedule.text):
+            raise NotUsable("it has no schedule")
+        zone = schedule.first(*shape.zone) or job.first(*shape.zone)
+        zone_name = values.zone(zone) if zone and zone.text else self.zone
+        kind = schedule.first("kind", "type")
+        if not schedule.is_container:
+            self._put_schedule_text(schedule, base, zone_name, shape)
+        elif found := schedule.first("expr", "cron", "expression"):
+            self.put(found, (*base, "schedule"), values.cron_expression(found, zone_name))
+        elif found := schedule.first("everyMs", "everySeconds", "minutes", "every"):
+            unit = {"everyms": "ms", "minutes": "m"}.get(str(found.steps[-1]).replace("_", "").lower(), "s")
+            self.put(found, (*base, "every"), values.positive_duration(unit)(found))
+        elif found := schedule.first("atMs", "atTime", "runAt", "at"):
+            self.put(found, (*base, "at"), values.moment(found, shape.naive_zone or zone_name))
+        else:
+            raise NotUsable("its schedule has no expression, interval or time")
+        if kind:
+            self.receipt.keep(kind, ".".join((*base, _schedule_key(self.data["cron"][base[1]]))))
+        if "schedule" in self.data["cron"][base[1]]:
+            if zone:
+                self.put(zone, (*base, "timezone"), zone_name)
+            else:
+                self._add_zone((*base, "timezone"))
+        elif zone:
+            self.receipt.keep(zone, ".".join(base), "needed only to read the time")
+        if (stagger := schedule.get("staggerMs")) and stagger.value:
+            self.apply((Rule("staggerMs", "stagger", values.duration("ms", zero="0s")),), schedule, base)
+
+    def _put_schedule_text(self, node: Node, base: Path, zone: str, shape: JobShape) -> None:
+        """A schedule written as text: a cron expression, `every 2h`, or a time."""
+        written = node.text
+        if values.looks_like_cron(node):
+            self.put(node, (*base, "schedule"), values.cron_expression(node, zone))
+        elif written.lower().startswith(("every ", "@every ")):
+            short = Node(node.file, node.steps, node.line, written.partition(" ")[2])
+            self.put(node, (*base, "every"), values.positive_duration("m")(short))
+        else:
+            self.put(node, (*base, "at"), values.moment(node, shape.naive_zone or zone))
+
+    def _put_action(self, job: Node, base: Path, shape: JobShape, runner: tuple[dict[str, Any], str]) -> None:
+        command, event, prompt = (job.first(*keys) if keys else None for keys in (shape.command, shape.event, shape.prompt))
+        wanted = job.first(*shape.agent)
+        if command and command.text:
+            self.put(command, (*base, "command"), values.text(command))
+            return
+        found = event or prompt
+        if not found or not found.text:
+            raise NotUsable("it has no prompt, event or command that heartbeatd could run")
+        agent = self.find_agent(wanted.text if wanted else "", *runner)
+        if event:
+            self._set((*base, "wake_heartbeat"), agent)
+            self.put(event, (*base, "wake_text"), values.text(event))
+            if mode := job.get("wakeMode"):
+                word = self.wake_modes.get(mode.text.lower())
+                if word:
+                    self.put(mode, (*base, "wake_mode"), word)
+        else:
+            self.put(found, (*base, "prompt"), values.text(found))
+            self._set((*base, "agent"), agent)
+        target = ".".join((*base, "wake_heartbeat" if event else "agent"))
+        if wanted and wanted.text:
+            self.put(wanted, tuple(target.split(".")), agent)
+        else:
+            self.receipt.add(target, agent, "the default agent")
+        for key in ("payload.kind", "sessionTarget"):
+            if node := job.get(key):
+                self.receipt.keep(node, ".".join((*base, "wake_text" if event else "prompt")))
+
+    # Checklists
+
+    def put_checklist(self, source: Source, agent: str, *, is_in_workspace: bool) -> None:
+        """A HEARTBEAT.md: a `tasks:` block becomes items with `[every ...]` in the config; any other file is left where it is."""
+        base = ("agents", agent, "heartbeat", "checklist")
+        tasks, lines = source.root.get("tasks"), source.root.get("lines")
+        if not tasks:
+            why = "heartbeatd reads the file itself" if is_in_workspace else "copy the file into the workspace of the agent"
+            self.receipt.keep(source.root, f"agents.{agent}.workspace", why)
+            return
+        items = []
+        for task in tasks.children.values():
+            every, what = task.get("interval"), task.get("prompt") or task.get("name")
+            mark = ""
+            if every:
+                try:
+                    mark = f"[every {values.positive_duration('m')(every)}] "
+                    self.receipt.change(every, ".".join(base), mark.strip())
+                except NotUsable as error:
+                    self.receipt.drop(every, f"{error}; the item is due at every run")
+            label = task.get("name")
+            words = ": ".join(node.text for node in (label, task.get("prompt")) if node and node.text)
+            items.append(f"- {mark}{words}")
+            for node in (label, what):
+                if node:
+                    self.receipt.keep(node, ".".join(base))
+        for line in lines.children.values() if lines else ():
+            plain = _MARKS.sub("", line.text)
+            items.append(plain)
+            why = "plain text beside the items, so that it makes no item due"
+            if plain == line.text:
+                self.receipt.keep(line, ".".join(base))
+            else:
+                self.receipt.change(line, ".".join(base), plain, why)
+        self._set(base, "\n".join(items) + "\n")
+
+    # The end
+
+    def finish(self) -> None:
+        """Add what every agent needs, and record which channels hold the bot token."""
+        for name, agent in self.data["agents"].items():
+            beat = agent.setdefault("heartbeat", {})
+            base = ("agents", name, "heartbeat")
+            if not {"interval", "schedule"} & beat.keys():
+                self.add((*base, "interval"), "none", "the agent has no heartbeat, only jobs call it")
+            if "deliver" not in beat:
+                self.add((*base, "deliver"), self.default_deliver, "no channel is set for its messages")
+        for name in self.data["channels"]:
+            if self.telegram_token and name.startswith("telegram"):
+                reference = self.reference(self.telegram_token, "TELEGRAM_BOT_TOKEN")
+                if values.is_reference(self.telegram_token.text):
+                    self.receipt.keep(self.telegram_token, f"channels.{name}.url")
+                else:
+                    note = "set this environment variable"
+                    self.receipt.change(self.telegram_token, f"channels.{name}.url", reference, note, is_secret=True)
+
+    def remove(self, path: Path, why: str) -> None:
+        """Take a key out of the new config again."""
+        found: Any = self.data
+        for step in path[:-1]:
+            found = found.get(step, {})
+        found.pop(path[-1], None)
+        self.receipt.withdraw(".".join(path), why)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.data["agents"] or self.data["cron"])
+
+    def _set(self, path: Path, value: object) -> None:
+        found: Any = self.data
+        for step in path[:-1]:
+            found = found.setdefault(step, {})
+        found[path[-1]] = value
+
+
+def _schedule_key(job: Mapping[str, object]) -> str:
+    return next(key for key in ("schedule", "every", "at") if key in job)
+
+
+def _describe_map(value: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}: {' '.join(inner) if isinstance(inner, list) else inner}" for key, inner in value.items())

@@ -1,0 +1,169 @@
+"""Makes a valid config from a draft: new, or inserted into a config whose other lines stay the same.
+
+Each version is loaded as the daemon would load it. Values that are rejected are taken out again, with the error as their reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scheduler.config.build import load
+from scheduler.config.build.load import LoadedConfig
+from scheduler.config.build.time_checks import TimeCheck
+from scheduler.config.file import entry_insertion
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic
+from scheduler.config.file.entry_insertion import NewEntry
+from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.migration.draft import SECTIONS, Draft
+
+MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round handles all errors of a version
+
+# Without one of these keys an entry would do something else than before, so the whole entry is taken out.
+_NEEDED = frozenset(
+    ("runner", "command", "prompt", "agent", "schedule", "every", "at", "timezone", "wake_heartbeat", "url", "kind")
+)
+_ORDER = {
+    "agents": ("workspace", "runner", "model", "heartbeat"),
+    "heartbeat": ("enabled", "interval", "schedule", "active_hours"),
+    "cron": ("enabled", "schedule", "every", "at", "timezone", "agent", "prompt", "command", "wake_heartbeat"),
+}
+_SAMPLE_TOKEN = "123456789:" + "A" * 35  # has the form of a Telegram token
+
+
+class NothingToImport(Exception):
+    """The files have no agent and no job that could be imported."""
+
+
+def write_new_config(draft: Draft, heading: Iterable[str], time_check: TimeCheck) -> tuple[str, LoadedConfig]:
+    """A complete config with comment lines above it, and what it loads to. Raises NothingToImport."""
+    samples = {name: "https://example.org/hook" if name.startswith("WEBHOOK_URL") else _SAMPLE_TOKEN for name in draft.variables}
+
+    def render() -> str:
+        parts = [entry_insertion.render_section(section, entries) for section, entries in _list_entries(draft)]
+        return "".join(f"# {line}".rstrip() + "\n" for line in heading) + "\n" + "\n".join(parts)
+
+    def check(text: str) -> LoadedConfig:
+        return load.load_config(Path("config.yaml"), samples, content=text.encode(), time_check=time_check)
+
+    return _settle(draft, render, check)
+
+
+def insert_into_config(draft: Draft, path: Path, before: bytes, time_check: TimeCheck) -> tuple[str, LoadedConfig]:
+    """The text of an existing config with the new entries, and what it loads to.
+
+    Raises ConfigError for errors that the config has already, NoInsertionPoint, NothingToImport.
+    """
+    load.load_config(path, os.environ, resolve_secrets=False, content=before)
+
+    def render() -> str:
+        text = before.decode("utf-8-sig")
+        for section, entries in _list_entries(draft):
+            text = entry_insertion.insert_entries(text, section, entries).text
+        return text
+
+    def check(text: str) -> LoadedConfig:
+        return load.load_config(path, os.environ, resolve_secrets=False, content=text.encode(), time_check=time_check)
+
+    return _settle(draft, render, check)
+
+
+def fit_into(draft: Draft, root: object) -> int:
+    """Leave out entries that a config has already, and rename those whose names it uses for others.
+
+    Returns the number of agents and jobs that are there already.
+    """
+    there = 0
+    for section in SECTIONS:
+        known = root.get(section) if isinstance(root, MarkedMap) else None
+        if not isinstance(known, MarkedMap):
+            continue
+        for name in list(draft.data[section]):
+            if name not in known:
+                continue
+            if known[name] == draft.data[section][name]:
+                del draft.data[section][name]
+                there += section in ("agents", "cron")
+            else:
+                _rename(draft, section, name, known)
+    return there
+
+
+def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) -> None:
+    number = 2
+    while (new := f"{name}-{number}") in known or new in draft.data[section]:
+        number += 1
+    draft.data[section] = {new if each == name else each: value for each, value in draft.data[section].items()}
+    draft.receipt.rename(f"{section}.{name}", f"{section}.{new}")
+    draft.receipt.add(f"{section}.{new}", new, f"the config has another {name} already")
+    referring = {
+        "agents": ("agent", "wake_heartbeat"),
+        "channels": ("deliver",),
+        "providers": ("provider",),
+    }.get(section, ())
+    for kind in ("agents", "cron"):
+        for entry in draft.data[kind].values():
+            for part in (entry, entry.get("heartbeat", {}), entry.get("runner", {})):
+                for key in referring:
+                    if part.get(key) == name:
+                        part[key] = new
+
+
+def _settle(draft: Draft, render: Callable[[], str], check: Callable[[str], LoadedConfig]) -> tuple[str, LoadedConfig]:
+    for _ in range(MOST_REPAIRS):
+        if draft.is_empty:
+            raise NothingToImport
+        text = render()
+        try:
+            return text, check(text)
+        except ConfigError as error:
+            if not [each for each in error.errors if _take_out(draft, each)]:
+                raise
+    raise NothingToImport
+
+
+def _take_out(draft: Draft, error: Diagnostic) -> bool:
+    """Take out the value that an error is about; False if it is not in the draft."""
+    section, name, *inside = [*re.sub(r"\[\d+\]", "", error.path).split("."), "", ""]
+    inside = [step for step in inside if step]
+    entry = draft.data.get(section, {}).get(name)
+    if entry is None:
+        return False
+    why = f"`heartbeatd check` rejects it: {error.message}"
+    steps = ["heartbeat", *inside[1:2]] if inside[:1] == ["heartbeat"] else inside[:1]
+    found: Any = entry
+    for step in steps:
+        found = found.get(step) if isinstance(found, dict) else None
+    if found is None or not steps or steps[-1] in _NEEDED or (len(steps) == 1 and steps[0] == "heartbeat"):
+        draft.remove((section, name), why)
+    elif steps[-1] == "deliver":
+        draft.remove((section, name, *steps), why)
+        draft.add((section, name, *steps), "log", why)
+        return bool(found != "log")
+    else:
+        draft.remove((section, name, *steps), why)
+        if steps == ["heartbeat", "interval"]:
+            draft.add((section, name, "heartbeat", "enabled"), False, "its interval was rejected")
+            draft.add((section, name, "heartbeat", "interval"), "30m", "its interval was rejected")
+    return True
+
+
+def _list_entries(draft: Draft) -> list[tuple[str, list[NewEntry]]]:
+    """The sections that have entries, with the keys of each entry in a fixed order."""
+    return [
+        (section, [NewEntry(name, _sort_keys(section, keys)) for name, keys in draft.data[section].items()])
+        for section in SECTIONS
+        if draft.data[section]
+    ]
+
+
+def _sort_keys(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    order = _ORDER.get(section, ())
+    names = sorted(keys, key=lambda key: order.index(key) if key in order else len(order))
+    return {
+        name: _sort_keys(name, keys[name]) if isinstance(keys[name], dict) and name == "heartbeat" else keys[name]
+        for name in names
+    }

@@ -1,0 +1,194 @@
+"""Lists what became of each value of the imported files: kept, changed or dropped, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scheduler.config.file.message_parts import format_count
+from scheduler.migration.source_tree import Node, Scalar
+from scheduler.system.text import one_line
+
+Status = Literal["kept", "changed", "dropped"]
+
+NO_VALUE = "no value"
+LONGEST_SHOWN = 60  # characters of a value or key in a line of text; JSON has all of them
+
+
+@dataclass(slots=True)
+class Entry:
+    """What became of one value. `was` and `now` are shown only for a change, and never hold a secret.
+
+    `targets` are the keys of the new config that hold the value. `is_loss`: a setting was dropped, not only a record or an empty
+    value.
+    """
+
+    file: str
+    line: int
+    key: str
+    status: Status = "dropped"
+    targets: list[str] = field(default_factory=list)
+    was: Scalar = None
+    now: object = None
+    why: str = ""
+    is_loss: bool = True
+    is_decided: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        found: dict[str, object] = {"file": self.file, "line": self.line, "key": self.key, "status": self.status}
+        if self.status == "dropped":
+            return found | {"why": self.why, "loss": self.is_loss}
+        found["as"] = self.targets
+        if self.status == "changed":
+            found |= {"from": self.was, "to": self.now}
+        return found | ({"why": self.why} if self.why else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A key of the new config that no source has: a default of the other system that differs from ours, or a required key."""
+
+    target: str
+    value: object
+    why: str
+
+
+class Receipt:
+    """The entries of all values. Every value has one from the beginning, so none can be forgotten."""
+
+    def __init__(self, roots: Iterable[Node]) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.leaves: list[Node] = []
+        self.additions: list[Addition] = []
+        for root in roots:
+            for leaf in root.leaves():
+                if leaf.steps or not leaf.is_container:
+                    self.leaves.append(leaf)
+                    self.entries[id(leaf)] = Entry(leaf.file, leaf.line, leaf.key)
+
+    def keep(self, node: Node, target: str, why: str = "") -> None:
+        """The values below a node are in the new config, unchanged."""
+        for entry in self._entries_of(node):
+            if entry.status == "dropped":
+                entry.status = "kept"
+            _decide(entry, target, why)
+
+    def change(self, node: Node, target: str, now: object, why: str = "", *, is_secret: bool = False) -> None:
+        """The values below a node are in the new config in another form. The old value of a secret is not shown."""
+        for leaf in node.leaves():
+            if entry := self.entries.get(id(leaf)):
+                entry.status, entry.was, entry.now = "changed", "a secret" if is_secret else leaf.value, now
+                _decide(entry, target, why)
+
+    def drop(self, node: Node, why: str, *, is_loss: bool = True) -> None:
+        """The values below a node are not in the new config, except those that were kept or changed already."""
+        for entry in self._entries_of(node):
+            if not entry.is_decided:
+                entry.why, entry.is_loss, entry.is_decided = why, is_loss, True
+
+    def is_decided(self, leaf: Node) -> bool:
+        found = self.entries.get(id(leaf))
+        return found is None or found.is_decided
+
+    def add(self, target: str, value: object, why: str) -> None:
+        """A key of the new config that comes from no source."""
+        self.additions.append(Addition(target, value, why))
+
+    def withdraw(self, target: str, why: str, *, is_loss: bool = True) -> None:
+        """A key of the new config, and everything below it, was taken out again."""
+        for entry in self.entries.values():
+            left = [each for each in entry.targets if not is_inside(each, target)]
+            if len(left) == len(entry.targets):
+                continue
+            entry.targets = left
+            if not left:
+                entry.status, entry.why, entry.is_loss = "dropped", why, is_loss
+        self.additions = [each for each in self.additions if not is_inside(each.target, target)]
+
+    def rename(self, old: str, new: str) -> None:
+        """A key of the new config, and everything below it, has another name."""
+        for entry in self.entries.values():
+            entry.targets = [f"{new}{each[len(old) :]}" if is_inside(each, old) else each for each in entry.targets]
+        self.additions = [
+            Addition(f"{new}{each.target[len(old) :]}", each.value, each.why) if is_inside(each.target, old) else each
+            for each in self.additions
+        ]
+
+    @property
+    def losses(self) -> list[Entry]:
+        """The settings that are not in the new config."""
+        return [entry for entry in self.entries.values() if entry.status == "dropped" and entry.is_loss]
+
+    def _entries_of(self, node: Node) -> Iterator[Entry]:
+        for leaf in node.leaves():
+            if entry := self.entries.get(id(leaf)):
+                yield entry
+
+
+def is_inside(target: str, above: str) -> bool:
+    """Whether a key of the config is `above` or below it."""
+    return target == above or target.startswith((f"{above}.", f"{above}["))
+
+
+def _decide(entry: Entry, target: str, why: str) -> None:
+    if target not in entry.targets:
+        entry.targets.append(target)
+    entry.why = why or ("" if not entry.is_decided else entry.why)
+    entry.is_decided = True
+
+
+def format_receipt(receipt: Receipt) -> Iterator[str]:
+    """The receipt as lines of text: kept and changed values one by one, dropped values by their reason."""
+    entries = list(receipt.entries.values())
+    for entry in entries:
+        if entry.status != "dropped":
+            yield f"{entry.status:<7}  {_place(entry)} -> {', '.join(entry.targets)}{_change(entry)}{_reason(entry.why)}"
+    for addition in receipt.additions:
+        yield f"added    {addition.target}: {shorten(addition.value)}{_reason(addition.why)}"
+    for is_loss in (True, False):
+        for why, found in _by_reason(entry for entry in entries if entry.status == "dropped" and entry.is_loss is is_loss):
+            yield f"dropped  {one_line(why)}:"
+            yield from (f"           {_place(entry)}" for entry in found)
+    yield summarize(receipt)
+
+
+def summarize(receipt: Receipt) -> str:
+    """The last line of the receipt."""
+    count = {"kept": 0, "changed": 0, "dropped": 0}
+    for entry in receipt.entries.values():
+        count[entry.status] += 1
+    harmless = count["dropped"] - len(receipt.losses)
+    note = f" ({harmless} of them records or empty values)" if harmless else ""
+    total = format_count(len(receipt.entries), "value")
+    return f"receipt: {total}: {count['kept']} kept, {count['changed']} changed, {count['dropped']} dropped{note}"
+
+
+def shorten(value: object) -> str:
+    """A value as a line of the receipt shows it."""
+    text = one_line(value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value))
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
+
+def _place(entry: Entry) -> str:
+    return f"{one_line(entry.file)}:{entry.line} {shorten_key(entry.key)}"
+
+
+def shorten_key(key: str) -> str:
+    """A key that fits on a line."""
+    return key if len(key) <= 3 * LONGEST_SHOWN else f"{key[: 3 * LONGEST_SHOWN - 3]}..."
+
+
+def _change(entry: Entry) -> str:
+    return f": {shorten(entry.was)} became {shorten(entry.now)}" if entry.status == "changed" else ""
+
+
+def _reason(why: str) -> str:
+    return f" ({one_line(why)})" if why else ""
+
+
+def _by_reason(entries: Iterable[Entry]) -> Sequence[tuple[str, list[Entry]]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.why, []).append(entry)
+    return list(found.items())

@@ -1,0 +1,371 @@
+"""Reads a file of another system (JSON, JSON5, YAML, TOML, .env or Markdown) into a tree whose values know their lines.
+
+The files are not trusted. Size, depth and number of values are limited, and a damaged file gives the part that can be read.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from pathlib import PurePath
+
+from scheduler.config.file import config_text
+from scheduler.config.file.diagnostics import ConfigError, Diagnostics
+from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
+from scheduler.migration import json5_reader
+from scheduler.system.text import one_line
+
+MAX_BYTES = 4 * 1024 * 1024  # of one file; the largest real files are job stores of some 100 KB
+MAX_VALUES = 20_000  # of one file, with aliases expanded
+MAX_DEPTH = 64
+MOST_BREAKS = 20  # syntax errors of a file after which its rest is left out
+LARGEST_REPEATED = 200_000  # characters; a longer broken file is not parsed again
+
+Step = str | int
+Scalar = str | int | float | bool | None
+
+
+@dataclass(slots=True)
+class Node:
+    """A value of a source file: a scalar in `value`, or `children` by key or index. `line` counts from 1."""
+
+    file: str
+    steps: tuple[Step, ...]
+    line: int
+    value: Scalar = None
+    children: dict[Step, Node] = field(default_factory=dict)
+    is_container: bool = False
+
+    @property
+    def key(self) -> str:
+        """The path as people write it: agents.list[0].heartbeat.every."""
+        text = "".join(f"[{step}]" if isinstance(step, int) else f".{one_line(step)}" for step in self.steps)
+        return text.removeprefix(".") or "(whole file)"
+
+    @property
+    def text(self) -> str:
+        """The value as stripped text; empty for a container and for no value."""
+        if self.value is None:
+            return ""
+        return str(self.value).lower() if isinstance(self.value, bool) else str(self.value).strip()
+
+    def get(self, path: str) -> Node | None:
+        """The value at a dotted path, or None. Keys may be spelled in another way: every_ms is everyMs."""
+        node: Node | None = self
+        for step in path.split("."):
+            node = node._child(step) if node else None
+        return node
+
+    def first(self, *paths: str) -> Node | None:
+        """The first of the paths that has a value other than null."""
+        found = (self.get(path) for path in paths)
+        return next((node for node in found if node and (node.is_container or node.value is not None)), None)
+
+    def items(self, path: str = "") -> list[tuple[str, Node]]:
+        """The children at a path, with their keys as text; none if there is nothing."""
+        node = self.get(path) if path else self
+        return [(str(step), child) for step, child in node.children.items()] if node else []
+
+    def leaves(self) -> Iterator[Node]:
+        """All scalars, and all empty lists and maps. A stack is used because the tree may be deep."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            if node.children:
+                waiting.extend(reversed(node.children.values()))
+            else:
+                yield node
+
+    def _child(self, step: str) -> Node | None:
+        if step in self.children:
+            return self.children[step]
+        wanted = _fold(step)
+        return next((node for key, node in self.children.items() if isinstance(key, str) and _fold(key) == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A part of a file that could not be read. `line` is 0 if the file as a whole is meant."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{one_line(self.file)}{f':{self.line}' if self.line else ''}: {one_line(self.message)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that was read. `form` is json, yaml, toml, env or markdown; `problems` are the parts that could not be read."""
+
+    name: str
+    form: str
+    root: Node
+    problems: tuple[Problem, ...] = ()
+
+
+def read_source(name: str, content: bytes) -> Source:
+    """The tree of a file. Nothing is raised: errors are in `problems`."""
+    if len(content) > MAX_BYTES:
+        problem = Problem(name, 0, f"is larger than {MAX_BYTES // 1024**2} MiB and was not read")
+        return Source(name, "none", Node(name, (), 0, is_container=True), (problem,))
+    problems = []
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problems.append(Problem(name, line, "is not UTF-8 here; unreadable bytes were replaced"))
+        text = content.decode("utf-8-sig", errors="replace")
+    form = _guess_form(name, text)
+    builder = _Builder(name)
+    root = _READERS[form](text, builder)
+    return Source(name, form, root, (*problems, *builder.problems))
+
+
+class _Builder:
+    """Makes nodes, counts them, and collects the problems of one file."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self._left = MAX_VALUES
+
+    def add_problem(self, line: int, message: str) -> None:
+        problem = Problem(self.file, line, message)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def build(self, data: object, line: int, steps: tuple[Step, ...] = ()) -> Node:
+        """The node of a value. Values beyond the limits are left out and reported."""
+        if isinstance(data, MarkedMap | MarkedList):
+            node = Node(self.file, steps, line, is_container=True)
+            if len(steps) >= MAX_DEPTH:
+                self.add_problem(line, f"is nested more than {MAX_DEPTH} deep; the rest of this value was left out")
+                return node
+            for key, value, at in _marked_items(data):
+                if self._left <= 0:
+                    self.add_problem(at, f"the file has more than {MAX_VALUES:,} values; the rest was left out")
+                    break
+                self._left -= 1
+                step = _clean(key) if isinstance(key, str) else key
+                node.children[step] = self.build(value, at, (*steps, step))
+            return node
+        return Node(self.file, steps, line, _to_scalar(data))
+
+
+def _marked_items(data: MarkedMap | MarkedList) -> Iterator[tuple[Step, object, int]]:
+    if isinstance(data, MarkedMap):
+        return ((key, value, data.marks[key][0].line + 1) for key, value in data.items())
+    return ((index, value, data.marks[index].line + 1) for index, value in enumerate(data))
+
+
+def _to_scalar(data: object) -> Scalar:
+    if isinstance(data, datetime | date | time):
+        return data.isoformat()
+    if isinstance(data, str):
+        return _clean(data)
+    return data if isinstance(data, int | float | bool) else None
+
+
+def _clean(text: str) -> str:
+    """The text without lone surrogates, which no UTF-8 file can contain."""
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _fold(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def _guess_form(name: str, text: str) -> str:
+    path = PurePath(name)
+    if path.name.startswith(".env") or path.suffix == ".env":
+        return "env"
+    known = {".json": "json", ".json5": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".md": "markdown"}
+    if path.suffix.lower() in known:
+        return known[path.suffix.lower()]
+    start = re.sub(r"\A(?:\s+|//[^\n]*|/\*.*?\*/)*", "", text, flags=re.DOTALL)[:200]
+    if start.startswith("{") or re.match(r"\[\s*[\[{]", start):
+        return "json"
+    return "toml" if re.search(r"^\s*\[\[?[\w.\"-]+\]\]?\s*(?:#.*)?$", text, re.MULTILINE) else "yaml"
+
+
+def _read_json(text: str, builder: _Builder) -> Node:
+    data, errors = json5_reader.read_json5(text, MAX_DEPTH)
+    for line, message in errors:
+        builder.add_problem(line, message)
+    return builder.build(data, 1)
+
+
+def _read_yaml(text: str, builder: _Builder) -> Node:
+    """The data of a YAML file. If the file breaks, the lines before the break are read."""
+    lines = text.splitlines(keepends=True)
+    total = len(lines)
+    for attempt in range(MOST_BREAKS if len(text) <= LARGEST_REPEATED else 1):
+        diagnostics = Diagnostics("")
+        try:
+            document = config_text.parse_past_errors("".join(lines).encode(), diagnostics)
+            diagnostics.raise_errors()
+            return builder.build(document.node, 1)
+        except ConfigError as error:
+            found = error.errors
+        if not attempt:
+            for each in found:
+                builder.add_problem(each.line, f"{each.path}: {each.message}" if each.path else each.message)
+        if (node := _parse_leniently("".join(lines))) is not None:
+            if len(lines) < total:
+                builder.add_problem(len(lines) + 1, "the file was read up to here")
+            return builder.build(node, 1)
+        cut = min((each.line for each in found if each.line), default=1)
+        lines = lines[: max(0, min(cut - 1, len(lines) - 1 - attempt * attempt))]
+    builder.add_problem(0, "nothing of this file could be read")
+    return builder.build(MarkedMap(), 1)
+
+
+def _parse_leniently(text: str) -> object:
+    """The data of a text whose errors are reported already; None if it has none."""
+    try:
+        return config_text.parse_past_errors(text.encode(), Diagnostics("")).node
+    except ConfigError:
+        return None
+
+
+def _read_toml(text: str, builder: _Builder) -> Node:
+    """The data of a TOML file. A line that breaks it is reported and left out."""
+    lines = text.splitlines()
+    for _ in range(MOST_BREAKS):
+        try:
+            data = tomllib.loads("\n".join(lines) + "\n")
+            return builder.build(_mark_toml(data, _find_toml_lines(lines)), 1)
+        except tomllib.TOMLDecodeError as error:
+            place = re.search(r"line (\d+)", str(error))
+            line = min(int(place[1]) if place else len(lines), len(lines))
+            builder.add_problem(line, f"this is not TOML ({str(error).partition(' (at ')[0]}); the line was left out")
+            if line < 1:
+                break
+            lines[line - 1] = ""
+        except RecursionError:
+            builder.add_problem(0, "is nested too deep")
+            break
+    else:
+        builder.add_problem(0, "is not TOML")
+    return builder.build(MarkedMap(), 1)
+
+
+class _Line:
+    """A position as the YAML parser counts it."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.column = 0
+
+
+def _mark_toml(data: object, lines: dict[tuple[Step, ...], int], steps: tuple[Step, ...] = (), above: int = 0) -> object:
+    """The data with the line of each key. A key inside an inline table has the line of the table."""
+    line = lines.get(steps, above)
+    if isinstance(data, dict):
+        children = {key: _mark_toml(value, lines, (*steps, key), line) for key, value in data.items()}
+        places = {key: _Line(lines.get((*steps, key), line)) for key in data}
+        return MarkedMap(children, {key: (place, place) for key, place in places.items()})
+    if isinstance(data, list):
+        made = MarkedList()
+        for index, value in enumerate(data):
+            made.marks.append(_Line(lines.get((*steps, index), line)))
+            made.append(_mark_toml(value, lines, (*steps, index), line))
+        return made
+    return data
+
+
+def _find_toml_lines(lines: list[str]) -> dict[tuple[Step, ...], int]:
+    """The line of each table and key, from 0. tomllib does not report positions."""
+    found: dict[tuple[Step, ...], int] = {}
+    table: tuple[Step, ...] = ()
+    counts: dict[tuple[Step, ...], int] = {}
+    for number, line in enumerate(lines):
+        header = re.match(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?$", line)
+        if header and (keys := _split_toml_key(header[2])):
+            table = _inside_arrays(keys, counts)
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            found.setdefault(table, number)
+        elif assigned := re.match(
+            r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"))*)\s*=", line
+        ):
+            keys = _split_toml_key(assigned[1])
+            for end in range(1, len(keys) + 1):
+                found.setdefault((*table, *keys[:end]), number)
+    return found
+
+
+def _inside_arrays(keys: tuple[str, ...], counts: dict[tuple[Step, ...], int]) -> tuple[Step, ...]:
+    """The steps of a table header: a table below [[name]] belongs to the last item of that array."""
+    steps: tuple[Step, ...] = ()
+    for index, key in enumerate(keys):
+        steps = (*steps, key)
+        if steps in counts and index < len(keys) - 1:
+            steps = (*steps, counts[steps])
+    return steps
+
+
+def _split_toml_key(text: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+", text))
+
+
+def _read_env(text: str, builder: _Builder) -> Node:
+    """NAME=value lines, as in a .env file; quotes around a value are removed."""
+    made = MarkedMap()
+    for number, line in enumerate(text.splitlines()):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        name, equals, value = stripped.removeprefix("export ").partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name.strip()):
+            builder.add_problem(number + 1, "is not NAME=value; the line was left out")
+            continue
+        value = value.strip()
+        if value[:1] in ("'", '"') and value[:1] == value[-1:] and len(value) > 1:
+            value = value[1:-1]
+        made[name.strip()] = value
+        made.marks[name.strip()] = (_Line(number), _Line(number))
+    return builder.build(made, 1)
+
+
+_TASK_KEY = re.compile(r"(?P<start>\s*-\s+|\s+)(?P<key>name|interval|prompt)\s*:\s*(?P<value>.*)")
+
+
+def _read_markdown(text: str, builder: _Builder) -> Node:
+    """The tasks of a `tasks:` block in OpenClaw's format under `tasks`, and all other lines with text under `lines`."""
+    tasks, rest = MarkedList(), MarkedMap()
+    inside = False
+    for number, line in enumerate(text.splitlines()):
+        if not line.strip():
+            continue
+        place = _Line(number)
+        if re.fullmatch(r"tasks:\s*", line):
+            inside = True
+            continue
+        found = _TASK_KEY.fullmatch(line) if inside else None
+        if found and (tasks or "-" in found["start"]):
+            if "-" in found["start"]:
+                tasks.append(MarkedMap())
+                tasks.marks.append(place)
+            value = found["value"].strip()
+            tasks[-1][found["key"]] = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+            tasks[-1].marks[found["key"]] = (place, place)
+            continue
+        inside = False
+        rest[f"line {number + 1}"] = line.rstrip()
+        rest.marks[f"line {number + 1}"] = (place, place)
+    made = MarkedMap()
+    for key, part in (("tasks", tasks), ("lines", rest)):
+        if part:
+            made[key] = part
+            made.marks[key] = (_Line(0), _Line(0))
+    return builder.build(made, 1)
+
+
+_READERS = {"json": _read_json, "yaml": _read_yaml, "toml": _read_toml, "env": _read_env, "markdown": _read_markdown}

@@ -1,0 +1,110 @@
+"""Describes a system to import from: how its files become a draft, and why the rest of its keys is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scheduler.migration.draft import Draft
+from scheduler.migration.receipt import NO_VALUE, Receipt
+from scheduler.migration.source_tree import Node, Source, Step
+
+NO_COUNTERPART = "heartbeatd has no such setting"
+RECORD = "a record of the other scheduler; heartbeatd keeps its own"
+NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Why the values below a key are left out. A `*` in the dotted key stands for any one step; `**` in front for any steps."""
+
+    key: str
+    why: str
+    is_loss: bool = True
+
+    def matches(self, steps: Sequence[Step]) -> bool:
+        wanted = self.key.split(".")
+        if wanted[0] == "**":
+            return any(_begins_with(steps[start:], wanted[1:]) for start in range(len(steps)))
+        return _begins_with(steps, wanted)
+
+
+# The keys of stored jobs that OpenClaw, GoClaw, PicoClaw, nanobot and claw0 share; their stores descend from the same format.
+STORE_DROPS = (
+    Drop("jobs.*.state", RECORD, is_loss=False),
+    Drop("*.state", RECORD, is_loss=False),
+    *(
+        Drop(f"**.{key}", RECORD, is_loss=False)
+        for key in ("createdAtMs", "updatedAtMs", "createdAt", "updatedAt", "lastRunAt", "nextRunAt", "lastStatus", "lastError")
+    ),
+    Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
+    Drop("jobs.*.jobId", NAMES_A_THING, is_loss=False),
+    Drop("version", "the version of the file format", is_loss=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system to import from. `files` names the files that it reads, for the help text.
+
+    `convert` moves the values of the sources into the draft. Values that it leaves are dropped, with the reason of the first of
+    `drops` that matches.
+    """
+
+    name: str
+    title: str
+    files: str
+    convert: Callable[[Draft, Sequence[Source]], None]
+    drops: Sequence[Drop] = ()
+
+
+def import_sources(system: System, sources: Sequence[Source], zone: str) -> Draft:
+    """The config and the receipt of all files together. `zone` is the time zone of times that name none."""
+    receipt = Receipt(source.root for source in sources)
+    draft = Draft(receipt, zone, system.title)
+    system.convert(draft, sources)
+    draft.finish()
+    for leaf in receipt.leaves:
+        if receipt.is_decided(leaf):
+            continue
+        drop = next((each for each in system.drops if each.matches(leaf.steps)), None)
+        if drop and not drop.is_loss:
+            receipt.drop(leaf, drop.why, is_loss=False)
+        elif leaf.value is None or leaf.value == "":
+            receipt.drop(leaf, NO_VALUE, is_loss=False)
+        else:
+            receipt.drop(leaf, drop.why if drop else NO_COUNTERPART)
+    return draft
+
+
+def find_configs(sources: Sequence[Source]) -> list[Node]:
+    """The roots of the sources that are configs: neither job stores nor checklists."""
+    return [source.root for source in sources if source.form != "markdown" and not _is_store(source.root)]
+
+
+def find_jobs(sources: Sequence[Source]) -> list[Node]:
+    """The jobs of all job stores: the items of `jobs`, or of a file that is a list."""
+    found: list[Node] = []
+    for source in sources:
+        if source.form != "markdown" and _is_store(source.root):
+            found += [job for _, job in source.root.items("jobs") or source.root.items() if job.is_container and job.children]
+    return found
+
+
+def find_checklists(sources: Sequence[Source]) -> list[Source]:
+    return [source for source in sources if source.form == "markdown"]
+
+
+def _is_store(root: Node) -> bool:
+    jobs = root.get("jobs")
+    return bool(jobs and jobs.is_container) or any(isinstance(step, int) for step in root.children)
+
+
+def _begins_with(steps: Sequence[Step], wanted: Sequence[str]) -> bool:
+    return len(steps) >= len(wanted) and all(
+        want == "*" or _fold(str(step)) == _fold(want) for step, want in zip(steps, wanted, strict=False)
+    )
+
+
+def _fold(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()

@@ -1,0 +1,148 @@
+"""Each system that can be imported: a realistic config goes in, every value is in the receipt, and the result is valid."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from imported import check, example_files, has_target, import_example, import_text, leaf_keys
+
+from scheduler.migration.receipt import format_receipt
+from scheduler.migration.systems import registry
+
+
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_every_value_of_a_realistic_config_is_in_the_receipt(system: str) -> None:
+    found = {(entry.file, entry.key) for entry in import_example(system).draft.receipt.entries.values()}
+    for path in example_files(system):
+        if path.suffix != ".md":
+            keys = {key for file, key in found if file.endswith(path.name)}
+            assert leaf_keys(path) == keys
+            assert len(keys) > 3
+
+
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_every_value_is_printed_with_its_line(system: str) -> None:
+    imported = import_example(system)
+    text = "\n".join(format_receipt(imported.draft.receipt))
+    missing = [entry for entry in imported.draft.receipt.entries.values() if f"{entry.file}:{entry.line} {entry.key}" not in text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_the_imported_config_passes_check_and_has_agents(system: str) -> None:
+    assert check(import_example(system)).settings.heartbeats
+
+
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_everything_that_was_kept_or_changed_is_in_the_new_config(system: str) -> None:
+    imported = import_example(system)
+    kept = [entry for entry in imported.draft.receipt.entries.values() if entry.status != "dropped"]
+    assert kept
+    assert [(entry.key, target) for entry in kept for target in entry.targets if not has_target(imported.data, target)] == []
+    assert all(has_target(imported.data, each.target) for each in imported.draft.receipt.additions)
+
+
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_every_dropped_value_has_a_reason(system: str) -> None:
+    entries = import_example(system).draft.receipt.entries.values()
+    assert all(entry.why for entry in entries if entry.status == "dropped")
+
+
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_no_secret_is_in_the_config_or_in_the_receipt(system: str) -> None:
+    imported = import_example(system)
+    sources = "".join(path.read_text("utf-8") for path in example_files(system))
+    receipt = imported.draft.receipt
+    shown = imported.text + "\n".join(format_receipt(receipt)) + json.dumps([each.as_json() for each in receipt.entries.values()])
+    assert "canary" in sources
+    assert "canary" not in shown
+
+
+def test_openclaw_heartbeats_keep_their_settings() -> None:
+    agents = import_example("openclaw").data["agents"]
+    assert agents["main"]["heartbeat"] == {
+        "interval": "30m",
+        "active_hours": {"start": "08:00", "end": "24:00", "timezone": "America/Chicago"},
+        "model": "anthropic/claude-haiku-4-5",
+        "prompt": "Read HEARTBEAT.md if it exists. If nothing needs attention, reply HEARTBEAT_OK.",
+        "ack_max_chars": 300,
+        "light_context": True,
+        "on_missing": "run",
+        "deliver": "last",
+        "show_ok": False,
+        "show_alerts": True,
+    }
+    ops = agents["Ops-Team"]["heartbeat"]
+    assert ops["active_hours"] == {"start": "22:00", "end": "06:00", "timezone": "Europe/Berlin"}
+    assert (ops["interval"], ops["timeout"], ops["isolated_session"], ops["show_ok"]) == ("1h30m", "45s", True, True)
+    assert agents["quiet"]["heartbeat"] == {"interval": "none", "deliver": "log"}
+
+
+def test_openclaw_channels_refer_to_the_token_by_name() -> None:
+    imported = import_example("openclaw")
+    assert imported.data["channels"] == {
+        "telegram": {"url": "tgram://${TELEGRAM_BOT_TOKEN}/{target}"},
+        "telegram-12345678-42": {"url": "tgram://${TELEGRAM_BOT_TOKEN}/12345678:42"},
+        "webhook": {"kind": "webhook", "url": "${WEBHOOK_URL}"},
+    }
+    assert imported.draft.variables == {
+        "TELEGRAM_BOT_TOKEN": "channels.telegram.botToken",
+        "WEBHOOK_URL": "jobs[3].delivery.to",
+    }
+
+
+def test_openclaw_jobs_of_each_kind() -> None:
+    imported = import_example("openclaw")
+    jobs = imported.data["cron"]
+    assert jobs["Morning-brief"] == {
+        "enabled": True,
+        "schedule": "0 7 * * *",
+        "timezone": "America/Los_Angeles",
+        "agent": "main",
+        "prompt": "Summarize overnight updates.",
+        "stagger": "30s",
+        "model": "opus",
+        "timeout": "5m",
+        "deliver": "log",
+    }
+    assert jobs["Reminder"] == {
+        "enabled": True,
+        "at": "2036-02-01T16:00:00Z",
+        "wake_heartbeat": "main",
+        "wake_text": "Reminder: check the docs draft.",
+        "wake_mode": "now",
+    }
+    assert (jobs["Inbox"]["every"], jobs["Inbox"]["wake_mode"], jobs["Inbox"]["wake_heartbeat"]) == ("1h", "next", "Ops-Team")
+    assert jobs["Inbox"]["enabled"] is False
+    assert (jobs["Report"]["schedule"], jobs["Report"]["timezone"], jobs["Report"]["deliver"]) == (
+        "0 18 * * 1-5",
+        "America/Chicago",
+        "webhook",
+    )
+    assert "Every-half-minute" not in jobs
+    assert imported.status("jobs[4].schedule.expr").startswith("dropped: the job was left out: runs at given seconds")
+
+
+def test_an_openclaw_tasks_block_becomes_items_with_intervals() -> None:
+    imported = import_example("openclaw")
+    assert imported.data["agents"]["Ops-Team"]["heartbeat"]["checklist"].splitlines() == [
+        "- [every 30m] inbox-triage: Check for urgent unread mail.",
+        "- [every 2h] calendar-scan: Check for meetings that need preparation.",
+        "Heartbeat",
+        "Additional instructions",
+        "Keep alerts short.",
+        "If nothing needs attention after all due tasks, reply HEARTBEAT_OK.",
+    ]
+
+
+def test_an_openclaw_window_of_no_length_means_that_the_agent_never_runs() -> None:
+    hours = '{agents: {defaults: {heartbeat: {every: "1h", activeHours: {start: "08:00", end: "08:00"}}}}}'
+    beat = import_text("openclaw", openclaw__json=hours).data["agents"]["main"]["heartbeat"]
+    assert beat["enabled"] is False
+    assert "active_hours" not in beat
+
+
+def test_an_interval_of_zero_stays_off() -> None:
+    text = '{agents: {defaults: {heartbeat: {every: "0m"}}}}'
+    assert import_text("openclaw", openclaw__json=text).data["agents"]["main"]["heartbeat"]["interval"] == "0m"
