@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -19,6 +20,8 @@ from scheduler.cli.output import (
     entry_label,
     format_elapsed,
     format_fact,
+    format_hold,
+    format_notice,
     format_table,
     format_target,
     shorten_to_line,
@@ -105,6 +108,15 @@ def _present_lines(data: Data) -> Iterator[str]:
     yield from wrap_text(_format_title(data), 2)
     yield from format_fact("last slot", _format_slot(data, data["last_slot"]))
     yield from format_fact("last run", _format_run(data, data["last_run"]))
+    for notice in data["last_run"]["notices"] if data["last_run"] else ():
+        yield from format_fact("notice", format_notice(notice, partial(_format_local, data)) if "held_back" in notice else "")
+    for held in data["held_back"]:
+        if held["run"] != (data["last_run"] or {}).get("id"):
+            waits = f"{format_hold(held['agents'])}, until {_format_local(data, held['until'])} at most"
+            yield from format_fact("notice", f"{held['notice']} (run {held['run']}): {held['channel']} {waits}")
+    for each in data["reported_as"]:
+        known = f"by agent {each['agent']} as the condition {each['key']}, open since {_format_local(data, each['since'])}"
+        yield from format_fact("reported", known)
     for line in data["last_run"]["left_out"] if data["last_run"] else ():
         yield from format_fact("left out", f"{line}, intended for the prompt")
     yield from format_fact("answer", data["answer"]["says"] if data["answer"] else "")

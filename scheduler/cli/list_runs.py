@@ -18,6 +18,7 @@ from scheduler.cli.output import (
     entry_label,
     format_elapsed,
     format_fact,
+    format_notice,
     format_reason,
     format_short_time,
     format_table,
@@ -158,7 +159,7 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
         ("delivery", _format_delivery(run["delivery"])),
-        *(("notice", f"{each['notice']}: {each['channel']} {each['state']}") for each in run["notices"]),
+        *(("notice", format_notice(each, format_time)) for each in run["notices"]),
         ("config", run["config_hash"] or ""),
     ]
 

@@ -16,6 +16,7 @@ from scheduler.cli.daemon_client import DaemonClient, open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     entry_label,
+    format_hold,
     format_short_time,
     format_table,
     shorten_to_line,
@@ -147,4 +148,5 @@ def _format_age(created_at: str, now: datetime) -> str:
 
 def _detail_lines(each: dict[str, Any]) -> list[str]:
     words = f"“{each['begins'].strip()}”"
-    return [each["error"], words] if each["error"] else [words]
+    held = format_hold(each["held_back_for"]) if each["held_back_for"] else None
+    return [line for line in (held, each["error"], words) if line]

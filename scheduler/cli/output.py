@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import wrap
@@ -62,6 +62,22 @@ def wrap_text(text: str, indent: int) -> list[str]:
     spaced = "".join(sign + SECOND_HALF * (cell_len(sign) - 1) for sign in bound)
     lines = wrap(spaced, LINE_WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ").replace(SECOND_HALF, "") for line in lines]
+
+
+def format_hold(agents: Sequence[str]) -> str:
+    """That a notification is held back, because these agents are to report the failure."""
+    named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
+    return f"held back, because {named} to report it"
+
+
+def format_notice(notice: dict[str, Any], clock: Callable[[str], str]) -> str:
+    """A notification about a run: which, where, its state, and what became of it if it was held back. `clock` formats times."""
+    line = f"{notice['notice']}: {notice['channel']} {notice['state']}"
+    held = notice.get("held_back")
+    if held is None:
+        return line
+    waits = f"{format_hold(held['agents'])}, until {clock(held['until'])} at most" if held["agents"] else ""
+    return "; ".join(part for part in (line, waits, held["note"]) if part)
 
 
 def format_fact(word: str, value: str) -> list[str]:

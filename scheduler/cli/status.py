@@ -16,6 +16,7 @@ from scheduler.cli.daemon_state import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
     elapsed_time,
     entry_label,
+    format_hold,
     format_reason,
     format_short_time,
     format_table,
@@ -154,6 +155,8 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
     if failing := entry["failing"]:
         name = entry_label(entry["kind"], entry["name"])
         report = f"reported {format_time(failing['told_at'])}" if failing["told_at"] else "not reported yet"
+        if "held_back_for" in failing:
+            report = format_hold(failing["held_back_for"])
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}"

@@ -14,6 +14,7 @@ from scheduler.engine import (
     call_usage,
     claims,
     condition_updates,
+    held_notices,
     incident_notices,
     notices,
     planning,
@@ -147,9 +148,10 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     3. The message is queued for each target that it is news for, and the conditions are saved.
     4. Checklist items and the session are updated.
     5. The entry row gets the outcome: failures in a row, the last success.
-    6. The wakes that the run delivered end; after a failure they wait for another run.
-    7. The agents that this result wakes are woken.
-    8. The incident of the entry is updated, and notifications are queued.
+    6. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were held back
+       for this run are dropped if it has reported the failure.
+    7. The agents that this result wakes are woken. The conditions about a job end if it works again.
+    8. The incident of the entry is updated, and notifications are queued. They are held back while a woken agent can report it.
     """
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
@@ -185,10 +187,13 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
         checklist_items.save_pending_items(tick.tx, claim, result)
     noted = _record_outcome(tick.tx, entry_row, claim, result, sent=bool(messages))
     _settle_wakes(tick, noted, claim, result)
-    for wake in entry.wakes_caused_by(claim, result):
-        _request_wake(tick, wake)
+    if entry.kind is Kind.HEARTBEAT and (claim.wakes or noted.conditions):
+        held_notices.settle_after_run(tick, claim, result, targets)
+    woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
-    return incident_notices.update_incident(tick, claim, result, noted)
+    works = entry.kind is Kind.CRON and result.outcome in ANSWERED
+    covered = condition_updates.end_conditions_of_job(tick, claim, result) if works else frozenset[Target]()
+    return incident_notices.update_incident(tick, claim, result, noted, woken, covered)
 
 
 def _messages_by_target(
@@ -293,13 +298,13 @@ def _drop_wakes_if_inactive(tx: Transaction, entry_row: EntryRow) -> None:
         wakes.expire_wakes_of_entry(tx, entry_row.kind, entry_row.name)
 
 
-def _request_wake(tick: Tick, wake: Wake) -> None:
-    """Queue a wake of an agent by this run."""
+def _request_wake(tick: Tick, wake: Wake) -> int | None:
+    """Queue a wake of an agent by this run. Returns its id; None if the agent does not exist."""
     woken = entries.current_entry(tick.tx, Kind.HEARTBEAT, wake.name)
     if woken is None or (Kind.HEARTBEAT, wake.name) not in tick.plan.entries:
         wakes.report_rejected_wake(tick.tx, wake)
-        return
-    wake_starts.accept_wake(tick, woken, wake, wake_starts.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)
+        return None
+    return wake_starts.accept_wake(tick, woken, wake, wake_starts.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)
 
 
 def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: OpenRun, result: AttemptResult) -> None:
@@ -355,6 +360,9 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
         return None
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
     late_result = checklist_items.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
-    after = _close_run(tick, entry_row, claims.claim_of_run(tick, entry, entry_row, run), late_result)
+    claim = replace(
+        claims.claim_of_run(tick, entry, entry_row, run), wakes=wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
+    )
+    after = _close_run(tick, entry_row, claim, late_result)
     planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
     return run.run_id

@@ -7,7 +7,8 @@ So a message that was lost, a restart, or a new channel needs no rule of its own
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -17,19 +18,21 @@ from heartbeat.findings import Finding, Severity
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import normalise_text
+from scheduler.engine import notices
 from scheduler.engine.tick import Tick
 from scheduler.model.condition import FLAPPING_OPENINGS, FLAPPING_TIME, Condition, ConditionReport, Effect, EndedBy, ReportKind
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import ANSWERED, AttemptResult, Skip, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
 from scheduler.model.settings import Target
-from scheduler.store import conditions
+from scheduler.store import conditions, entries, outbox
 from scheduler.store.transaction import Transaction
 
 MAX_OPEN = 200  # open conditions of an agent; further findings are counted in one condition of their own
 LONGEST_HOLD = timedelta(minutes=30)  # how long a finding that was cut waits for the next run
 MAX_LINES = 200  # lines of a precheck's output that are compared
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
+MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may refer to the job
 OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
 
 LOOKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED})  # skips at which the precheck has looked, and nobody was called
@@ -89,7 +92,10 @@ def plan_update(
         return None
     known = {condition.key: condition for condition in conditions.conditions_of(tick.tx.db, spec.name)}
     before = frozenset(json.loads(entry_row.looked_lines or "[]"))
-    step = _Step(tick.now, spec, claim, result, known, output_lines(result), before, next_slot)
+    step = _Step(
+        tick.now, spec, claim, result, known, output_lines(result), before, next_slot,
+        failed_jobs=failed_jobs_of_wakes(tick.tx, claim), failing_jobs=_failing_jobs(tick.tx, known.values()),
+    )  # fmt: skip
     step.apply_findings()
     step.count_silence()
     shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
@@ -137,6 +143,8 @@ class _Step:
     lines: frozenset[str] | None  # of the precheck's output; None if there is none to compare
     lines_before: frozenset[str]  # at the last complete answer
     next_slot: datetime | None = None
+    failed_jobs: frozenset[str] = frozenset()  # that have woken this run
+    failing_jobs: frozenset[str] = frozenset()  # that a condition is about, and whose last run failed
     now_known: dict[str, Condition] = field(default_factory=dict)
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
@@ -194,8 +202,11 @@ class _Step:
         """Whether an answer without this condition counts against it.
 
         It does not if the answer is incomplete, if the lines of the precheck that came with the condition are still there, or if
-        a wake came with it and this run had no wake of the same sender: then the agent did not see what it had reported.
+        a wake came with it and this run had no wake of the same sender: then the agent did not see what it had reported. Nor does
+        it if the condition is about a cron job that still fails.
         """
+        if condition.jobs & (self.failing_jobs | self.failed_jobs):
+            return False
         if condition.senders and not condition.senders & self.senders:
             return False
         if condition.lines and self.lines is not None and condition.lines <= self.lines:
@@ -269,6 +280,7 @@ class _Step:
             openings=(*recent[-10:], self.now),
             lines=(self.lines or frozenset()).difference(self.lines_before, *others),
             senders=self.senders,
+            jobs=self._jobs_of(finding),
             reports=before.reports if before else {},
         )
         self._keep(opened)
@@ -285,9 +297,15 @@ class _Step:
                 last_run_id=self.claim.run_id,
                 missed=0,
                 lines=before.lines if self.lines is None else before.lines & self.lines,
+                jobs=before.jobs | self._jobs_of(finding),
             )
         )
         self._note(finding, Effect.WORSENED if finding.severity.rank > before.severity.rank else Effect.KNOWN)
+
+    def _jobs_of(self, finding: Finding) -> frozenset[str]:
+        """The failed jobs that have woken this run and that the finding is about."""
+        text = f"{finding.label}\n{finding.text}"
+        return frozenset(job for job in self.failed_jobs if is_about_job(text, job, self.failed_jobs))
 
     def _resolve(self, finding: Finding, before: Condition | None) -> None:
         if before is None or not before.is_open:
@@ -326,6 +344,95 @@ class _Step:
         }
 
 
+def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:
+    """The cron jobs that have woken this run and failed, or whose notification is held back for a report of the agent."""
+    wakes = [wake for wake in claim.wakes if wake.source == Trigger.CRON and wake.kind is Kind.HEARTBEAT]
+    held = {notice.name for notice in outbox.held_notices(tx.db)} if wakes else set()
+    return frozenset(wake.sender for wake in wakes if wake.outcome in FAILURES or wake.sender in held)
+
+
+def is_about_job(text: str, job: str, jobs: frozenset[str]) -> bool:
+    """Whether a text of an agent is about the failed job: it contains the job's name, or a part of it that no other job has.
+
+    The prompt asks for the key `job:NAME`. Agents also use keys of their own: `backup:nightly` for the job nightly-backup.
+    """
+    said = text.casefold()
+    if re.search(rf"(?<![\w-]){re.escape(job.casefold())}(?![\w-])", said):
+        return True
+    others = set().union(*(_name_parts(other) for other in jobs if other != job))
+    return any(part in said for part in _name_parts(job) - others)
+
+
+def _name_parts(job: str) -> set[str]:
+    return {part for part in re.split(r"[\W_]+", job.casefold()) if len(part) >= MIN_NAME_PART and not part.isdigit()}
+
+
+def _failing_jobs(tx: Transaction, known: Iterable[Condition]) -> frozenset[str]:
+    """The jobs that open conditions are about, and whose last run failed."""
+    jobs = frozenset[str]().union(*(condition.jobs for condition in known if condition.is_open))
+    rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in jobs}
+    return frozenset(job for job, row in rows.items() if row is not None and row.state == "active" and row.failures)
+
+
+def end_conditions_of_job(tick: Tick, claim: Claim, result: AttemptResult) -> frozenset[Target]:
+    """Close the conditions that are about a job, because it works again. Returns the targets that need no recovery message.
+
+    Each target that was notified of one of these conditions gets one message. A condition that only came with a wake of the job
+    stays open. From now on it is closed when the agent no longer mentions it.
+    """
+    job = claim.entry.name
+    reports: list[Report] = []
+    flapping: set[Target] = set()
+    agents = conditions.agents_with_conditions_of_job(tick.tx.db, job)
+    for agent in agents:
+        ended = _release_from_job(tick.tx, agent, job)
+        entry = tick.plan.entries.get((Kind.HEARTBEAT, agent))
+        if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts:
+            step = _Step(tick.now, entry.spec, claim, result, ended, None, frozenset())
+            targets = notices.resolve_targets(tick, entry.deliver, entry.lane)
+            reports += step.reports_for(targets)
+            flapping |= {
+                target for target in targets for each in ended.values() if each.is_known_to(target) and each.is_flapping(tick.now)
+            }
+    for report in reports:
+        conditions.save_report(tick.tx, report.condition.id, report.target, report.kind, report.severity, None)
+    messages = ConditionUpdate(reports=tuple(reports)).messages
+    for target, text in messages.items():
+        about = f"condition ended{f' to {target.recipient}' if target.recipient else ''}"
+        outbox.queue_notice(tick.tx, tick.plan.settings.channels, outbox.origin_of_claim(claim), about, text, (target,))
+    for agent in agents:
+        _count_unsettled(tick.tx, agent)
+    return frozenset(messages) | flapping
+
+
+def forget_job(tx: Transaction, job: str) -> None:
+    """Separate the open conditions from a job that was removed or disabled. They are closed when no answer mentions them."""
+    for agent in conditions.agents_with_conditions_of_job(tx.db, job):
+        _release_from_job(tx, agent, job, ends=False)
+
+
+def _release_from_job(tx: Transaction, agent: str, job: str, *, ends: bool = True) -> dict[str, Condition]:
+    """Separate the open conditions of an agent from a job. Returns those that end: they are about no other failing job."""
+    known = conditions.open_conditions_of(tx.db, agent)
+    failing = _failing_jobs(tx, known) - {job}
+    ended = {}
+    for condition in known:
+        now = replace(condition, senders=condition.senders - {conditions.sender_of_job(job)}, jobs=condition.jobs - {job})
+        if ends and job in condition.jobs and not condition.jobs & failing:
+            now = ended[now.key] = replace(now, closed_at=tx.now, ended_by=EndedBy.JOB)
+        if now != condition:
+            conditions.save_condition(tx, now)
+    return ended
+
+
+def _count_unsettled(tx: Transaction, agent: str) -> None:
+    """Write the number of unsettled conditions into the row of their agent."""
+    entry_row = entries.current_entry(tx, Kind.HEARTBEAT, agent)
+    if entry_row is not None:
+        left = sum(_is_unsettled(condition, ()) for condition in conditions.conditions_of(tx.db, agent))
+        entries.change_entry(tx, entry_row, entry_row._replace(conditions=left))
+
+
 def output_lines(result: AttemptResult) -> frozenset[str] | None:
     """Digests of the lines that the precheck printed, without figures. None if it did not run, or failed."""
     checked = result.precheck
@@ -359,6 +466,8 @@ def _ending_line(condition: Condition) -> str:
     lasted = _rough_duration(condition.closed_at - condition.opened_at)
     if condition.ended_by is EndedBy.RESOLVED:
         return f"resolved after {lasted}: {condition.text}"
+    if condition.ended_by is EndedBy.JOB:
+        return f"resolved after {lasted}, because the cron job works again. It was: {condition.text}"
     return f"resolved after {lasted}, because the agent no longer mentions it. It was: {condition.text}"
 
 

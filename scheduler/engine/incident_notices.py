@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heartbeat.verdict import message_digest
-from scheduler.engine import notices, outage_notices
+from scheduler.engine import held_notices, notices, outage_notices
+from scheduler.engine.held_notices import Woken
 from scheduler.engine.notices import FailureHistory, Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -30,8 +31,17 @@ SAME_CHECK = (
 )
 
 
-def update_incident(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
+def update_incident(
+    tick: Tick,
+    claim: Claim,
+    result: AttemptResult,
+    entry_row: EntryRow,
+    woken: Woken = (),
+    covered: frozenset[Target] = frozenset(),
+) -> EntryRow:
     """Update the incident of an entry after a run, and queue notifications. Returns the updated entry row.
+
+    `woken` are the agents that this result has woken. `covered` are the targets that know already that the entry works again.
 
     1. The run failed because of a provider: its outage is reported, not each affected entry.
     2. The run failed for another reason: the entry's incident is opened or continued.
@@ -45,11 +55,11 @@ def update_incident(tick: Tick, claim: Claim, result: AttemptResult, entry_row: 
         if blamed is not None:
             return _blame_outage(tick, claim, result, entry_row, blamed)
         has_closed = result.reason is Skip.BREAKER_OPEN  # the breaker has closed in the meantime
-        return entry_row if has_closed else _record_failure(tick, claim, result, entry_row)
+        return entry_row if has_closed else _record_failure(tick, claim, result, entry_row, woken)
     if result.precheck_problem and result.outcome in ANSWERED and claim.entry.on_failure.after:
         return _record_precheck_failure(tick, claim, result, entry_row)
     if (entry_row.troubles or entry_row.flapping) and _ends_incident(tick.tx, claim, result):
-        return _record_recovery(tick, claim, result, entry_row)
+        return _record_recovery(tick, claim, result, entry_row, covered)
     return entry_row
 
 
@@ -71,7 +81,7 @@ def _blame_outage(
     return entry_row._replace(troubles=count)
 
 
-def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
+def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken = ()) -> EntryRow:
     entry, count = claim.entry, entry_row.troubles + 1
     was = _incident_or_new(tick.tx, claim, entry_row)
     fault = message_digest(result.error or result.reason or "", "numbers")
@@ -84,7 +94,7 @@ def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: 
         now = replace(now, flapping_at=None)
     if notice is not None:
         text = notices.failure_text(notice, claim, result, _history_of(tick, now, count))
-        _send_notice(tick, claim, notice, text)
+        held_notices.send_or_hold_notice(tick, claim, notice, text, woken)
         now = replace(now, notified_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
     return entry_row._replace(troubles=count, flapping=int(now.flapping_at is not None))
@@ -160,27 +170,31 @@ def _passed_check(cause: Skip, reason: Skip) -> bool:
     return CHECK_ORDER.index(reason) > CHECK_ORDER.index(cause) or any({cause, reason} <= check for check in SAME_CHECK)
 
 
-def _record_recovery(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow) -> EntryRow:
+def _record_recovery(
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, covered: frozenset[Target] = frozenset()
+) -> EntryRow:
     entry = claim.entry
     was = incidents.find_incident(tick.tx.db, entry.kind, entry.name)
     if was is not None and was.circuit is not None and result.outcome in ANSWERED:
         outage_notices.record_working(tick, claim, was.circuit)
     if was is not None and was.flapping_at is not None and entry.on_failure.after:
-        return _record_recovery_while_flapping(tick, claim, was, entry_row)
+        return _record_recovery_while_flapping(tick, claim, was, entry_row, covered)
     incidents.close_incident(tick.tx, entry.kind, entry.name)
     if not entry.on_failure.after or was is None or was.notified_at is None:
         return entry_row._replace(troubles=0, flapping=0)
     if not flapping.record_change(tick.tx, entry.kind, entry.name):
         text = notices.recovery_text(claim, was.reason, _history_of(tick, was, entry_row.troubles))
-        _send_notice(tick, claim, Notice.RECOVERED, text)
+        held_notices.send_or_hold_notice(tick, claim, Notice.RECOVERED, text, (), covered)
         return entry_row._replace(troubles=0, flapping=0)
-    _send_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim))
+    held_notices.send_or_hold_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim), (), covered)
     now = Incident(tick.now, notified_at=tick.now, flapping_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
     return entry_row._replace(troubles=0, flapping=1)
 
 
-def _record_recovery_while_flapping(tick: Tick, claim: Claim, was: Incident, entry_row: EntryRow) -> EntryRow:
+def _record_recovery_while_flapping(
+    tick: Tick, claim: Claim, was: Incident, entry_row: EntryRow, covered: frozenset[Target]
+) -> EntryRow:
     """Record that a flapping entry works. It is reported after an hour without changes, and before that only as a reminder."""
     entry = claim.entry
     if entry_row.troubles >= entry.on_failure.after and was.circuit is None:
@@ -188,11 +202,11 @@ def _record_recovery_while_flapping(tick: Tick, claim: Claim, was: Incident, ent
     elif flapping.is_stable(tick.tx, entry.kind, entry.name):
         flapping.delete_changes(tick.tx, entry.kind, entry.name)
         incidents.close_incident(tick.tx, entry.kind, entry.name)
-        _send_notice(tick, claim, Notice.RECOVERED, notices.stable_text(claim))
+        held_notices.send_or_hold_notice(tick, claim, Notice.RECOVERED, notices.stable_text(claim), (), covered)
         return entry_row._replace(troubles=0, flapping=0)
     now = replace(was, since=tick.now, circuit=None)
     if _reminder_is_due(tick.tx, was, entry.on_failure):
-        _send_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim))
+        held_notices.send_or_hold_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim), (), covered)
         now = replace(now, notified_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
     return entry_row._replace(troubles=0)
@@ -200,17 +214,6 @@ def _record_recovery_while_flapping(tick: Tick, claim: Claim, was: Incident, ent
 
 def _history_of(tick: Tick, incident: Incident, count: int) -> FailureHistory:
     return FailureHistory(count, incident.since, tick.now, tick.plan.settings.zone)
-
-
-def _send_notice(tick: Tick, claim: Claim, notice: Notice, text: str) -> None:
-    outbox.queue_notice(
-        tick.tx,
-        tick.plan.settings.channels,
-        outbox.origin_of_claim(claim),
-        notice,
-        text,
-        notices.notice_targets(tick, claim.entry),
-    )
 
 
 def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:

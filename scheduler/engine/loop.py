@@ -17,6 +17,7 @@ from scheduler.engine import (
     clock_adjustment,
     closing,
     delivery,
+    held_notices,
     incident_notices,
     maintenance,
     opening,
@@ -181,6 +182,7 @@ class Engine:
                 tick = self._new_tick(db, reading.now)
                 maintenance_state = self._record_results(tick, *results)
                 claims, full = self._start_due(tick)
+                held_notices.release_unreported_notices(tick)
                 deliveries = delivery.claim_deliveries(tick.tx, tick.plan.settings.channels, self._deliveries.inflight().values())
                 incident_notices.note_dead_messages(tick)
                 entries.save_changed_entries(tick.tx)

@@ -209,8 +209,16 @@ def _other_jobs_under_way(tx: Transaction, plan: Plan, agent: str) -> bool:
 
 
 def expire_wakes(tick: Tick) -> None:
-    """Expire the wakes that have waited longer than `wake_keep`, and notify the recipients of the agent's failures."""
-    expired = [wake for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
+    """Expire the wakes that have waited longer than `wake_keep`, and notify the recipients of the agent's failures.
+
+    The wake of a job whose notification was held back for the agent is not among them, because that notification is sent now.
+    """
+    held = {(agent, each.name) for each in outbox.held_notices(tick.tx.db) for agent in each.hold.agents}
+    expired = [
+        wake
+        for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep)
+        if wake.kind is Kind.HEARTBEAT and not (wake.source == Trigger.CRON and (wake.name, wake.sender) in held)
+    ]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.on_failure.after:

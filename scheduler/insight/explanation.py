@@ -116,6 +116,8 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "next": {"slot": iso_utc(entry_row.slot), "due_at": iso_utc(entry_row.due_at)},
         "wakes_waiting": wakes.count_waiting_wakes(explained.db, *explained.key),
         "checklist_remarks": list(explained.checklist_remarks()),
+        "held_back": _held_notices_data(explained),
+        "reported_as": _job_conditions_data(explained),
         "wakes": _wait_data(explained),
         "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
         "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
@@ -282,6 +284,33 @@ def _wait_data(explained: ExplainedEntry) -> dict[str, Any] | None:
     """What the wakes of the entry wait for; None if none waits."""
     wait = wake_waits.next_wait(explained.db, *explained.key, explained.now)
     return wait.as_data() | {"says": wait.text} if wait else None
+
+
+def _held_notices_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+    """The notifications of a job that are held back, because agents are to report the failure; empty for an agent."""
+    found = outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else []
+    return [
+        {
+            "run": each.run_id,
+            "notice": each.notice,
+            "channel": each.target.channel,
+            "agents": list(each.hold.agents),
+            "until": iso_utc(each.hold.until),
+        }
+        for each in found
+    ]
+
+
+def _job_conditions_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+    """The open conditions by which agents have reported the failure of a job; empty for an agent."""
+    job = explained.row.name
+    agents = conditions.agents_with_conditions_of_job(explained.db, job) if explained.row.kind is Kind.CRON else []
+    return [
+        {"agent": agent, "key": condition.label, "since": iso_utc(condition.opened_at)}
+        for agent in agents
+        for condition in conditions.open_conditions_of(explained.db, agent)
+        if job in condition.jobs
+    ]
 
 
 def _preconditions_data(explained: ExplainedEntry) -> dict[str, Any]:

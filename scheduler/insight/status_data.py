@@ -158,14 +158,19 @@ def _done_at(row: sqlite3.Row) -> datetime | None:
 
 
 def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
-    """The present failures: how many in a row, since when, and when the last notification was sent."""
+    """The present failures: how many in a row, since when, and when the last notification was sent.
+
+    `held_back_for` is only there while the notification is held back, and names the agents that are to report the failure.
+    """
     if row["failing_since"] is None or not row["troubles"]:
         return None
+    awaits = row["failing_awaits"]
     times = {
         "since": iso_utc(from_optional_millis(row["failing_since"])),
-        "told_at": iso_utc(from_optional_millis(row["failing_told_at"])),
+        "told_at": None if awaits else iso_utc(from_optional_millis(row["failing_told_at"])),
     }
-    return {"times": row["troubles"], "reason": row["failing_reason"], **times}
+    held_back = {"held_back_for": json.loads(awaits)} if awaits else {}
+    return {"times": row["troubles"], "reason": row["failing_reason"], **times, **held_back}
 
 
 def _activity_data(row: sqlite3.Row) -> dict[str, Any] | None:

@@ -64,7 +64,8 @@ class Condition:
     `id` is 0 before the condition is saved. `missed` counts the answers in a row that did not mention it, and `wrongly_closed`
     how often it was mentioned again soon after it had been closed for that reason. `openings` are the times within the last day
     at which it was opened. `lines` are digests of lines of the precheck's output, and `senders` the senders of wakes, that came
-    with it: while these are the same, an answer without it does not mean that it is over.
+    with it: while these are the same, an answer without it does not mean that it is over. `jobs` are the failed cron jobs that it
+    is about: it is closed when they work again.
     """
 
     name: str
@@ -84,7 +85,13 @@ class Condition:
     openings: tuple[datetime, ...] = ()
     lines: frozenset[str] = frozenset()
     senders: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
     reports: Mapping[Target, ConditionReport] = field(default_factory=dict)
+
+    def is_known_to(self, target: Target) -> bool:
+        """Whether the target was notified of it, and not of its end."""
+        last = self.reports.get(target)
+        return last is not None and last.kind is not ReportKind.ENDED
 
     @property
     def is_open(self) -> bool:

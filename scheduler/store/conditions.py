@@ -10,6 +10,7 @@ from typing import Any
 
 from heartbeat.findings import Severity
 from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
+from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store.transaction import Transaction
@@ -44,6 +45,21 @@ def open_conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
     return [condition for condition in conditions_of(db, name) if condition.is_open]
 
 
+def agents_with_conditions_of_job(db: sqlite3.Connection, job: str) -> list[str]:
+    """The agents that have an open condition about this job, or one that came with its wake."""
+    rows = db.execute(
+        "select distinct name from condition where state = 'open' and (jobs <> '[]' or senders <> '[]')"
+        " and (? in (select value from json_each(jobs)) or ? in (select value from json_each(senders))) order by name",
+        (job, sender_of_job(job)),
+    )
+    return [row["name"] for row in rows.fetchall()]
+
+
+def sender_of_job(job: str) -> str:
+    """The job as the sender of a wake, as `Condition.senders` has it."""
+    return f"{Kind.CRON.value}:{job}"
+
+
 def save_condition(tx: Transaction, condition: Condition) -> int:
     """Insert or update a condition; returns its id."""
     values = (
@@ -51,16 +67,17 @@ def save_condition(tx: Transaction, condition: Condition) -> int:
         to_millis(condition.opened_at), to_millis(condition.last_seen_at),
         to_millis(condition.closed_at) if condition.closed_at else None, condition.ended_by, condition.missed,
         condition.wrongly_closed, json.dumps([to_millis(opened) for opened in condition.openings]),
-        json.dumps(sorted(condition.lines)), json.dumps(sorted(condition.senders)), condition.first_run_id, condition.last_run_id,
+        json.dumps(sorted(condition.lines)), json.dumps(sorted(condition.senders)), json.dumps(sorted(condition.jobs)),
+        condition.first_run_id, condition.last_run_id,
     )  # fmt: skip
     row = tx.db.execute(
         "insert into condition (label, severity, text, state, opened_at, last_seen_at, closed_at, ended_by, missed,"
-        " wrongly_closed, openings, lines, senders, first_run_id, last_run_id, name, key)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
+        " wrongly_closed, openings, lines, senders, jobs, first_run_id, last_run_id, name, key)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
         " label = excluded.label, severity = excluded.severity, text = excluded.text, state = excluded.state,"
         " opened_at = excluded.opened_at, last_seen_at = excluded.last_seen_at, closed_at = excluded.closed_at,"
         " ended_by = excluded.ended_by, missed = excluded.missed, wrongly_closed = excluded.wrongly_closed,"
-        " openings = excluded.openings, lines = excluded.lines, senders = excluded.senders,"
+        " openings = excluded.openings, lines = excluded.lines, senders = excluded.senders, jobs = excluded.jobs,"
         " first_run_id = excluded.first_run_id, last_run_id = excluded.last_run_id returning id",
         (*values, condition.name, condition.key),
     ).fetchone()
@@ -135,6 +152,7 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
         openings=tuple(from_millis(opened) for opened in json.loads(row["openings"])),
         lines=frozenset(json.loads(row["lines"])),
         senders=frozenset(json.loads(row["senders"])),
+        jobs=frozenset(json.loads(row["jobs"])),
         reports=reports,
     )
 

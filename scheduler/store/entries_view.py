@@ -20,6 +20,8 @@ select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as la
   incident.since as failing_since, incident.reason as failing_reason,
   coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
     where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,
+  (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
+    limit 1) as failing_awaits,
   (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =

@@ -458,6 +458,29 @@ alter table entry add column looked_at integer;
 alter table entry add column looked_lines text
 """
 
+
+@migrations()
+def m011_held_notices(db: Any) -> None:
+    """Which notifications are held back because an agent is to report the failure, and which jobs a condition is about."""
+    for statement in HELD_NOTICES.split(";\n"):
+        if statement.strip():
+            db.conn.execute(statement)
+
+
+# outbox.awaits: the agents that may report the failure instead, as JSON; null: the message is not held back. outbox.hold_note:
+# what became of a message that was held back. condition.jobs: the failed cron jobs that the condition is about, as JSON.
+HELD_NOTICES = """
+alter table outbox add column awaits text;
+
+alter table outbox add column hold_note text;
+
+create index outbox_held_back on outbox (name, id) where awaits is not null and state = 'pending';
+
+alter table condition add column jobs text not null default '[]';
+
+create index condition_of_job on condition (name) where state = 'open' and (jobs <> '[]' or senders <> '[]')
+"""
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -82,6 +82,27 @@ class OutboxMessage:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """That a notification is held back until one of these agents has reported the failure, or at the latest until a time."""
+
+    agents: tuple[str, ...]
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HeldNotice:
+    """A notification about a cron job that is held back for one target. `name` is the job. `note` says what happened so far."""
+
+    run_id: int
+    notice: str
+    name: str
+    target: Target
+    text: str
+    hold: Hold
+    note: str = ""
+
+
 def queue_run_messages(
     tx: Transaction, channels: Mapping[str, Channel], claim: Claim, messages: Mapping[Target, str]
 ) -> dict[Target, int]:
@@ -122,12 +143,14 @@ def queue_notice(
     message: str,
     targets: tuple[Target, ...],
     title: str | None = None,
+    hold: Hold | None = None,
 ) -> bool:
     """Queue a notification about a run; there is one of each kind (`notice`) per run.
 
-    The title is the entry's name unless `title` is given. False if all of it was queued before.
+    The title is the entry's name unless `title` is given. With `hold` it is not sent before that time, unless it is released.
+    False if all of it was queued before.
     """
-    written = [_queue_parts(tx, channels, about, target, message, notice, title) for target in targets]
+    written = [_queue_parts(tx, channels, about, target, message, notice, title, hold) for target in targets]
     return any(row is not None for row in written)
 
 
@@ -139,23 +162,75 @@ def _queue_parts(
     message: str,
     notice: str | None,
     title: str | None = None,
+    hold: Hold | None = None,
 ) -> sqlite3.Row | None:
     """Insert all parts of a message; returns the id of the last one, None if that existed already."""
     channel = channels.get(target.channel)
     limit = None if channel is None else channel.limit_for(about.kind, about.name)
     parts = [message] if limit is None else split_text(message, limit)
     now, row = to_millis(tx.now), None
+    not_before, awaits = (to_millis(hold.until), json.dumps(hold.agents)) if hold else (now, None)
     for part, text in enumerate(parts, 1):
         row = tx.db.execute(
             "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
-            " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
+            " not_before, created_at, awaits) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)"
             " on conflict (key, channel) do nothing returning id",
             (
                 message_key(about, part, notice), target.channel, target.recipient, about.run_id, about.kind, about.name,
-                about.trigger, to_millis(about.slot), part, len(parts), title or about.name, text, notice, now, now,
+                about.trigger, to_millis(about.slot), part, len(parts), title or about.name, text, notice,
+                not_before, now, awaits,
             ),
         ).fetchone()  # fmt: skip
     return row
+
+
+def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldNotice]:
+    """The notifications that are held back, of one cron job or of all, the oldest first."""
+    found: dict[tuple[int, str, str, str], HeldNotice] = {}
+    query = (
+        "select run_id, notice, name, channel, whom, text, awaits, not_before, hold_note from outbox"
+        " where awaits is not null and state = 'pending' and (? is null or name = ?) order by id"
+    )
+    for row in db.execute(query, (name, name)):
+        key = (row["run_id"], row["notice"], row["channel"], row["whom"])
+        before = found.get(key)  # an earlier part of the same message
+        text = f"{before.text}\n{row['text']}" if before else row["text"]
+        hold = Hold(tuple(json.loads(row["awaits"])), from_millis(row["not_before"]))
+        target = Target(row["channel"], row["whom"])
+        found[key] = HeldNotice(row["run_id"], row["notice"], row["name"], target, text, hold, row["hold_note"] or "")
+    return list(found.values())
+
+
+THIS_NOTICE = "run_id = ? and notice = ? and channel = ? and whom = ? and awaits is not null and state = 'pending'"
+
+
+def change_hold(tx: Transaction, held: HeldNotice, hold: Hold, note: str) -> None:
+    """Hold a notification back for other agents, or until another time."""
+    tx.db.execute(
+        "update outbox set awaits = ?, not_before = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
+        (json.dumps(hold.agents), to_millis(hold.until), note or None, *_columns_of(held)),
+    )
+
+
+def release_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
+    """Send a notification that was held back. Its time to be delivered begins now."""
+    now = to_millis(tx.now)
+    tx.db.execute(
+        "update outbox set awaits = null, not_before = ?, created_at = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
+        (now, now, note, *_columns_of(held)),
+    )
+
+
+def drop_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
+    """Drop a notification that was held back, because its content has reached the target in another message."""
+    tx.db.execute(
+        "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
+        (to_millis(tx.now), note, *_columns_of(held)),
+    )
+
+
+def _columns_of(held: HeldNotice) -> tuple[int, str, str, str]:
+    return held.run_id, held.notice, held.target.channel, held.target.recipient
 
 
 def message_key(about: Origin, part: int, notice: str | None = None) -> str:
@@ -177,7 +252,7 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
     if not chosen:
         return []
     rows = tx.db.execute(
-        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
+        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1, awaits = null"
         " where id in (select value from json_each(?)) returning *",
         (to_millis(tx.now), json.dumps(chosen)),
     ).fetchall()
@@ -196,8 +271,8 @@ def next_due_at(db: sqlite3.Connection, full: list[str]) -> datetime | None:
 
 
 def has_untried_message(db: sqlite3.Connection) -> bool:
-    """Whether any message waits for its first attempt, and not for an earlier part."""
-    query = "select 1 from outbox where " + READY + " and attempts = 0 limit 1"  # noqa: S608
+    """Whether any message waits for its first attempt, and neither for an earlier part nor for the report of an agent."""
+    query = "select 1 from outbox where " + READY + " and attempts = 0 and awaits is null limit 1"  # noqa: S608
     return db.execute(query).fetchone() is not None
 
 
@@ -243,7 +318,8 @@ def drop_message(tx: Transaction, message: OutboxMessage, why: str | None = None
 def resend_message(tx: Transaction, message: OutboxMessage) -> None:
     """Send a message as soon as possible, whatever its retry delay."""
     tx.db.execute(
-        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (to_millis(tx.now), message.id)
+        "update outbox set state = 'pending', not_before = ?, finished_at = null, awaits = null where id = ?",
+        (to_millis(tx.now), message.id),
     )
     tx.report(MessageMoved(message.id, message.channel, DeliveryState.PENDING))
 
@@ -287,10 +363,11 @@ def expire_held_messages(tx: Transaction) -> None:
 
 
 def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """For each channel: how many messages are pending or dead, and since when the oldest waits."""
+    """For each channel: how many messages are pending or dead, and since when the oldest waits. Held back ones do not count."""
     query = (
         "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
-        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') as open from outbox) group by channel"
+        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox)"
+        " group by channel"
     )
     return [dict(row) for row in db.execute(query)]
 
@@ -333,7 +410,7 @@ MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # the states in w
 
 # Messages that are on their way come before those that were given up, the newest first.
 LISTED = """
-select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice,
+select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice, awaits,
   substr(text, 1, ?) as begins
 from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') order by state = 'dead', id desc
 """
@@ -343,7 +420,7 @@ def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every message that is neither delivered nor dropped, as plain data. Rows are read as they are consumed.
 
     `doubted`: an attempt may have arrived. `notice` is the kind of a notification. `next_try_at` is None if no attempt is
-    planned.
+    planned. `held_back_for` are the agents that may report the failure instead.
     """
     return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
@@ -370,6 +447,7 @@ def _message_as_data(row: sqlite3.Row) -> dict[str, Any]:
         "doubted": row["doubted_at"] is not None,
         "error": row["error"],
         "notice": row["notice"],
+        "held_back_for": json.loads(row["awaits"] or "[]"),
         "begins": row["begins"],
     }
 
@@ -493,9 +571,13 @@ def _find_cut(text: str, fitting: int) -> int:
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no unfinished message was written in the future, and none waits for its retry."""
+    """After the system clock was set back: no unfinished message was written in the future, and none waits for its retry.
+
+    A notification that is held back waits no longer than was planned.
+    """
     tx.db.execute(
-        "update outbox set not_before = min(not_before, :now), created_at = min(created_at, :now)"
+        "update outbox set not_before = min(not_before, case when awaits is null then :now"
+        " else :now + max(0, not_before - created_at) end), created_at = min(created_at, :now)"
         " where state in ('pending', 'sending', 'uncertain', 'held')",
         {"now": to_millis(tx.now)},
     )

@@ -161,10 +161,24 @@ def _delivery_by_channel(db: sqlite3.Connection, run_id: int) -> list[dict[str, 
     return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in deliveries]
 
 
-def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
-    """The notifications about a run: which, to which channel, and their state."""
-    query = "select notice, channel, state, text from outbox where run_id = ? and notice is not null order by id"
-    return [dict(row) for row in db.execute(query, (run_id,))]
+def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
+    """The notifications about a run: which, to which channel, and their state. `held_back` is only there for those that were."""
+    query = (
+        "select notice, channel, state, text, awaits, not_before, hold_note from outbox"
+        " where run_id = ? and notice is not null order by id"
+    )
+    return [
+        {key: row[key] for key in ("notice", "channel", "state", "text")} | _hold_data(row)
+        for row in db.execute(query, (run_id,))
+    ]
+
+
+def _hold_data(row: sqlite3.Row) -> dict[str, Any]:
+    """For which agents a notification is held back, and until when at most, and what has become of it."""
+    if row["awaits"] is None and row["hold_note"] is None:
+        return {}
+    until = iso_utc(from_millis(row["not_before"])) if row["awaits"] else None
+    return {"held_back": {"agents": json.loads(row["awaits"] or "[]"), "until": until, "note": row["hold_note"]}}
 
 
 def delivery_state(kind: str, outcome: str | None, suppression: str | None, states: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -346,6 +347,47 @@ def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.
         (kind, name),
     ).fetchone()
     return row
+
+
+@dataclass(frozen=True, slots=True)
+class JobWake:
+    """A wake by a cron job. `is_in_run`: a run has it. `tries` is how many runs had it before and did not deliver it."""
+
+    is_in_run: bool
+    tries: int
+
+
+def find_job_wake(db: sqlite3.Connection, agent: str, job: str) -> JobWake | None:
+    """The wake of an agent by a job that waits, or is in a run, also one whose result is still awaited; None if there is none."""
+    row = db.execute(
+        "select state, tries from wake where kind = ? and name = ? and source = ? and sender = ?"
+        " and state in ('waiting', 'taken') order by state = 'waiting' limit 1",
+        (Kind.HEARTBEAT, agent, Kind.CRON, job),
+    ).fetchone()
+    if row is not None:
+        return JobWake(row["state"] == "taken", row["tries"])
+    awaited = db.execute(
+        "select 1 from run join wake on wake.run_id = run.id where run.kind = ? and run.name = ?"
+        " and run.result_due_at is not null and wake.source = ? and wake.sender = ? limit 1",
+        (Kind.HEARTBEAT, agent, Kind.CRON, job),
+    ).fetchone()
+    return None if awaited is None else JobWake(is_in_run=True, tries=0)
+
+
+def start_of_wake(db: sqlite3.Connection, wake_id: int) -> datetime | None:
+    """When a waiting wake starts a run; None: it waits for another run."""
+    row = db.execute("select max(due_at, coalesce(held_until, 0)) from wake where id = ?", (wake_id,)).fetchone()
+    return from_optional_millis(row[0])
+
+
+def wakes_of_slot(db: sqlite3.Connection, kind: Kind, name: str, slot: datetime) -> tuple[Wake, ...]:
+    """The wakes that the asynchronous run of this slot has delivered."""
+    rows = db.execute(
+        "select wake.* from run join wake on wake.run_id = run.id where run.kind = ? and run.name = ? and run.slot = ?"
+        " and run.outcome = 'async' and wake.state = 'ended' order by wake.id",
+        (kind, name, to_millis(slot)),
+    ).fetchall()
+    return tuple(_wake_from_row(row) for row in rows)
 
 
 def count_waiting_by_agent(db: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -1,0 +1,200 @@
+"""Holds a failure notification of a cron job back while an agent that the job has woken can report the failure itself.
+
+A notification that is held back is a row of the outbox like any other, with a later time. If everything else fails, it is sent at
+that time. So it cannot be lost, neither by a crash nor by a fault in these rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from heartbeat.spec import Heartbeat
+from scheduler.engine import budget_reservations, condition_updates, notices, planning
+from scheduler.engine.notices import Notice
+from scheduler.engine.tick import Tick
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
+from scheduler.model.settings import Target
+from scheduler.store import breakers, conditions, entries, incidents, outbox, wakes
+from scheduler.store.outbox import HeldNotice, Hold
+
+MAX_FAILED_RUNS = 2  # after so many runs in a row that failed, an agent is not expected to report anything
+REPORT_GRACE = timedelta(minutes=15)  # in addition to the longest time of two runs of the agent
+
+Woken = Sequence[tuple[str, int]]
+"""The agents that a run has woken, each with the id of the wake."""
+
+
+def send_or_hold_notice(
+    tick: Tick, claim: Claim, notice: Notice, text: str, woken: Woken, covered: frozenset[Target] = frozenset()
+) -> None:
+    """Queue a notification for each recipient of an entry.
+
+    1. A target in `covered` knows already. It gets nothing.
+    2. A recovery that follows a failure of which the target was not notified yet: both stay held back, in one message.
+    3. An agent that is woken by this failure reports to the target: the message is held back.
+    4. A reminder, and the target knows an open condition about the job: it gets nothing. The condition has its own reminders.
+    5. Otherwise the message is sent at once.
+
+    In each case it replaces an earlier notification that is held back for the same target.
+    """
+    entry, settings = claim.entry, tick.plan.settings
+    held = {each.target: each for each in _held_notices_of(tick, entry)}
+    expected = _expected_reports(tick, woken)
+    for target in notices.notice_targets(tick, entry):
+        before = held.get(target)
+        hold = _hold_for(tick, target, expected)
+        message = text
+        if before is not None and notice is Notice.RECOVERED and target not in covered:
+            hold, message = before.hold, f"{before.text}\n{text}"
+        elif before is not None and hold is not None:
+            agents = dict.fromkeys((*before.hold.agents, *hold.agents))
+            hold = Hold(tuple(agents), min(before.hold.until, hold.until))
+        if before is not None:
+            outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run_id}")
+        is_known = hold is None and notice is Notice.REMINDER and _knows_condition(tick, entry.name, target)
+        if target not in covered and not is_known:
+            origin = outbox.origin_of_claim(claim)
+            outbox.queue_notice(tick.tx, settings.channels, origin, notice, message, (target,), hold=hold)
+
+
+def _held_notices_of(tick: Tick, entry: Entry) -> list[HeldNotice]:
+    return outbox.held_notices(tick.tx.db, entry.name) if entry.kind is Kind.CRON else []
+
+
+def _hold_for(tick: Tick, target: Target, expected: dict[str, datetime]) -> Hold | None:
+    """Which of the agents report to a target, and until when that is awaited; None if none of them does."""
+    agents = tuple(agent for agent in expected if _why_unable(tick, agent, target) is None)
+    return Hold(agents, max(expected[agent] for agent in agents)) if agents else None
+
+
+def _expected_reports(tick: Tick, woken: Woken) -> dict[str, datetime]:
+    """Until when each woken agent should have reported, without agents that have no opportunity within `wake_keep`."""
+    until = {}
+    for agent, wake_id in woken:
+        entry, entry_row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
+        if entry is None or entry_row is None:
+            continue
+        start = wakes.start_of_wake(tick.tx.db, wake_id) or planning.next_due_after(entry_row, tick.now)
+        if start is not None and start - tick.now <= tick.limits.wake_keep:
+            until[agent] = max(start, tick.now) + 2 * (entry.retries + 1) * entry.timeout + REPORT_GRACE
+    return until
+
+
+def _why_unable(tick: Tick, agent: str, target: Target) -> str | None:
+    """Why a woken agent cannot report to a target at present; None if it can."""
+    entry, entry_row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
+    if entry is None or entry_row is None or not isinstance(entry.spec, Heartbeat):
+        return f"agent {agent} was removed"
+    if entry_row.state != "active":
+        return f"agent {agent} is disabled"
+    if entry_row.paused:
+        return f"agent {agent} is paused"
+    if not entry.spec.show_alerts or target not in notices.resolve_targets(tick, entry.deliver, entry.lane):
+        return f"agent {agent} does not report there"
+    if entry_row.failures >= MAX_FAILED_RUNS:
+        return f"agent {agent} fails"
+    if breakers.has_open_breaker(tick.tx, entry):
+        return f"the circuit breaker of agent {agent} is open"
+    if budget_reservations.find_shortage(tick, entry, first=True) is not None:
+        return f"the budget of agent {agent} is used up"
+    return None
+
+
+def _knows_condition(tick: Tick, job: str, target: Target) -> bool:
+    """Whether the target was notified of an open condition that is about the job, by an agent that can send its reminders."""
+    return any(
+        job in condition.jobs and condition.is_known_to(target) and _why_unable(tick, agent, target) is None
+        for agent in conditions.agents_with_conditions_of_job(tick.tx.db, job)
+        for condition in conditions.open_conditions_of(tick.tx.db, agent)
+    )
+
+
+def settle_after_run(tick: Tick, claim: Claim, result: AttemptResult, targets: Sequence[Target]) -> None:
+    """After a run of a woken agent: drop the notifications whose failure it has reported, or stop waiting for it.
+
+    The conditions and wakes of the run are saved already. `targets` are the targets of its message.
+    """
+    agent = claim.entry.name
+    jobs = frozenset(wake.sender for wake in claim.wakes if wake.source == Trigger.CRON)
+    held = [each for each in outbox.held_notices(tick.tx.db) if agent in each.hold.agents]
+    failed = jobs & {each.name for each in held}
+    for each in held:
+        if result.outcome is Outcome.ASYNC and each.name in jobs:
+            until = max(each.hold.until, tick.now + claim.entry.async_timeout + REPORT_GRACE)
+            outbox.change_hold(tick.tx, each, replace(each.hold, until=until), each.note)
+        elif result.outcome in ANSWERED and _has_reported(tick, claim, result, each, failed, targets):
+            outbox.drop_notice(tick.tx, each, f"agent {agent} has reported it (run {claim.run_id})")
+        elif each.name in jobs:
+            _stop_waiting_for(tick, each, {agent: _why_not_reported(tick, claim, each)})
+
+
+def _has_reported(
+    tick: Tick, claim: Claim, result: AttemptResult, held: HeldNotice, failed: frozenset[str], targets: Sequence[Target]
+) -> bool:
+    """Whether the target knows of the failure from the agent: by an open condition about the job, or by a text without keys.
+
+    If several jobs have failed, or the answer has findings too, the text has to name the job.
+    """
+    known = conditions.open_conditions_of(tick.tx.db, claim.entry.name)
+    if any(held.name in condition.jobs and condition.is_known_to(held.target) for condition in known):
+        return True
+    if not result.message or held.target not in targets or held.name not in failed:
+        return False
+    is_only_content = len(failed) == 1 and not (result.report and result.report.findings)
+    return is_only_content or condition_updates.is_about_job(result.message, held.name, failed)
+
+
+def _has_news(tick: Tick, agent: str, held: HeldNotice) -> bool:
+    """Whether the agent has an open condition about the job of which the target is not notified yet. The next run reports it."""
+    known = conditions.open_conditions_of(tick.tx.db, agent)
+    return any(held.name in condition.jobs and not condition.is_known_to(held.target) for condition in known)
+
+
+def _why_not_reported(tick: Tick, claim: Claim, held: HeldNotice) -> str | None:
+    """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
+    agent, wake = claim.entry.name, wakes.find_job_wake(tick.tx.db, claim.entry.name, held.name)
+    if wake is None and _has_news(tick, agent, held):
+        return None
+    if wake is None:
+        return f"agent {agent} did not report it (run {claim.run_id})"
+    if wake.tries >= MAX_FAILED_RUNS:
+        return f"{wake.tries} runs of agent {agent} could not report it (the last is run {claim.run_id})"
+    return None
+
+
+def release_unreported_notices(tick: Tick) -> None:
+    """Send the notifications that no agent is expected to report any more, or for which the time is over. Called in each tick."""
+    for held in outbox.held_notices(tick.tx.db):
+        if held.hold.until <= tick.now:
+            _stop_waiting_for(tick, held, {agent: f"agent {agent} did not report it in time" for agent in held.hold.agents})
+        else:
+            _stop_waiting_for(tick, held, {agent: _why_hopeless(tick, agent, held) for agent in held.hold.agents})
+
+
+def _why_hopeless(tick: Tick, agent: str, held: HeldNotice) -> str | None:
+    """Why an agent will not report a failure; None if it has a wake for it that a run has, or that waits for a run."""
+    wake = wakes.find_job_wake(tick.tx.db, agent, held.name)
+    if wake is None and not _has_news(tick, agent, held):
+        return f"the wake of agent {agent} ended without a run"
+    if wake is None:
+        return _why_unable(tick, agent, held.target)
+    return None if wake.is_in_run else _why_unable(tick, agent, held.target)
+
+
+def _stop_waiting_for(tick: Tick, held: HeldNotice, reasons: dict[str, str | None]) -> None:
+    """Do not wait any longer for agents with a reason. If no other agent is left, the notification is sent."""
+    given_up = {agent: reason for agent, reason in reasons.items() if reason is not None}
+    if not given_up:
+        return
+    note = "; ".join(part for part in (held.note, *given_up.values()) if part)
+    left = tuple(agent for agent in held.hold.agents if agent not in given_up)
+    if left:
+        outbox.change_hold(tick.tx, held, replace(held.hold, agents=left), note)
+        return
+    outbox.release_notice(tick.tx, held, note)
+    incident = incidents.find_incident(tick.tx.db, Kind.CRON, held.name)
+    if incident is not None:
+        incidents.save_incident(tick.tx, Kind.CRON, held.name, replace(incident, notified_at=tick.now))

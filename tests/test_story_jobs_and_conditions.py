@@ -1,0 +1,541 @@
+"""A failing cron job wakes an agent: the failure is one message, by the agent or else by the job, and its end is one message."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import gateway
+from servers.scripted import Server
+from world import AgentCall, MakeWorld, World, utc
+
+from scheduler.cli.main import main
+from scheduler.engine.pending_runs import ReportResult
+from scheduler.engine.requests import HoldLane, NoteActivity
+from scheduler.model.outcome import Kind
+from scheduler.model.settings import Target
+
+FAILED = 1
+OPS = (Kind.HEARTBEAT, "ops")
+CHANNELS = """
+channels:
+  phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
+  room: {kind: webhook, url: "http://127.0.0.1:9/y", allow_private: true}
+"""
+
+
+def config(heartbeat: str = "", job: str = "", *, agent: str = "", more: str = "", channels: str = CHANNELS) -> str:
+    """The example of the README, with further keys of its agent and job. `agent` and `more` are another agent and another job."""
+    hours = "" if "active_hours" in heartbeat else 'active_hours: "08:00-22:00", '
+    deliver = "" if "deliver" in heartbeat else "deliver: phone, "
+    return f"""
+limits: {{wake_gap: 1m}}
+{channels}
+agents:
+  ops:
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", {hours}{deliver}{heartbeat}}}
+{agent}
+cron:
+  nightly-backup:
+    {{schedule: "0 3 * * *", command: backup, wake_heartbeat: ops, wake_on: failure, on_failure: {{deliver: phone}}, {job}}}
+{more}
+"""
+
+
+def in_turn(*results: Any) -> Callable[[AgentCall], Any]:
+    """A script that gives these results, one per run, and the last one from then on."""
+    left: Iterator[Any] = iter(results)
+    return lambda _: next(left, results[-1])
+
+
+def by_wake(answer: Any, otherwise: Any = "HEARTBEAT_OK") -> Callable[[AgentCall], Any]:
+    """A script of an agent that gives this answer if the prompt has the wake of a failed job."""
+    return lambda call: answer if "ended: failed" in call.stdin else otherwise
+
+
+def sent(world: World) -> list[str]:
+    """The first line of each message with its time, without the daily reminders of conditions."""
+    lines = [f"{at:%m-%d %H:%M} {text.splitlines()[0]}" for at, _, text in world.delivered]
+    return [line for line in lines if "still open" not in line]
+
+
+def held_back(world: World) -> list[dict[str, Any]]:
+    """What the run records of the job say about notifications that were held back."""
+    return [each for row in world.records("nightly-backup") for each in row["notices"] if "held_back" in each]
+
+
+REPORT = "[job:nightly-backup] The backup failed: no space left."
+NIGHT = "2026-03-02 00:00"
+FAILURE = "Cron job nightly-backup failed at 2026-03-02 03:00 UTC."
+
+
+def test_the_example_of_the_readme_is_one_message_at_the_start_of_the_active_hours(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)})
+    world.run_until("2026-03-02 07:00")
+    assert sent(world) == []
+    (held,) = held_back(world)
+    assert (held["notice"], held["state"]) == ("failing", "pending")
+    assert held["held_back"]["agents"] == ["ops"]
+    assert utc("2026-03-02 08:15") <= utc(held["held_back"]["until"][:16].replace("T", " ")) <= utc("2026-03-02 10:00")
+    world.run_until("2026-03-02 20:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+    (held,) = held_back(world)
+    run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
+    assert held["state"] == "dropped"
+    assert held["held_back"] == {"agents": [], "until": None, "note": f"agent ops has reported it (run {run})"}
+
+
+def test_an_agent_that_is_awake_reports_at_once_and_the_job_says_nothing(make_world: MakeWorld) -> None:
+    world = make_world(
+        config('active_hours: "00:00-24:00"'),
+        start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)},
+    )
+    world.run_until("2026-03-02 12:00")
+    assert sent(world) == [f"03-02 03:00 {REPORT}"]
+
+
+@pytest.mark.parametrize("answer", ["HEARTBEAT_OK", "[disk:/var] 92 % full", "[nightly-backup] resolved"])
+def test_an_agent_that_does_not_report_the_failure_releases_the_notification(make_world: MakeWorld, answer: str) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(answer)})
+    world.run_until("2026-03-02 08:20")
+    assert f"03-02 08:00 {FAILURE}" in sent(world)
+    (held,) = held_back(world)
+    assert held["state"] == "delivered"
+    assert held["held_back"]["note"].startswith("agent ops did not report it (run ")
+
+
+def test_a_condition_that_the_agent_mentions_again_is_no_report_of_another_failure(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(), start="2026-03-01 12:00",
+        scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: "[disk:/var] 92 % full"},
+    )  # fmt: skip
+    world.run_until("2026-03-02 09:00")
+    assert sent(world) == ["03-01 12:00 [disk:/var] 92 % full", f"03-02 08:00 {FAILURE}"]
+
+
+def test_an_agent_that_fails_twice_releases_the_notification(make_world: MakeWorld) -> None:
+    world = make_world(
+        config("retries: 0, on_failure: none"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: FAILED}
+    )
+    world.run_until("2026-03-02 08:00")
+    world.run(seconds=30)
+    assert sent(world) == []
+    world.run(minutes=2)
+    assert sent(world) == [f"03-02 08:01 {FAILURE}"]
+
+
+def test_an_agent_whose_runs_are_skipped_twice_releases_the_notification(make_world: MakeWorld) -> None:
+    world = make_world(config("max_input_tokens: 1, on_failure: none"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 12:00")
+    assert [line[12:] for line in sent(world)] == [FAILURE]
+    assert held_back(world)[0]["held_back"]["note"].startswith("2 runs of agent ops could not report it (the last is run ")
+
+
+def test_an_agent_that_fails_once_and_then_reports_is_one_message(make_world: MakeWorld) -> None:
+    world = make_world(
+        config("retries: 0, on_failure: none"), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED), "ops": in_turn(FAILED, REPORT)},
+    )  # fmt: skip
+    world.run_until("2026-03-02 10:00")
+    assert sent(world) == [f"03-02 08:01 {REPORT}"]
+
+
+def test_a_paused_agent_cannot_report_so_the_notification_is_sent_at_once(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.pause(OPS)
+    world.run_until("2026-03-02 03:01")
+    assert sent(world) == [f"03-02 03:00 {FAILURE}"]
+
+
+def test_a_pause_releases_a_notification_that_is_held_back(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 05:00")
+    world.pause(OPS)
+    world.run(minutes=1)
+    assert sent(world) == [f"03-02 05:00 {FAILURE}"]
+    assert held_back(world)[0]["held_back"] == {"agents": [], "until": None, "note": "agent ops is paused"}
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "note"),
+    [
+        ("enabled: false", "the wake of agent ops ended without a run"),
+        ("deliver: room", "agent ops does not report there"),
+        ("show_alerts: false", "agent ops does not report there"),
+    ],
+)
+def test_a_change_of_the_config_releases_a_notification(make_world: MakeWorld, heartbeat: str, note: str) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 05:00")
+    world.reload(config(heartbeat))
+    world.run(minutes=1)
+    assert sent(world) == [f"03-02 05:00 {FAILURE}"]
+    assert held_back(world)[0]["held_back"]["note"] == note
+
+
+@pytest.mark.parametrize(
+    "heartbeat",
+    [
+        "enabled: false",
+        "deliver: none",
+        "show_alerts: false",
+        "deliver: room",
+        "active_hours: {start: '08:00', end: '22:00', days: fri}",
+    ],
+)
+def test_an_agent_that_cannot_report_there_soon_does_not_hold_the_notification_back(
+    make_world: MakeWorld, heartbeat: str
+) -> None:
+    world = make_world(config(heartbeat), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 03:01")
+    assert sent(world) == [f"03-02 03:00 {FAILURE}"]
+
+
+def test_a_used_up_budget_does_not_hold_the_notification_back(make_world: MakeWorld) -> None:
+    world = make_world(
+        config('active_hours: "00:00-24:00", budget: {runs_per_day: 2}'), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)}
+    )
+    world.run_until("2026-03-02 03:01")
+    assert f"03-02 03:00 {FAILURE}" in sent(world)
+
+
+OTHER_AGENT = """
+  web:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, active_hours: "10:00-22:00", checklist: "- look\\n", deliver: phone}
+"""
+
+
+def two_agents(**fields: Any) -> dict[str, Any]:
+    return {
+        "yaml": config(agent=OTHER_AGENT).replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]"),
+        "start": NIGHT,
+        **fields,
+    }
+
+
+def test_of_two_agents_one_that_reports_is_enough(make_world: MakeWorld) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": by_wake("HEARTBEAT_OK"), "web": by_wake(REPORT, REPORT)}
+    world = make_world(**two_agents(scripts=scripts))
+    world.run_until("2026-03-02 09:00")
+    assert sent(world) == []
+    assert held_back(world)[0]["held_back"]["agents"] == ["web"]
+    world.run_until("2026-03-02 14:00")
+    assert sent(world) == [f"03-02 10:00 {REPORT}"]
+
+
+def test_two_agents_that_do_not_report_release_the_notification_after_the_second(make_world: MakeWorld) -> None:
+    world = make_world(**two_agents(scripts={"nightly-backup": in_turn(FAILED)}))
+    world.run_until("2026-03-02 14:00")
+    assert sent(world) == [f"03-02 10:00 {FAILURE}"]
+
+
+def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorld) -> None:
+    text = config().replace("on_failure: {deliver: phone}", "on_failure: {deliver: [phone, room]}")
+    channels: list[tuple[str, str]] = []
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)})
+    deliver = world.send
+    world.send = lambda outgoing: (
+        channels.append((outgoing.channel.name, outgoing.message.text.splitlines()[0])) or deliver(outgoing)
+    )
+    world.run_until("2026-03-02 03:30")
+    assert channels == [("room", FAILURE)]
+    world.run_until("2026-03-02 12:00")
+    assert channels == [("room", FAILURE), ("phone", REPORT)]
+
+
+OTHER_JOB = (
+    '  certs: {schedule: "0 3 * * *", command: certs, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
+)
+
+
+@pytest.mark.parametrize("answer", ["[backup:nightly] The backup failed.", "The nightly-backup failed."])
+def test_of_two_failed_jobs_the_one_that_the_agent_leaves_out_is_notified(make_world: MakeWorld, answer: str) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED), "certs": in_turn(FAILED), "ops": by_wake(answer)}
+    world = make_world(config(more=OTHER_JOB), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 08:20")
+    assert sorted(sent(world)) == ["03-02 08:00 Cron job certs failed at 2026-03-02 03:00 UTC.", f"03-02 08:00 {answer}"]
+
+
+def test_an_answer_without_keys_is_a_report_too(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake("Die Sicherung schlug fehl.")}
+    )
+    world.run_until("2026-03-02 12:00")
+    assert sent(world) == ["03-02 08:00 Die Sicherung schlug fehl."]
+
+
+def test_a_job_that_fails_in_three_nights_is_one_condition(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED, 2, 3, ""), "ops": by_wake(REPORT, REPORT)},
+    )  # fmt: skip
+    world.run_until("2026-03-05 02:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+    world.scripts["ops"] = lambda _: "HEARTBEAT_OK"
+    world.run_until("2026-03-06 12:00")
+    assert sent(world)[1:] == [
+        "03-05 03:00 [job:nightly-backup] resolved after 2d 19h, because the cron job works again. It was: The backup failed: no space left."
+    ]
+
+
+def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_condition(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED), "ops": in_turn(REPORT, REPORT, "HEARTBEAT_OK")},
+    )  # fmt: skip
+    world.run_until("2026-03-04 22:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+
+
+def test_a_failure_after_the_agent_has_closed_the_condition_is_reported_again(make_world: MakeWorld) -> None:
+    answers = in_turn(REPORT, "[job:nightly-backup] resolved", "HEARTBEAT_OK")
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": answers})
+    world.run_until("2026-03-03 08:20")
+    assert [line[:11] for line in sent(world)] == ["03-02 08:00", "03-02 08:30", "03-03 08:00"]
+    assert "still has the same problem" in sent(world)[2]
+
+
+def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: MakeWorld) -> None:
+    text = config().replace('schedule: "0 3 * * *"', 'schedule: "0 */2 * * *"').replace(
+        "on_failure: {deliver: phone}", "on_failure: {deliver: phone, remind: 1h}"
+    )  # fmt: skip
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
+    world.run_until("2026-03-03 12:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+    assert [f"{at:%m-%d %H:%M}" for at, _, text in world.delivered if "still open" in text] == ["03-03 08:00"]
+
+
+def test_a_job_that_no_longer_wakes_the_agent_is_not_reminded_of_beside_the_condition(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
+    world.run_until("2026-03-02 20:00")
+    world.reload(config().replace("wake_heartbeat: ops, wake_on: failure, ", ""))
+    world.run_until("2026-03-04 20:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+
+
+def test_with_wake_on_always_the_end_is_one_message_too(make_world: MakeWorld) -> None:
+    def ops(call: AgentCall) -> str:
+        if "ended: ok" in call.stdin:
+            return "[job:nightly-backup] resolved: it works again"
+        return REPORT if "ended: failed" in call.stdin else "HEARTBEAT_OK"
+
+    world = make_world(
+        config().replace("wake_on: failure", "wake_on: always"), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED, ""), "ops": ops},
+    )  # fmt: skip
+    world.run_until("2026-03-04 12:00")
+    assert [line[:32] for line in sent(world)] == [f"03-02 08:00 {REPORT}"[:32], "03-03 03:00 [job:nightly-backup]"]
+    assert "works again" in sent(world)[1]
+
+
+def test_the_end_after_a_report_without_keys_is_the_recovery_of_the_job(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake("The backup failed.")},
+    )  # fmt: skip
+    world.run_until("2026-03-04 12:00")
+    assert [line[:45] for line in sent(world)] == [
+        "03-02 08:00 The backup failed.",
+        "03-03 03:00 Cron job nightly-backup works aga",
+    ]
+
+
+def test_a_job_that_works_again_before_the_agent_looks_is_one_message(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, "")})
+    world.run_until("2026-03-02 04:00")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 09:00")
+    ((at, _, text),) = world.delivered
+    assert f"{at:%H:%M}" == "08:00"
+    assert text.startswith(FAILURE)
+    assert "Cron job nightly-backup works again. Before that, it failed" in text
+
+
+def test_a_restart_forgets_neither_the_notification_nor_the_condition(make_world: MakeWorld) -> None:
+    world = make_world(
+        config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT, "HEARTBEAT_OK")}
+    )
+    world.run_until("2026-03-02 04:00")
+    world.downtime(hours=1)
+    world.run_until("2026-03-02 20:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+    world.downtime(hours=1)
+    world.run_until("2026-03-03 12:00")
+    assert len(sent(world)) == 2
+
+
+def test_a_restart_after_the_time_limit_sends_the_notification(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 04:00")
+    world.kill()
+    world.clock.advance(timedelta(days=3))
+    world.boot()
+    world.run(minutes=5)
+    assert any(line.endswith(FAILURE) for line in sent(world))
+
+
+def test_a_user_who_keeps_the_agent_busy_beyond_the_time_limit_releases_the_notification(make_world: MakeWorld) -> None:
+    world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 07:00")
+    world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=12)))
+    world.run_until("2026-03-02 09:00")
+    assert sent(world) == [f"03-02 08:17 {FAILURE}"]
+    assert held_back(world)[0]["held_back"]["note"] == "agent ops did not report it in time"
+
+
+def test_an_expired_wake_releases_the_notification(make_world: MakeWorld) -> None:
+    text = config().replace("limits: {wake_gap: 1m}", "limits: {wake_gap: 1m, wake_keep: 6h}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 04:00")
+    world.reload(text.replace("wake_keep: 6h", "wake_keep: 2h"))
+    world.run_until("2026-03-02 05:30")
+    assert sent(world) == [f"03-02 05:30 {FAILURE}"]
+
+
+def test_without_failure_notifications_the_agent_alone_reports_and_the_end_is_one_message(make_world: MakeWorld) -> None:
+    world = make_world(
+        config().replace("on_failure: {deliver: phone}", "on_failure: none"), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)},
+    )  # fmt: skip
+    world.run_until("2026-03-03 12:00")
+    assert [line[:11] for line in sent(world)] == ["03-02 08:00", "03-03 03:00"]
+
+
+def test_a_removed_agent_releases_the_notification(make_world: MakeWorld) -> None:
+    world = make_world(config(agent=OTHER_AGENT), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 05:00")
+    world.reload(config().replace("  ops:", "  web:").replace("wake_heartbeat: ops", "wake_heartbeat: web"))
+    world.run(minutes=1)
+    assert sent(world) == [f"03-02 05:00 {FAILURE}"]
+
+
+def test_a_removed_job_leaves_a_condition_that_the_agent_can_end(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
+    world.run_until("2026-03-02 09:00")
+    world.reload(config(more='  other: {schedule: "0 5 * * *", command: other}').replace("nightly-backup:", "weekly-backup:"))
+    world.run_until("2026-03-02 12:00")
+    assert [line[:11] for line in sent(world)] == ["03-02 08:00", "03-02 10:00"]
+
+
+def test_the_agent_reads_the_key_of_the_job_in_its_prompt(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 09:00")
+    woken, later = [call.stdin for call in world.calls if call.name == "ops"][:2]
+    assert "Report a failed cron job under its own key (job:nightly-backup)" in woken
+    assert "job:nightly-backup" not in later
+
+
+@pytest.mark.parametrize(("answer", "last"), [(REPORT, REPORT), ("HEARTBEAT_OK", FAILURE)])
+def test_an_agent_that_answers_later_is_awaited(make_world: MakeWorld, answer: str, last: str) -> None:
+    with Server([gateway.async_answer()]) as server:
+        text = config("async_timeout: 6h").replace("{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}')
+        world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+        world.run_until("2026-03-02 08:10")
+        run_id = server.requests[0].json["run"]
+        world.run_until("2026-03-02 12:10")
+        assert sent(world) == []
+        world.request(ReportResult(run_id, answer, None))
+        world.run(minutes=1)
+    assert sent(world) == [f"03-02 12:10 {last}"]
+
+
+@pytest.mark.parametrize("talks_to", ["4711", "4712"])
+def test_deliver_last_holds_back_only_what_the_agent_says_in_the_same_conversation(make_world: MakeWorld, talks_to: str) -> None:
+    chat = CHANNELS + '  chat: {kind: webhook, url: "http://127.0.0.1:9/to/{target}", allow_private: true}\n'
+    text = config("deliver: last", channels=chat).replace("command: backup", "prompt: back up, agent: ops")
+    text = text.replace("on_failure: {deliver: phone}", "on_failure: {deliver: last}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
+    world.request(NoteActivity("ops", Target("chat", "4711")))
+    world.run_until("2026-03-02 06:00")
+    assert sent(world) == []
+    world.request(NoteActivity("ops", Target("chat", talks_to)))
+    world.run_until("2026-03-02 12:00")
+    moved = [f"03-02 06:00 {FAILURE}"] if talks_to != "4711" else []
+    assert sent(world) == [*moved, f"03-02 08:00 {REPORT}"]
+
+
+def test_a_finding_that_was_cut_is_awaited_until_the_next_run_has_the_whole_text(make_world: MakeWorld) -> None:
+    cut = json.dumps({"text": "[job:nightly-backup] The back", "truncated": True})
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": in_turn(cut, json.dumps({"text": REPORT}))}
+    world = make_world(config(), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 12:00")
+    assert sent(world) == [f"03-02 08:30 {REPORT}"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -> str:
+    """What a command prints, with single spaces."""
+    assert main([*arguments, "-c", str(world.config)]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)}
+    world = make_world("timezone: UTC\n" + config(), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 05:00")
+    job_run, until = str(world.records("nightly-backup")[-1]["id"]), "2026-03-02 08:45:00"
+    awaited = "failing: phone pending; held back, because agent ops is to report it, until"
+    assert f"notice {awaited} {until} UTC at most" in printed(capsys, world, "explain", "nightly-backup")
+    assert f"notice {awaited}" in printed(capsys, world, "show", job_run)
+    assert "since 2026-03-02 03:00:00, held back, because agent ops is to report it" in printed(capsys, world, "status")
+    assert "held back, because agent ops is to report it" in printed(capsys, world, "outbox")
+    assert "pending since" not in printed(capsys, world, "status")
+    world.run_until("2026-03-02 12:00")
+    report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
+    explained = printed(capsys, world, "explain", "nightly-backup")
+    assert f"notice failing: phone dropped; agent ops has reported it (run {report_run})" in explained
+    assert "reported by agent ops as the condition job:nightly-backup, open since 2026-03-02 08:00:00 UTC" in explained
+    assert f"notice failing: phone dropped; agent ops has reported it (run {report_run})" in printed(
+        capsys, world, "show", job_run
+    )
+
+
+def outbox_of_a_crash(folder: Path, statement: int, answer: str) -> int:
+    """Simulate a failing job and the run of its agent in a child process that exits after this many SQL statements."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            world = World(folder, config(), start="2026-03-02 02:59", scripts=failing_backup(answer))
+            seen = 0
+
+            def trace(_: str) -> None:
+                nonlocal seen
+                seen += 1
+                if seen == statement:
+                    os._exit(9)
+
+            world.store.connection.set_trace_callback(trace)
+            world.run_until("2026-03-02 08:40")
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def failing_backup(answer: str) -> dict[str, Any]:
+    return {"nightly-backup": in_turn(FAILED), "ops": by_wake(answer)}
+
+
+@pytest.mark.parametrize("answer", [REPORT, "HEARTBEAT_OK"])
+def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(tmp_path: Path, answer: str) -> None:
+    codes = set()
+    for statement in range(3, 240, 7):
+        folder = tmp_path / str(statement)
+        folder.mkdir()
+        codes.add(outbox_of_a_crash(folder, statement, answer))
+        world = World(folder, config(), start="2026-03-02 08:41", scripts=failing_backup(answer))
+        world.run_until("2026-03-02 20:00")
+        rows = world.store.connection.execute("select name, text from outbox where state = 'delivered'").fetchall()
+        reports = [f"{row['name']}: {row['text'].splitlines()[0]}" for row in rows]
+        if world.records("nightly-backup")[-1]["outcome"] in ("failed", "abandoned"):
+            assert len(reports) == 1, (statement, reports)
+        world.store.close()
+    assert 9 in codes
