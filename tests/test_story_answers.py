@@ -210,7 +210,7 @@ def test_a_result_after_the_deadline_is_refused_with_the_reason(make_world: Make
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url, beat=", async_timeout: 10m"))
         world.run(minutes=11)
-        with pytest.raises(Refused, match="was given up: no result was reported within its async_timeout") as refused:
+        with pytest.raises(Refused, match="has failed: no result was reported within its async_timeout") as refused:
             world.request(ReportResult(world.records()[0]["id"], "ALERT: late", None))
         assert refused.value.code == "too_late"
         with pytest.raises(Refused, match="has already ended"):

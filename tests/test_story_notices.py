@@ -283,7 +283,10 @@ def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld)
     sent: list[Any] = []
     world.send = channels_answering({"hook": REFUSED}, sent)
     world.run(hours=1, minutes=5)
-    assert sent[0] == ("other", "A message from cron job sick could not be delivered to the channel hook and was given up.")
+    assert sent[0] == (
+        "other",
+        "A message from cron job sick could not be delivered to the channel hook and is not sent any more.",
+    )
 
 
 def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
@@ -292,7 +295,7 @@ def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_wor
     answers, sent = {"hook": REFUSED}, []
     world.send = channels_answering(answers, sent)
     world.run_until("2026-03-02 09:45")
-    lost = ("other", "A message from agent ops could not be delivered to the channel hook and was given up.")
+    lost = ("other", "A message from agent ops could not be delivered to the channel hook and is not sent any more.")
     assert sent == [lost]
     del answers["hook"]
     world.run_until("2026-03-02 10:15")

@@ -98,7 +98,7 @@ def check_sqlite(found: tuple[int, ...]) -> Finding:
     mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
     if mended:
         return Finding("ok", "sqlite", _format_version(found))
-    bug = f"{_format_version(found)} has a bug when two programs write to a database at once, fixed in 3.51.3"
+    bug = f"{_format_version(found)} has a bug when two programs write to a database at the same time, fixed in 3.51.3"
     advice = "do not write to it with another program while the daemon runs, and copy it only with `.backup` of sqlite3"
     return Finding("warn", "sqlite", f"{bug}; only the daemon writes to its database, so normal use is safe: {advice}")
 

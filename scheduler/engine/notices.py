@@ -242,7 +242,7 @@ def undelivered_text(message: OutboxMessage, error: str) -> str:
     """The notification that a message was given up. Its text is left out, because it was meant for other recipients."""
     return (
         f"A message from {_kind_and_name(message.kind, message.name)} could not be delivered to {_describe_target(message)}"
-        " and was given up.\n"
+        " and is not sent any more.\n"
         f"{_shorten(error)}\n"
         f"Its text: heartbeatd show {message.run_id}\n"
         f"Further undelivered messages are not reported until {message.channel} has accepted one. See: heartbeatd status"

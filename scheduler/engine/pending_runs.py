@@ -79,7 +79,7 @@ class ReportResult:
             raise Refused("not_found", f"run {self.run_id} does not wait for a result")
         entry = tick.plan.entries.get((found.kind, found.name))
         if found.given_up:
-            raise Refused("too_late", f"run {self.run_id} was given up: no result was reported within its async_timeout")
+            raise Refused("too_late", f"run {self.run_id} has failed: no result was reported within its async_timeout")
         if entry is None:
             raise Refused("too_late", f"run {self.run_id} no longer waits for a result: {found.name} was removed from the config")
         run_id = (

@@ -51,7 +51,7 @@ class DiskReserve:
             return False
         self._missed = True
         remedy = "runs continue for a while: free some space there, or keep less history (history.keep, history.runs)"
-        problem = f"no room on the disk of {self.path.parent}, so {self.path.name} was given up; {remedy}"
+        problem = f"no room on the disk of {self.path.parent}, so {self.path.name} was removed; {remedy}"
         log_event(logging.ERROR, "reserve_given_up", problem=problem)
         return True
 

@@ -151,7 +151,9 @@ def _budgets_to_show(settings: Settings, wanted: Collection[EntryLabels]) -> Ite
 def outbox_gauges(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[MetricFamily]:
     """The undelivered messages of each channel. A removed channel is shown while it has undelivered messages."""
     pending = MetricFamily("gauge", "heartbeatd_outbox_pending", "Messages that are still to be delivered.", ("channel",))
-    dead = MetricFamily("gauge", "heartbeatd_outbox_dead", "Messages that were given up.", ("channel",))
+    dead = MetricFamily(
+        "gauge", "heartbeatd_outbox_dead", "Messages that could not be delivered and are not sent any more.", ("channel",)
+    )
     oldest = MetricFamily(
         "gauge",
         "heartbeatd_outbox_oldest_timestamp_seconds",

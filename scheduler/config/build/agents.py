@@ -194,7 +194,7 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...
         words = "remove provider, or write runner: {kind: anthropic}"
         yield "provider", ("decide",), suggest_removal(f"a runner of kind {kind} calls no model", words)
     if kind not in ASYNC_RUNNERS:
-        yield "async_timeout", (), suggest_removal(f"a runner of kind {kind} answers at once", "remove async_timeout")
+        yield "async_timeout", (), suggest_removal(f"a runner of kind {kind} answers immediately", "remove async_timeout")
     if "run" not in (beat.on_missing, beat.on_empty):
         problem = "memory files are read only in runs without a checklist, which are skipped here"
         also = Remedy(beside=(("on_empty", "run"),))
