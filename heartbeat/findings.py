@@ -16,7 +16,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Literal
 
-from heartbeat.verdict import begins_with_alarm, is_ok_token
+from heartbeat.verdict import begins_with_alarm, is_ok_token, without_reasoning
 
 MAX_FINDINGS = 50  # per answer; the number of further findings is recorded
 MAX_KEY = 120  # code points of a key; a longer key is cut, and its hash keeps it distinct
@@ -155,7 +155,7 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
     if is_cut and found and not _is_complete(found[-1]):
         found = found[:-1]
     text = given.get("text") if isinstance(given, Mapping) else None
-    words = _clean_text(text, None) if isinstance(text, str) else ""
+    words = _clean_text(text, None) if isinstance(text, str) and not is_ok_token(text) else ""
     if not found:
         return (_read_lines(words) if words else None) or Report((), words)
     parsed = [finding for each in found[:MAX_FINDINGS] if (finding := _parse_finding(each)) is not None]
@@ -183,13 +183,28 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
 
 def with_text_around(report: Report, text: str) -> Report:
-    """The report with the text that was around it. It counts as a text of its own only if its first word is an alarm."""
-    kept = "\n".join(line for line in text.splitlines() if not is_ok_token(line)).strip()
+    """The report with the text that was around it, as far as there is room.
+
+    It counts as a text of its own only if its first word is an alarm.
+    """
+    whole = "\n".join(line for line in text.splitlines() if not is_ok_token(line)).strip()
+    room = max(0, MAX_SIZE - len(str(report).encode()) - 1)
+    kept = whole.encode(errors="replace")[:room].decode(errors="ignore")
     if not kept:
         return report
     if begins_with_alarm(kept):
         return replace(report, text="\n".join(part for part in (kept, report.text) if part))
     return replace(report, loose="\n".join(part for part in (kept, report.loose) if part))
+
+
+def find_report(given: Report | None, content: str, *, strip_reasoning: bool, is_cut: bool) -> Report | None:
+    """The findings of an answer: those `given` by a runner, or else those in its text `content`. None if it has none.
+
+    With `strip_reasoning` the text around given findings has no `<think>` block either. `content` is without one already.
+    """
+    if given is None:
+        return read_report(content, is_cut=is_cut)
+    return replace(given, loose=without_reasoning(given.loose, strip_reasoning=strip_reasoning, truncated=is_cut).strip())
 
 
 def read_report(answer: str, *, is_cut: bool = False) -> Report | None:
@@ -290,9 +305,12 @@ def _clean_label(label: str) -> str:
     return f"{line[: MAX_KEY - 9]}~{sha256(comparable_key(line).encode(errors='replace')).hexdigest()[:8]}"
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line feeds
+
+
 def _clean_text(text: str, most: int | None = MAX_TEXT) -> str:
-    """The text without NUL characters and lone surrogates, cut to `most` code points (None: whole)."""
-    kept = text.replace("\0", "").encode(errors="replace").decode().strip()
+    """The text without control characters and lone surrogates, cut to `most` code points (None: whole)."""
+    kept = _CONTROL.sub("", text).encode(errors="replace").decode().strip()
     return kept if most is None or len(kept) <= most else f"{kept[:most].rstrip()}..."
 
 

@@ -214,10 +214,10 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
         return replace(run, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
     content = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
     run = replace(run, answer=answer.text, truncated=answer.truncated)
-    if answer.truncated and not content.strip():
+    if answer.truncated and not content.strip() and not (answer.report and answer.report.findings):
         error = "the answer was cut at its token limit before it contained any text"
         return replace(run, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
-    report = answer.report or findings.read_report(content, is_cut=answer.truncated)
+    report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=answer.truncated)
     judged = verdict.judge_answer(
         report.text if report else content, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,7 @@ from heartbeat.findings import (
     merge_reports,
     parse_report,
     read_report,
+    with_text_around,
 )
 
 INFO, WARNING, CRITICAL = Severity.INFO, Severity.WARNING, Severity.CRITICAL
@@ -167,6 +169,17 @@ def test_a_list_and_arguments_may_be_written_as_a_text() -> None:
 
 def test_lines_with_keys_in_the_text_are_findings_if_there_are_no_others() -> None:
     assert parse_report({"findings": [], "text": "[disk:/var!] /var is 92 % full"}) == Report((FOUND,))
+
+
+def test_the_quiet_token_is_no_text() -> None:
+    assert parse_report({"findings": [DISK], "text": "Heartbeat OK."}) == Report((FOUND,))
+    assert parse_report({"findings": [], "text": "HEARTBEAT_OK"}) == Report(())
+
+
+def test_text_around_findings_is_cut_before_a_finding_is() -> None:
+    report = with_text_around(Report((FOUND,)), "é" * MAX_SIZE)
+    assert report.findings == (FOUND,)
+    assert MAX_SIZE - 2 <= len(str(report).encode()) <= MAX_SIZE
 
 
 def test_findings_with_the_same_key_are_one() -> None:
@@ -437,7 +450,7 @@ def check_is_sane(report: Report) -> None:
         assert finding.key == comparable_key(finding.label)
         assert len(finding.text) <= MAX_TEXT + 3
     str(report).encode()
-    assert "\0" not in str(report)
+    assert not re.search(r"[\x00\x1b\x7f\x9b]", "".join([report.text, *(finding.line for finding in report.findings)]))
     json.dumps([str(report), report.dropped])
 
 
@@ -506,6 +519,7 @@ SIZE = 64 * 1024
         "```" + " " * SIZE,
         "~~~\n\n" * (SIZE // 5),
         '{"findings": ['.ljust(SIZE),
+        '[{"a": 0},\n' * (SIZE // 11),
         '{"a": "\n' * (SIZE // 8),
         '[{"a": "\n' * (SIZE // 9),
         '{\n"' * (SIZE // 3),

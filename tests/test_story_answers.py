@@ -368,6 +368,25 @@ def test_the_complete_findings_of_an_answer_that_was_cut_are_sent_with_a_note(ma
     assert delivered_texts(world) == [f"[disk:/var] 92 % full\n\n{CUT_NOTE}"]
 
 
+def test_findings_count_although_the_reasoning_beside_them_was_cut(make_world: MakeWorld) -> None:
+    content = [text("<think>Hm."), tool("report_findings", {"findings": [DISK]})]
+    with Server([reply(message(*content, stop_reason="max_tokens"))]) as server:
+        world = make_world(model_agent(server.url, "anthropic"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert delivered_texts(world) == [f"[disk:/var] 92 % full\n\n{CUT_NOTE}"]
+
+
+@pytest.mark.parametrize("strip", [True, False])
+def test_reasoning_beside_the_tool_is_not_delivered(make_world: MakeWorld, strip: bool) -> None:
+    calls = [function("report_findings", {"findings": [DISK]})]
+    with Server([reply(completion("<think>Hm.</think>\nI looked.", calls=calls))]) as server:
+        yaml = model_agent(server.url, "openai").replace("interval: 3h", f"strip_reasoning: {str(strip).lower()}, interval: 3h")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=1)
+    reasoning = "" if strip else "<think>Hm.</think>\n"
+    assert delivered_texts(world) == [f"{reasoning}I looked.\n[disk:/var] 92 % full"]
+
+
 def test_with_answer_text_no_tool_is_sent(make_world: MakeWorld) -> None:
     with Server([reply(message(text("HEARTBEAT_OK")))]) as server:
         yaml = model_agent(server.url, "anthropic").replace("interval: 3h", "answer: text, interval: 3h")

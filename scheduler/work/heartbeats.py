@@ -292,9 +292,9 @@ def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
     if truncated:
         content = verdict.without_cut_end(content)
-    if truncated and not content.strip():
+    if truncated and not content.strip() and not (answer.report and answer.report.findings):
         return agent_calls.result_without_text(text)
-    report = answer.report or findings.read_report(content, is_cut=truncated)
+    report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=truncated)
     # If the answer was cut, the missing part may be long, so a short text beside the OK token is not taken as "all is well".
     judged = verdict.judge_answer(report.text if report else content, spec.ok_match, 0 if truncated else spec.ack_max_chars)
     message: str | None = judged.text if judged.outcome == "alert" else None
