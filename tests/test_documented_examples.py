@@ -58,7 +58,8 @@ INCOMPLETE = {"agents", "cron", "runner", "argv", "command", "precheck", "worksp
 CONFIG = """\
 state: state/heartbeatd.db
 server: {{listen: "127.0.0.1:0", tokens: {{scripts: {{value: "{token}", may: [wake], agents: [ops]}}}}}}
-channels: {{chat: {{kind: webhook, url: "https://example.org/{{target}}"}}}}
+channels:
+  chat: {{kind: webhook, url: "https://example.org/{{target}}"}}
 agents:
   host:
     runner: {{kind: command, argv: [echo, "The disk is 93 % full."]}}
@@ -224,6 +225,8 @@ class Scratch:
             "localhost:7857": self.address,
             "/etc/cron.d/": f"{self.folder}/cron.d/",
             "/runs/12/": f"/runs/{self.async_run}/",
+            "~/.openclaw/cron/": f"{HOME}/tests/data/import/openclaw/",
+            "~/.openclaw/": f"{HOME}/tests/data/import/openclaw/",
         }
         for written, here in places.items():
             script = script.replace(written, here)
