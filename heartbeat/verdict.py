@@ -28,6 +28,7 @@ class Suppression(StrEnum):
     DUPLICATE = "duplicate"
     NOT_SHOWN = "not_shown"
     DECIDED_SKIP = "decided_skip"
+    MUTED = "muted"
 
 
 @dataclass(frozen=True, slots=True)

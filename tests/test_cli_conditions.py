@@ -98,6 +98,8 @@ def test_conditions_as_json_have_their_times_and_reports(command: Command) -> No
             "closed_at": None,
             "ended_by": None,
             "missed": 0,
+            "acknowledged_at": None,
+            "acknowledged_by": None,
             "openings": ["2026-03-02T08:00:00Z"],
             "first_run": found[0]["first_run"],
             "last_run": found[0]["last_run"],
@@ -184,6 +186,14 @@ def test_hostile_texts_and_long_names_fit_into_eighty_columns(
         assert max(map(cell_len, out.splitlines())) <= 80
         assert out.replace("\n", "").isprintable()
         assert out.count(f"    {key[:20]}") == 1  # the table has cut the key, so it is on a line of its own
+
+
+def test_a_condition_is_acknowledged_by_agent_and_key_or_by_run(command: Command) -> None:
+    assert command("ack", "ops", "Mail") == ["the condition mail of agent/ops: quiet until worse or over"]
+    (line,) = (line for line in command("conditions", "ops") if "acknowledged" in line)
+    assert line.endswith(" by cli: quiet until it gets worse or ends")
+    (printed,) = command("ack", "1")
+    assert printed.endswith("of agent/ops: quiet until worse or over")
 
 
 def test_a_condition_is_closed_by_the_running_daemon(world: World, command: Command) -> None:

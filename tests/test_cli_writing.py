@@ -322,11 +322,14 @@ def daemon(config: Path, place: DaemonFiles) -> Iterator[Daemon]:
         (["pause", "ops", "--for", "1h30m"], "/api/v1/agents/ops/pause", {"for": "1h30m"}),
         (["pause", "tick"], "/api/v1/cron/tick/pause", {}),
         (["pause", "--all", "--for", "2h"], "/api/v1/pause", {"for": "2h"}),
+        (["mute", "ops", "--for", "2h"], "/api/v1/agents/ops/mute", {"for": "2h", "until_changed": False}),
+        (["mute", "tick", "--until-changed"], "/api/v1/cron/tick/mute", {"until_changed": True}),
+        (["unmute", "cron/both"], "/api/v1/cron/both/unmute", {}),
         (["resume", "cron/both"], "/api/v1/cron/both/resume", {}),
         (["resume", "--all"], "/api/v1/resume", {}),
     ],
 )
-def test_pause_and_resume_are_sent_to_a_running_daemon(
+def test_pause_resume_mute_and_unmute_are_sent_to_a_running_daemon(
     arguments: list[str],
     path: str,
     body: dict[str, Any],
@@ -334,11 +337,32 @@ def test_pause_and_resume_are_sent_to_a_running_daemon(
     daemon: Daemon,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    daemon.answers[path] = (200, {"resumed": ["cron/both"]})
+    daemon.answers[path] = (200, {"resumed": ["cron/both"], "was_muted": True, "held": 3})
     capsys.readouterr()
     assert call(config, *arguments) == 0
     assert daemon.asked == [(path, body)]
-    assert arguments[0] == "pause" or capsys.readouterr().out == "cron/both resumed\n"
+    printed = {"resume": "cron/both resumed\n", "unmute": "cron/both unmuted; messages of 3 runs were held back\n"}
+    assert capsys.readouterr().out == printed.get(arguments[0]) or arguments[0] in ("pause", "mute")
+
+
+def test_an_entry_is_muted_in_the_database_of_a_stopped_daemon(config: Path, place: DaemonFiles, capsys: Any) -> None:
+    assert call(config, "mute", "ops", "--for", "2h", "--until-changed") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("agent/ops muted until ")
+    assert printed.endswith(" or until something changes\n")
+    assert entry_row(place, Kind.HEARTBEAT, "ops").is_muted(datetime.now(UTC))
+    assert call(config, "status") == 0
+    assert "muted: agent/ops until " in capsys.readouterr().out
+    assert call(config, "unmute", "ops") == 0
+    assert call(config, "unmute", "ops") == 0
+    assert capsys.readouterr().out == "agent/ops unmuted; messages of 0 runs were held back\nagent/ops was not muted\n"
+
+
+def test_ack_without_a_key_takes_the_number_of_a_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "ack", "ops") == 2
+    assert "give an agent and the key of a condition, or the number of a run" in capsys.readouterr().err
+    assert call(config, "ack", "812") == 2
+    assert "there is no run 812 of an agent" in capsys.readouterr().err
 
 
 def test_a_wake_is_sent_to_a_running_daemon(

@@ -19,7 +19,7 @@ from world import Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import CloseCondition
+from scheduler.engine.requests import CloseCondition, MuteEntry
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
@@ -203,12 +203,12 @@ def test_only_skip_reasons_that_the_config_makes_possible_have_series(
 @pytest.mark.parametrize(
     ("keys", "reasons"),
     [
-        ({}, {"heartbeat_ok", "short_remainder", "empty", "duplicate"}),
-        ({"ok_match": "exact"}, {"heartbeat_ok", "empty", "duplicate"}),
+        ({}, {"heartbeat_ok", "short_remainder", "empty", "duplicate", "muted"}),
+        ({"ok_match": "exact"}, {"heartbeat_ok", "empty", "duplicate", "muted"}),
         ({"deliver": "none"}, {"heartbeat_ok", "short_remainder", "empty"}),
-        ({"show_ok": "true"}, {"duplicate"}),
-        ({"dedup": "{window: 0s}"}, {"heartbeat_ok", "short_remainder", "empty", "duplicate"}),
-        ({"show_ok": "true", "show_alerts": "false"}, {"duplicate", "not_shown"}),
+        ({"show_ok": "true"}, {"duplicate", "muted"}),
+        ({"dedup": "{window: 0s}"}, {"heartbeat_ok", "short_remainder", "empty", "duplicate", "muted"}),
+        ({"show_ok": "true", "show_alerts": "false"}, {"duplicate", "muted", "not_shown"}),
     ],
 )
 def test_only_suppressions_that_the_config_makes_possible_have_series(
@@ -546,3 +546,14 @@ def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWo
     page = Page(world)
     world.run(minutes=1)
     assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 1, "{ops,critical}": 0}
+
+
+def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:
+    world = make_world(BOTH, scripts={"ops": lambda call: "The disk is full."})
+    page = Page(world)
+    world.request(MuteEntry((Kind.HEARTBEAT, "ops"), world.clock.now + timedelta(hours=1), "cli"))
+    world.run(minutes=31)
+    assert page.series("muted") == {"muted{heartbeat,ops}": 1, "muted{cron,measure}": 0}
+    assert page.series("suppressions_total")["suppressions_total{heartbeat,ops,muted}"] == 2
+    world.run(minutes=30)
+    assert page.series("muted")["muted{heartbeat,ops}"] == 0

@@ -86,3 +86,41 @@ def test_a_wrong_body_is_answered_in_one_line_and_changes_nothing(daemon: WebDae
     answer = daemon.post(CLOSE, body, CHIEF)
     assert (answer.status, answer.data["error"]["message"]) == (status, said)
     assert len(listed(daemon)) == 3
+
+
+ACK = "/api/v1/conditions/ack"
+
+
+def test_a_condition_is_acknowledged_by_its_key_or_by_a_run(daemon: WebDaemon) -> None:
+    answer = daemon.post(ACK, {"agent": "ops", "key": "DISK "}, OPSMAN)
+    assert (answer.status, answer.data) == (200, {"agent": "ops", "keys": ["disk"]})
+    run = next(each["id"] for each in daemon.get("/api/v1/runs?name=ops", READER).data["runs"] if each["findings"])
+    answer = daemon.post(ACK, {"run": run}, OPSMAN)
+    assert (answer.status, answer.data["agent"], sorted(answer.data["keys"])) == (200, "ops", ["disk", "mail"])
+    conditions = daemon.get("/api/v1/conditions?agent=ops", READER).data["conditions"]
+    assert [each["acknowledged_by"] for each in conditions] == ["opsman", "opsman"]
+
+
+@pytest.mark.parametrize("body", [{}, {"agent": "ops"}, {"run": 1, "agent": "ops", "key": "disk"}])
+def test_an_acknowledgement_needs_agent_and_key_or_a_run(daemon: WebDaemon, body: dict[str, Any]) -> None:
+    answer = daemon.post(ACK, body, CHIEF)
+    assert (answer.status, answer.data["error"]["message"]) == (400, "write agent and key, or run")
+
+
+@pytest.mark.parametrize("token", [READER, WAKER, OPSMAN])
+def test_only_a_token_for_its_agent_that_may_operate_can_acknowledge_or_mute(daemon: WebDaemon, token: str) -> None:
+    assert daemon.post(ACK, {"agent": "web", "key": "disk"}, token).status == 403
+    assert daemon.post("/api/v1/agents/web/mute", {}, token).status == 403
+
+
+def test_an_agent_is_muted_and_unmuted_over_http(daemon: WebDaemon) -> None:
+    path = "/api/v1/agents/ops"
+    answer = daemon.post(f"{path}/mute", {"for": "2h", "until_changed": True}, OPSMAN)
+    assert (answer.status, answer.data["until_changed"]) == (200, True)
+    muted = daemon.get(path, READER).data["muted"]
+    assert (muted["by"], muted["until"]) == ("opsman", answer.data["muted_until"])
+    assert daemon.post(f"{path}/unmute", {}, OPSMAN).data == {"was_muted": True, "held": 0}
+    assert daemon.post(f"{path}/unmute", {}, OPSMAN).data == {"was_muted": False, "held": 0}
+    assert daemon.post("/api/v1/cron/measure/mute", {}, CHIEF).data == {"muted_until": None, "until_changed": False}
+    wrong = daemon.post(f"{path}/mute", {"for": "2h", "until": "2030-01-01T00:00:00Z"}, OPSMAN)
+    assert (wrong.status, wrong.data["error"]["message"]) == (400, "write either for or until")

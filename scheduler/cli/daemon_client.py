@@ -24,7 +24,18 @@ from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.inbox import PendingRequest, Refused, Request
-from scheduler.engine.requests import CloseCondition, DropMessage, PauseEntries, ResendMessage, ResumeEntries, RunJob, WakeAgent
+from scheduler.engine.requests import (
+    AcknowledgeConditions,
+    CloseCondition,
+    DropMessage,
+    MuteEntry,
+    PauseEntries,
+    ResendMessage,
+    ResumeEntries,
+    RunJob,
+    UnmuteEntry,
+    WakeAgent,
+)
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
@@ -79,6 +90,18 @@ class DaemonClient(Protocol):
 
     def close_condition(self, name: str, key: str) -> str:
         """Close an open condition of an agent, and return its key as the agent wrote it."""
+        ...
+
+    def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
+        """Hold back the messages of an entry, for a time or until it is unmuted, or until something changes."""
+        ...
+
+    def unmute_entry(self, key: Key) -> int | None:
+        """Send the messages of an entry again. Returns how many runs had held messages; None if it was not muted."""
+        ...
+
+    def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
+        """Acknowledge an open condition of an agent, or those of a run, and return their keys as the agent wrote them."""
         ...
 
 
@@ -165,6 +188,18 @@ class HttpDaemonClient:
 
     def close_condition(self, name: str, key: str) -> str:
         return str(self._post_or_raise("/api/v1/conditions/close", {"agent": name, "key": key})["key"])
+
+    def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
+        span_body = {"for": format_duration(span)} if span else {}
+        self._post_or_raise(_entry_path(key, "mute"), span_body | {"until_changed": until_changed})
+
+    def unmute_entry(self, key: Key) -> int | None:
+        answer = self._post_or_raise(_entry_path(key, "unmute"), {})
+        return int(answer["held"]) if answer["was_muted"] else None
+
+    def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
+        body = {"run": run_id} if key is None else {"agent": name, "key": key}
+        return list(self._post_or_raise("/api/v1/conditions/ack", body)["keys"])
 
     def cancel_run(self, run_id: int) -> bool:
         """Cancel a run. Returns whether it has ended already."""
@@ -270,6 +305,17 @@ class OfflineDaemonClient:
 
     def close_condition(self, name: str, key: str) -> str:
         return str(self._apply_request(CloseCondition(name, key)))
+
+    def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
+        until = None if span is None else utc_now() + span
+        self._apply_request(MuteEntry(key, until, "cli", until_changed=until_changed))
+
+    def unmute_entry(self, key: Key) -> int | None:
+        held: int | None = self._apply_request(UnmuteEntry(key, "cli"))
+        return held
+
+    def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
+        return list(self._apply_request(AcknowledgeConditions(name, "cli", key, run_id)))
 
     def _apply_request(self, request: Request) -> Any:
         """Apply a request in one transaction.

@@ -155,6 +155,9 @@ def _detail_lines(each: Data, now: datetime) -> Iterator[str]:
         yield f"also to {', '.join(times)}"
     if any(report["kind"] == ReportKind.FLAPPING for report in each["reports"]):
         yield "reported as flapping: changes are not reported until it is stable"
+    if each["acknowledged_at"]:
+        when = format_short_time(each["acknowledged_at"], now)
+        yield f"acknowledged {when} by {each['acknowledged_by']}: quiet until it gets worse or ends"
     if each["closed_at"]:
         yield f"closed {format_short_time(each['closed_at'], now)}: {ENDED_BY_TEXTS[each['ended_by']]}"
     yield f"“{each['text'].strip()}”"

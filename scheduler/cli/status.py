@@ -139,7 +139,13 @@ def _fact_lines(data: dict[str, Any]) -> Iterator[str]:
         since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
     yield from _budget_lines(data)
-    for tell in (_failing_lines, _condition_lines, partial(_waiting_lines, data), _busy_lines):  # lines of one kind are together
+    for tell in (
+        _failing_lines,
+        _muted_lines,
+        _condition_lines,
+        partial(_waiting_lines, data),
+        _busy_lines,
+    ):  # lines of one kind are together
         for entry in data["entries"]:
             yield from tell(entry)
 
@@ -160,6 +166,15 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}"
+
+
+def _muted_lines(entry: dict[str, Any]) -> Iterator[str]:
+    if muted := entry["muted"]:
+        name = entry_label(entry["kind"], entry["name"])
+        ends = [f"until {format_time(muted['until'])}"] if muted["until"] else []
+        ends += ["until something changes"] if muted["until_changed"] else []
+        held = f"messages of {format_count(muted['held'], 'run')} held back" if muted["held"] else "nothing held back yet"
+        yield f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted['by']}, {held}"
 
 
 def _condition_lines(entry: dict[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from scheduler.engine import (
     condition_updates,
     held_notices,
     incident_notices,
+    mutes,
     notices,
     planning,
     wake_starts,
@@ -143,7 +144,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
 
     1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open conditions. What
-       all targets know already is suppressed.
+       all targets know already is suppressed. If the entry is muted, messages are held back.
     2. The run record gets its outcome.
     3. The message is queued for each target that it is news for, and the conditions are saved.
     4. Checklist items and the session are updated.
@@ -162,7 +163,16 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     next_slot = planning.next_due_after(entry_row, claim.slot) if result.truncated else None
     update = condition_updates.plan_update(tick, claim, result, entry_row, targets, next_slot)
     messages = _messages_by_target(result, new_targets, update)
-    result = _with_suppression(result, update, is_sent=bool(messages), has_targets=bool(targets))
+    is_held = False
+    if entry_row.is_muted(tick.now):
+        if mutes.has_changed(claim, result, update, entry_row):
+            entry_row = mutes.end_mute(tick, entry_row, "change")
+        else:
+            is_held = bool(messages)
+            update = condition_updates.plan_update(tick, claim, result, entry_row, targets, next_slot, is_muted=True)
+            messages, new_targets = {}, ()
+            entry_row = mutes.count_held(entry_row) if is_held else entry_row
+    result = _with_suppression(result, update, is_sent=bool(messages), is_held=is_held, has_targets=bool(targets))
     if not runs.close_run(tick.tx, claim, result):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return None
@@ -215,11 +225,16 @@ def _messages_by_target(
 
 
 def _with_suppression(
-    result: AttemptResult, update: ConditionUpdate | None, *, is_sent: bool, has_targets: bool
+    result: AttemptResult, update: ConditionUpdate | None, *, is_sent: bool, is_held: bool, has_targets: bool
 ) -> AttemptResult:
-    """The result with what became of its findings, and as a duplicate if all targets know its content already."""
+    """The result with what became of its findings, and with the reason why nothing is sent.
+
+    It is muted if messages are held back, and a duplicate if all targets know its content already.
+    """
     if update is not None:
         result = replace(result, findings=update.effects)
+    if is_held:
+        return replace(result, suppression=Suppression.MUTED)
     has_content = bool(result.message) or result.outcome is Outcome.ALERT
     if has_targets and has_content and not is_sent and result.suppression is not Suppression.NOT_SHOWN:
         return replace(result, suppression=Suppression.DUPLICATE)

@@ -77,9 +77,12 @@ class ConditionUpdate:
 
 
 def plan_update(
-    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, targets: Sequence[Target], next_slot: datetime | None
-) -> ConditionUpdate | None:
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, targets: Sequence[Target], next_slot: datetime | None,
+    *, is_muted: bool = False,
+) -> ConditionUpdate | None:  # fmt: skip
     """What this result does to the conditions of the agent; None if it does not concern them. Nothing is written.
+
+    If the agent `is_muted`, nothing is reported. What is still news when the mute is over is reported then.
 
     1. Findings open conditions, continue them, or close those that are over.
     2. A complete answer that does not mention a condition counts against it (`_count_silence`).
@@ -98,10 +101,10 @@ def plan_update(
     )  # fmt: skip
     step.apply_findings()
     step.count_silence()
-    shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
+    shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN and not is_muted
     reports = tuple(step.reports_for(targets)) if shown else ()
-    changed = tuple(condition for key, condition in step.now_known.items() if condition != known.get(key))
-    left = sum(_is_unsettled(condition, reports) for condition in step.now_known.values())
+    changed = tuple(_without_void_ack(condition) for key, condition in step.now_known.items() if condition != known.get(key))
+    left = sum(_is_unsettled(condition, reports, is_muted=is_muted) for condition in step.now_known.values())
     opened = sum(condition.is_open and condition.opened_at == tick.now for condition in changed)
     return ConditionUpdate(changed, reports, tuple(step.effects.values()), left, opened)
 
@@ -120,7 +123,7 @@ def answers_to_close(condition: Condition, clear_after: int) -> int:
     return clear_after << min(condition.wrongly_closed, MAX_WRONGLY_CLOSED)
 
 
-def close_for_user(tx: Transaction, condition: Condition) -> int:
+def close_for_user(tx: Transaction, condition: Condition, *, is_muted: bool) -> int:
     """Close an open condition, as a user has asked, without a message. Returns how many conditions of its agent are unsettled.
 
     Its earlier openings are forgotten, so if the agent mentions it again, it is reported as new and not as flapping.
@@ -128,7 +131,7 @@ def close_for_user(tx: Transaction, condition: Condition) -> int:
     closed = replace(condition, closed_at=tx.now, ended_by=EndedBy.USER, missed=0, wrongly_closed=0, openings=())
     conditions.save_condition(tx, closed)
     conditions.end_reports(tx, condition.id)
-    return sum(_is_unsettled(each, ()) for each in conditions.conditions_of(tx.db, condition.name))
+    return sum(_is_unsettled(each, (), is_muted=is_muted) for each in conditions.conditions_of(tx.db, condition.name))
 
 
 @dataclass(slots=True)
@@ -242,6 +245,8 @@ class _Step:
             assert last is not None
             line = _ending_line(condition) if self.spec.show_resolved and condition.ended_by is not EndedBy.USER else ""
             return report(ReportKind.ENDED, line, last.severity)
+        if condition.is_acknowledged:
+            return None
         if last is None or not knows:
             if flapping:
                 return report(ReportKind.FLAPPING, _flapping_line(text))
@@ -387,7 +392,9 @@ def end_conditions_of_job(tick: Tick, claim: Claim, result: AttemptResult) -> fr
     for agent in agents:
         ended = _release_from_job(tick.tx, agent, job)
         entry = tick.plan.entries.get((Kind.HEARTBEAT, agent))
-        if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts:
+        entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
+        is_muted = entry_row is not None and entry_row.is_muted(tick.now)
+        if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts and not is_muted:
             step = _Step(tick.now, entry.spec, claim, result, ended, None, frozenset())
             targets = notices.resolve_targets(tick, entry.deliver, entry.lane)
             reports += step.reports_for(targets)
@@ -429,7 +436,8 @@ def _count_unsettled(tx: Transaction, agent: str) -> None:
     """Write the number of unsettled conditions into the row of their agent."""
     entry_row = entries.current_entry(tx, Kind.HEARTBEAT, agent)
     if entry_row is not None:
-        left = sum(_is_unsettled(condition, ()) for condition in conditions.conditions_of(tx.db, agent))
+        is_muted = entry_row.is_muted(tx.now)
+        left = sum(_is_unsettled(condition, (), is_muted=is_muted) for condition in conditions.conditions_of(tx.db, agent))
         entries.change_entry(tx, entry_row, entry_row._replace(conditions=left))
 
 
@@ -444,10 +452,22 @@ def output_lines(result: AttemptResult) -> frozenset[str] | None:
     return frozenset(sha256(line.encode(errors="replace")).hexdigest()[:12] for line in lines if line)
 
 
-def _is_unsettled(condition: Condition, reports: Sequence[Report]) -> bool:
-    """Whether it is open, or was reported as flapping and its end is not reported yet."""
+def _without_void_ack(condition: Condition) -> Condition:
+    """The condition without its acknowledgement, if it has become worse since, or is over."""
+    if condition.acked_at is None or condition.is_acknowledged:
+        return condition
+    return replace(condition, acked_at=None, acked_severity=None, acked_by="")
+
+
+def _is_unsettled(condition: Condition, reports: Sequence[Report], *, is_muted: bool = False) -> bool:
+    """Whether it is open, or was reported as flapping and its end is not reported yet.
+
+    If its agent `is_muted`, the end of each condition that was reported is still to be reported.
+    """
     if condition.is_open:
         return True
+    if is_muted:
+        return any(last.kind is not ReportKind.ENDED for last in condition.reports.values())
     ended = {report.target for report in reports if report.condition.key == condition.key and report.kind is ReportKind.ENDED}
     return any(last.kind is ReportKind.FLAPPING for target, last in condition.reports.items() if target not in ended)
 

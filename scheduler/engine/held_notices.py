@@ -15,7 +15,7 @@ from scheduler.engine import budget_reservations, condition_updates, notices, pl
 from scheduler.engine.notices import Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
+from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Suppression, Trigger
 from scheduler.model.settings import Target
 from scheduler.store import breakers, conditions, entries, incidents, outbox, wakes
 from scheduler.store.outbox import HeldNotice, Hold
@@ -92,6 +92,8 @@ def _why_unable(tick: Tick, agent: str, target: Target) -> str | None:
         return f"agent {agent} is disabled"
     if entry_row.paused:
         return f"agent {agent} is paused"
+    if entry_row.is_muted(tick.now):
+        return f"agent {agent} is muted"
     if not entry.spec.show_alerts or target not in notices.resolve_targets(tick, entry.deliver, entry.lane):
         return f"agent {agent} does not report there"
     if entry_row.failures >= MAX_FAILED_RUNS:
@@ -141,10 +143,11 @@ def _has_reported(
     known = conditions.open_conditions_of(tick.tx.db, claim.entry.name)
     if any(held.name in condition.jobs and condition.is_known_to(held.target) for condition in known):
         return True
-    if not result.message or held.target not in targets or held.name not in failed:
+    text = "" if result.suppression is Suppression.MUTED else result.message
+    if not text or held.target not in targets or held.name not in failed:
         return False
     is_only_content = len(failed) == 1 and not (result.report and result.report.findings)
-    return is_only_content or condition_updates.is_about_job(result.message, held.name, failed)
+    return is_only_content or condition_updates.is_about_job(text, held.name, failed)
 
 
 def _has_news(tick: Tick, agent: str, held: HeldNotice) -> bool:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heartbeat.verdict import message_digest
-from scheduler.engine import held_notices, notices, outage_notices
+from scheduler.engine import held_notices, mutes, notices, outage_notices
 from scheduler.engine.held_notices import Woken
 from scheduler.engine.notices import FailureHistory, Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MessageMoved
+from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import LOG_CHANNEL, OnFailure, Target
 from scheduler.model.wake import Wake
-from scheduler.store import breakers, flapping, incidents, outbox, runs
+from scheduler.store import breakers, entries, flapping, incidents, outbox, runs
 from scheduler.store.incidents import CHANNEL, Incident
 from scheduler.store.outbox import Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
@@ -48,8 +49,25 @@ def update_incident(
     3. The agent was called although its precheck failed: the precheck's incident is opened or continued.
     4. The run ends an incident: the recovery is reported.
 
+    While the entry is muted, nothing is sent. What is still true after the mute is sent then.
     A successful run without an open incident needs no database access.
     """
+    updated = _update_incident(tick, claim, result, entry_row, woken, covered)
+    return updated if updated.mute is None or updated.is_muted(tick.now) else _after_mute(tick, claim, updated, covered)
+
+
+def _after_mute(tick: Tick, claim: Claim, entry_row: EntryRow, covered: frozenset[Target]) -> EntryRow:
+    """The row of an entry whose mute is over. If it recovered during the mute and still works, that is sent now."""
+    assert entry_row.mute is not None
+    recovery = parse_mute(entry_row.mute).recovery
+    if recovery and not entry_row.troubles:
+        held_notices.send_or_hold_notice(tick, claim, Notice.RECOVERED, recovery, (), covered)
+    return entry_row._replace(muted_until=None, mute=None)
+
+
+def _update_incident(
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken, covered: frozenset[Target]
+) -> EntryRow:
     if _is_failure(result) and claim.entry.on_failure.after:
         blamed = outage_notices.find_blame(tick.tx, claim, result)
         if blamed is not None:
@@ -84,6 +102,11 @@ def _blame_outage(
 def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken = ()) -> EntryRow:
     entry, count = claim.entry, entry_row.troubles + 1
     was = _incident_or_new(tick.tx, claim, entry_row)
+    if entry_row.is_muted(tick.now):
+        muted = replace(was, reason=_lasting_reason(was.reason, result), circuit=None)
+        incidents.save_incident(tick.tx, entry.kind, entry.name, muted)
+        is_held = count >= entry.on_failure.after and was.notified_at is None
+        return (mutes.count_held(entry_row) if is_held else entry_row)._replace(troubles=count)
     fault = message_digest(result.error or result.reason or "", "numbers")
     faults = was.faults if fault in was.faults or len(was.faults) >= MAX_ERRORS_REPORTED else (*was.faults, fault)
     now = replace(was, faults=faults, reason=_lasting_reason(was.reason, result), circuit=None)
@@ -182,8 +205,10 @@ def _record_recovery(
     incidents.close_incident(tick.tx, entry.kind, entry.name)
     if not entry.on_failure.after or was is None or was.notified_at is None:
         return entry_row._replace(troubles=0, flapping=0)
+    text = notices.recovery_text(claim, was.reason, _history_of(tick, was, entry_row.troubles))
+    if entry_row.is_muted(tick.now):
+        return mutes.keep_recovery(entry_row, text)._replace(troubles=0, flapping=0)
     if not flapping.record_change(tick.tx, entry.kind, entry.name):
-        text = notices.recovery_text(claim, was.reason, _history_of(tick, was, entry_row.troubles))
         held_notices.send_or_hold_notice(tick, claim, Notice.RECOVERED, text, (), covered)
         return entry_row._replace(troubles=0, flapping=0)
     held_notices.send_or_hold_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim), (), covered)
@@ -202,10 +227,12 @@ def _record_recovery_while_flapping(
     elif flapping.is_stable(tick.tx, entry.kind, entry.name):
         flapping.delete_changes(tick.tx, entry.kind, entry.name)
         incidents.close_incident(tick.tx, entry.kind, entry.name)
+        if entry_row.is_muted(tick.now):
+            return mutes.keep_recovery(entry_row, notices.stable_text(claim))._replace(troubles=0, flapping=0)
         held_notices.send_or_hold_notice(tick, claim, Notice.RECOVERED, notices.stable_text(claim), (), covered)
         return entry_row._replace(troubles=0, flapping=0)
     now = replace(was, since=tick.now, circuit=None)
-    if _reminder_is_due(tick.tx, was, entry.on_failure):
+    if _reminder_is_due(tick.tx, was, entry.on_failure) and not entry_row.is_muted(tick.now):
         held_notices.send_or_hold_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim), (), covered)
         now = replace(now, notified_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
@@ -217,7 +244,11 @@ def _history_of(tick: Tick, incident: Incident, count: int) -> FailureHistory:
 
 
 def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
-    """Report the wakes of an agent that expired together, in one notification."""
+    """Report the wakes of an agent that expired together, in one notification. If the agent is muted, only the log has them."""
+    entry_row = entries.current_entry(tick.tx, entry.kind, entry.name)
+    if entry_row is not None and entry_row.is_muted(tick.now):
+        entries.change_entry(tick.tx, entry_row, mutes.count_held(entry_row))
+        return
     found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
     run_id, trigger, slot = found or (0, Trigger(expired[0].source), tick.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)

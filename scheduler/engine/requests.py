@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from heartbeat.findings import MAX_KEY, comparable_key
 from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import budget_reservations, condition_updates, plan_sync, planning, wake_starts
+from scheduler.engine import budget_reservations, condition_updates, mutes, plan_sync, planning, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
-from scheduler.model.condition import EndedBy
+from scheduler.model.condition import Condition, EndedBy
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.events import ConditionClosed, SettingsApplied
+from scheduler.model.events import ConditionAcknowledged, ConditionClosed, SettingsApplied
+from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, conditions, entries, lane_holds, outbox, runs, slot_records, targets, wakes
+from scheduler.store import (
+    boots,
+    breakers,
+    conditions,
+    entries,
+    lane_holds,
+    outbox,
+    run_history,
+    runs,
+    slot_records,
+    targets,
+    wakes,
+)
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import ConfigChanges, Plan, compare_settings
@@ -235,26 +248,101 @@ class CloseCondition:
 
     def apply(self, tick: Tick) -> str:
         """Conditions of an agent that was removed from the config can be closed too."""
-        known = conditions.conditions_of(tick.tx.db, self.name)
-        if not known:
-            _declared_entry(tick, Kind.HEARTBEAT, self.name)
-        found = next((each for each in known if each.key == comparable_key(self.key)), None)
-        if found is None:
-            instead = did_you_mean(self.key, [each.label for each in known if each.is_open])
-            listed = instead or "; `heartbeatd conditions` lists them"
-            raise Refused("not_found", f"agent {self.name!r} has no condition {_quote_key(self.key)}{listed}")
-        if not found.is_open:
-            raise Refused("closed", f"the condition {_quote_key(found.label)} of agent {self.name!r} is closed already")
+        found = _open_condition(tick, self.name, self.key)
         entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, self.name)
-        unsettled = condition_updates.close_for_user(tick.tx, found)
+        unsettled = condition_updates.close_for_user(tick.tx, found, is_muted=bool(entry_row and entry_row.is_muted(tick.now)))
         if entry_row is not None:
             entries.change_entry(tick.tx, entry_row, entry_row._replace(conditions=unsettled))
         tick.tx.report(ConditionClosed(found.name, found.label, EndedBy.USER))
         return found.label
 
 
+def _open_condition(tick: Tick, name: str, key: str) -> Condition:
+    """The open condition of an agent with this key. Raises Refused if there is none."""
+    known = conditions.conditions_of(tick.tx.db, name)
+    if not known:
+        _declared_entry(tick, Kind.HEARTBEAT, name)
+    found = next((each for each in known if each.key == comparable_key(key)), None)
+    if found is None:
+        instead = did_you_mean(key, [each.label for each in known if each.is_open])
+        listed = instead or "; `heartbeatd conditions` lists them"
+        raise Refused("not_found", f"agent {name!r} has no condition {_quote_key(key)}{listed}")
+    if not found.is_open:
+        raise Refused("closed", f"the condition {_quote_key(found.label)} of agent {name!r} is closed already")
+    return found
+
+
 def _quote_key(key: str) -> str:
     return repr(key if len(key) <= MAX_KEY else f"{key[:MAX_KEY]}...")
+
+
+@dataclass(frozen=True, slots=True)
+class MuteEntry:
+    """Hold back the messages of an entry until a time (None: until it is unmuted), or until something changes.
+
+    Answers until when; None: until it is unmuted. Its runs go on.
+    """
+
+    key: Key
+    until: datetime | None
+    by: str
+    until_changed: bool = False
+
+    def apply(self, tick: Tick) -> datetime | None:
+        """A further mute replaces the first."""
+        entry_row = _declared_entry(tick, *self.key)
+        until = self.until or UNTIL_RESUMED
+        muted = mutes.start_mute(tick, tick.plan.entries[self.key], entry_row, until, self.by, until_changed=self.until_changed)
+        entries.change_entry(tick.tx, entry_row, muted)
+        return self.until
+
+
+@dataclass(frozen=True, slots=True)
+class UnmuteEntry:
+    """Send the messages of an entry again. Answers how many runs had messages that were held back; None: it was not muted."""
+
+    key: Key
+    by: str
+
+    def apply(self, tick: Tick) -> int | None:
+        """Conditions that are still open, and failures that last, are reported with the next run."""
+        entry_row = _declared_entry(tick, *self.key)
+        if not entry_row.is_muted(tick.now) or entry_row.mute is None:
+            return None
+        entries.change_entry(tick.tx, entry_row, mutes.end_mute(tick, entry_row, self.by))
+        return parse_mute(entry_row.mute).held
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeConditions:
+    """Keep open conditions of an agent quiet until they get worse or end: the one with this key, or those of a run.
+
+    Answers the keys as the agent wrote them. The key is compared without case and blanks.
+    """
+
+    name: str
+    by: str
+    key: str | None = None
+    run_id: int | None = None
+
+    def apply(self, tick: Tick) -> list[str]:
+        """A run without open conditions, and a key without an open condition, are refused."""
+        found = [_open_condition(tick, self.name, self.key)] if self.key is not None else self._conditions_of_run(tick)
+        for condition in found:
+            acknowledged = replace(condition, acked_at=tick.now, acked_severity=condition.severity, acked_by=self.by)
+            conditions.save_condition(tick.tx, acknowledged)
+            tick.tx.report(ConditionAcknowledged(self.name, condition.label, self.by))
+        return [condition.label for condition in found]
+
+    def _conditions_of_run(self, tick: Tick) -> list[Condition]:
+        assert self.run_id is not None
+        run = run_history.get_run(tick.tx.db, self.run_id)
+        keys = {comparable_key(each["key"]) for each in run["findings"]} if run else set()
+        found = [each for each in conditions.open_conditions_of(tick.tx.db, self.name) if each.key in keys]
+        if not found:
+            problem = f"run {self.run_id} of agent {self.name!r} has no open condition"
+            raise Refused("not_found", f"{problem}; `heartbeatd conditions` lists them")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

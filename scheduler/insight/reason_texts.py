@@ -59,6 +59,8 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert as before: not sent again",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
+    (Outcome.ALERT, Suppression.MUTED): "ran, alert held back (mute)",
+    (Outcome.OK, Suppression.MUTED): "ran, message held back (mute)",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
 }
@@ -128,6 +130,7 @@ SUPPRESSION_TEXTS: dict[str, str] = {
     Suppression.DECIDED_SKIP: "the agent decided not to run",
     Suppression.DUPLICATE: "its recipients know its content already",
     Suppression.NOT_SHOWN: "alerts are not shown (show_alerts: false)",
+    Suppression.MUTED: "its messages are held back (mute)",
 }
 
 ENDED_BY_TEXTS: dict[str, str] = {

@@ -14,6 +14,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import UNTIL_RESUMED
+from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store import boots, breakers, conditions, entries_view, lane_holds, outages, outbox, run_history, spend, wakes
@@ -95,6 +96,7 @@ def read_entries(
     open_counts = conditions.count_open(db)
     return [
         _entry_data(row, held)
+        | {"muted": _mute_data(row, now)}
         | {
             "conditions": _conditions_data(row, open_counts),
             "budget": _budget_data(spent.get((row["kind"], row["name"]))),
@@ -182,6 +184,20 @@ def _activity_data(row: sqlite3.Row) -> dict[str, Any] | None:
 
 def _pause_end(paused_until: int) -> str | None:
     return None if paused_until == to_millis(UNTIL_RESUMED) else iso_utc(from_optional_millis(paused_until))
+
+
+def _mute_data(row: sqlite3.Row, now: datetime) -> dict[str, Any] | None:
+    """The mute of an entry: since when and by whom, until when (None: until `unmute`), and how much was held back."""
+    if row["mute"] is None or row["muted_until"] is None or from_millis(row["muted_until"]) <= now:
+        return None
+    mute = parse_mute(row["mute"])
+    return {
+        "since": iso_utc(mute.since),
+        "by": mute.by,
+        "until": _pause_end(row["muted_until"]),
+        "until_changed": mute.known is not None,
+        "held": mute.held,
+    }
 
 
 def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:

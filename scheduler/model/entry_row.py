@@ -9,7 +9,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.outcome import Kind
 
-UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that lasts until `resume`
+UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `resume`, and of a mute until `unmute`
 
 
 class EntryRow(NamedTuple):
@@ -18,7 +18,8 @@ class EntryRow(NamedTuple):
     `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
     precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
     lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that
-    are not final.
+    are not final. `mute` is the mute until `muted_until`, as text (`model/mute`). A mute that is over may still have a recovery
+    to report.
 
     Functions return a changed row, and `store.entries` writes it once, at the end of the step. This is a named tuple because
     one run makes nine of these values, and a tuple takes a tenth of the time of a dataclass.
@@ -53,6 +54,8 @@ class EntryRow(NamedTuple):
     unconfirmed_answers: int = 0
     looked_at: datetime | None = None
     looked_lines: str | None = None
+    muted_until: datetime | None = None
+    mute: str | None = None
 
     @property
     def schedule(self) -> EntrySchedule:
@@ -74,6 +77,10 @@ class EntryRow(NamedTuple):
     def paused(self) -> bool:
         """Whether the entry is paused."""
         return self.paused_until is not None
+
+    def is_muted(self, now: datetime) -> bool:
+        """Whether its messages are held back."""
+        return self.muted_until is not None and self.muted_until > now
 
     @property
     def runs_when_first_seen(self) -> bool:

@@ -205,6 +205,26 @@ class ConditionClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionAcknowledged:
+    """A person has acknowledged an open condition. `key` is its key as the agent wrote it."""
+
+    name: str
+    key: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class MuteChanged:
+    """An entry was muted until a time, or its mute has ended. `by` is the person or program, or `change`."""
+
+    kind: Kind
+    name: str
+    muted: bool
+    by: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsApplied:
     """New settings are in force."""
 
@@ -215,7 +235,9 @@ Event = (
     SettingsApplied
     | BreakerMoved
     | ChecklistRemarked
+    | ConditionAcknowledged
     | ConditionClosed
+    | MuteChanged
     | RunClosed
     | LaneBusy
     | ModelMismatched

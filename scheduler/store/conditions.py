@@ -69,16 +69,19 @@ def save_condition(tx: Transaction, condition: Condition) -> int:
         condition.wrongly_closed, json.dumps([to_millis(opened) for opened in condition.openings]),
         json.dumps(sorted(condition.lines)), json.dumps(sorted(condition.senders)), json.dumps(sorted(condition.jobs)),
         condition.first_run_id, condition.last_run_id,
+        to_millis(condition.acked_at) if condition.acked_at else None, condition.acked_severity, condition.acked_by,
     )  # fmt: skip
     row = tx.db.execute(
         "insert into condition (label, severity, text, state, opened_at, last_seen_at, closed_at, ended_by, missed,"
-        " wrongly_closed, openings, lines, senders, jobs, first_run_id, last_run_id, name, key)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
+        " wrongly_closed, openings, lines, senders, jobs, first_run_id, last_run_id, acked_at, acked_severity, acked_by, name,"
+        " key)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
         " label = excluded.label, severity = excluded.severity, text = excluded.text, state = excluded.state,"
         " opened_at = excluded.opened_at, last_seen_at = excluded.last_seen_at, closed_at = excluded.closed_at,"
         " ended_by = excluded.ended_by, missed = excluded.missed, wrongly_closed = excluded.wrongly_closed,"
         " openings = excluded.openings, lines = excluded.lines, senders = excluded.senders, jobs = excluded.jobs,"
-        " first_run_id = excluded.first_run_id, last_run_id = excluded.last_run_id returning id",
+        " first_run_id = excluded.first_run_id, last_run_id = excluded.last_run_id, acked_at = excluded.acked_at,"
+        " acked_severity = excluded.acked_severity, acked_by = excluded.acked_by returning id",
         (*values, condition.name, condition.key),
     ).fetchone()
     return int(row["id"])
@@ -153,6 +156,9 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
         lines=frozenset(json.loads(row["lines"])),
         senders=frozenset(json.loads(row["senders"])),
         jobs=frozenset(json.loads(row["jobs"])),
+        acked_at=from_optional_millis(row["acked_at"]),
+        acked_severity=Severity(row["acked_severity"]) if row["acked_severity"] else None,
+        acked_by=row["acked_by"],
         reports=reports,
     )
 
@@ -175,6 +181,8 @@ def _condition_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, An
         "closed_at": iso_utc(from_optional_millis(row["closed_at"])),
         "ended_by": row["ended_by"],
         "missed": row["missed"] if now_open else 0,
+        "acknowledged_at": iso_utc(from_optional_millis(row["acked_at"])) if now_open else None,
+        "acknowledged_by": (row["acked_by"] or None) if now_open else None,
         "openings": [iso_utc(opened) for opened in openings],
         "first_run": row["first_run_id"],
         "last_run": row["last_run_id"],

@@ -57,6 +57,12 @@ def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in db.execute("select kind, name from entry where flapping order by kind desc, name")]
 
 
+def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str, str]]:
+    """Kind and name of every entry whose messages are held back."""
+    rows = db.execute("select kind, name from entry where muted_until > ? and state <> 'removed'", (to_millis(now),))
+    return frozenset((row["kind"], row["name"]) for row in rows)
+
+
 def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datetime | None]:
     """How many entries are due, and since when the first of them is."""
     count, oldest = db.execute("select count(*), min(due_at) from entry where due_at <= ?", (to_millis(now),)).fetchone()

@@ -481,6 +481,17 @@ alter table condition add column jobs text not null default '[]';
 create index condition_of_job on condition (name) where state = 'open' and (jobs <> '[]' or senders <> '[]')
 """
 
+
+@migrations()
+def m012_mutes(db: Any) -> None:
+    """Until when the messages of an entry are held back, and which conditions a person has acknowledged."""
+    db.conn.execute("alter table entry add column muted_until integer")
+    db.conn.execute("alter table entry add column mute text")  # who muted it, and what was known then, as JSON
+    db.conn.execute("alter table condition add column acked_at integer")
+    db.conn.execute("alter table condition add column acked_severity text")  # if the severity rises above it, it is reported
+    db.conn.execute("alter table condition add column acked_by text not null default ''")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

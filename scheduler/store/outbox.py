@@ -489,6 +489,12 @@ def count_recent_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datet
     return int(db.execute(query, (kind, name, to_millis(now))).fetchone()[0])
 
 
+def recent_digests(db: sqlite3.Connection, kind: Kind, name: str) -> list[str]:
+    """The digests of the texts that an entry has sent lately."""
+    rows = db.execute("select distinct hash from digest where kind = ? and name = ? order by hash", (kind, name))
+    return [row[0] for row in rows]
+
+
 def record_text(tx: Transaction, entry: Entry, target: Target, message: str, outbox_id: int) -> None:
     """Record that a text was queued for a target. Within the entry's window, if it has one, it counts as a duplicate there."""
     if entry.dedup_window:

@@ -446,6 +446,13 @@ def newest_run(db: sqlite3.Connection, kind: Kind, name: str) -> tuple[int, Trig
     return (row["id"], Trigger(row["trigger"]), from_millis(row["slot"])) if row else None
 
 
+def last_text(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:
+    """The text of the last closed run that has one."""
+    query = "select text from run where kind = ? and name = ? and state = 'closed' and text is not null order by id desc limit 1"
+    row = db.execute(query, (kind, name)).fetchone()
+    return row[0] if row else None
+
+
 def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:
     """Delete closed runs that ended more than `keep` ago, the oldest first, at most `batch`; returns how many.
 

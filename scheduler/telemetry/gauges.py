@@ -102,6 +102,15 @@ def condition_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[
     yield family
 
 
+def mute_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels], now: datetime) -> Iterator[MetricFamily]:
+    """Whether the messages of each of these entries are held back."""
+    family = MetricFamily("gauge", "heartbeatd_muted", "1 while the messages of the entry are held back.", ENTRY_LABELS)
+    muted = entries_view.muted_entries(db, now)
+    for key in wanted:
+        family.set_value(int(key in muted), *key)
+    yield family
+
+
 def breaker_gauges(db: sqlite3.Connection, circuits: Collection[Circuit]) -> Iterator[MetricFamily]:
     """Whether the circuit breaker is open for each of these models, and for their providers as a whole."""
     whole = MetricFamily(

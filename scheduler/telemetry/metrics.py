@@ -18,11 +18,13 @@ from scheduler.model.events import (
     BreakerMoved,
     CallCharged,
     ChecklistRemarked,
+    ConditionAcknowledged,
     ConditionClosed,
     Event,
     LaneBusy,
     MessageMoved,
     ModelMismatched,
+    MuteChanged,
     ProviderFailed,
     RetryPlanned,
     RunClosed,
@@ -192,6 +194,7 @@ class Metrics:
         agents = [name for kind, name in self._entries_with_series if kind == Kind.HEARTBEAT]
         yield from gauges.wake_gauges(db, agents)
         yield from gauges.condition_gauges(db, agents)
+        yield from gauges.mute_gauges(db, self._entries_with_series, at)
         yield from gauges.outbox_gauges(db, self._settings.channels)
         yield from gauges.breaker_gauges(db, possible_labels.called_circuits(self._settings))
         yield from gauges.queue_gauges(db, at)
@@ -287,6 +290,14 @@ class Metrics:
 
     @_count.register
     def _count_closed_condition(self, closed: ConditionClosed) -> None:
+        """Shown by a gauge."""
+
+    @_count.register
+    def _count_acknowledgement(self, acknowledged: ConditionAcknowledged) -> None:
+        """Shown by `conditions` and in the log."""
+
+    @_count.register
+    def _count_mute(self, changed: MuteChanged) -> None:
         """Shown by a gauge."""
 
     @_count.register

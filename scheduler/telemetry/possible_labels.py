@@ -130,6 +130,7 @@ def _heartbeat_suppressions(beat: Heartbeat) -> Iterator[Suppression]:
         yield Suppression.DECIDED_SKIP
     if beat.deliver:  # by its text, or because its conditions were reported before
         yield Suppression.DUPLICATE
+        yield Suppression.MUTED
 
 
 def _heartbeat_skips(beat: Heartbeat) -> Iterator[Skip]:

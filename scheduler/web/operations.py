@@ -14,15 +14,18 @@ from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
 from scheduler.engine.pending_runs import CancelRun, ReportResult
 from scheduler.engine.requests import (
+    AcknowledgeConditions,
     CloseCondition,
     DropMessage,
     HoldLane,
+    MuteEntry,
     NoteActivity,
     PauseEntries,
     ReleaseLane,
     ResendMessage,
     ResumeEntries,
     RunJob,
+    UnmuteEntry,
     WakeAgent,
 )
 from scheduler.model.entry import Key
@@ -35,11 +38,13 @@ from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import (
+    AcknowledgeBody,
     ActivityBody,
     AlertmanagerBody,
     CloseConditionBody,
     EmptyBody,
     HoldBody,
+    MuteBody,
     PauseBody,
     PingBody,
     ReleaseBody,
@@ -146,6 +151,45 @@ async def resume_all(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     return await _resume_entry(request, None)
 
 
+async def mute_agent(request: ApiRequest, body: MuteBody) -> dict[str, Any]:
+    """Hold back the messages of an agent. Its runs go on."""
+    return await _mute_entry(request, body, (Kind.HEARTBEAT, request.path["name"]))
+
+
+async def mute_job(request: ApiRequest, body: MuteBody) -> dict[str, Any]:
+    """Hold back the messages of a cron job. Its runs go on."""
+    return await _mute_entry(request, body, (Kind.CRON, request.path["name"]))
+
+
+async def unmute_agent(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
+    """Send the messages of an agent again."""
+    return await _unmute_entry(request, (Kind.HEARTBEAT, request.path["name"]))
+
+
+async def unmute_job(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
+    """Send the messages of a cron job again."""
+    return await _unmute_entry(request, (Kind.CRON, request.path["name"]))
+
+
+async def _mute_entry(request: ApiRequest, body: MuteBody, key: Key) -> dict[str, Any]:
+    check_access(request, *key)
+    until = _pause_end(body, request.app_state.clock())
+    wanted = MuteEntry(key, until, _caller_name(request), until_changed=body.until_changed)
+    return {"muted_until": iso_utc(await call_engine(request, wanted)), "until_changed": body.until_changed}
+
+
+async def _unmute_entry(request: ApiRequest, key: Key) -> dict[str, Any]:
+    check_access(request, *key)
+    held = await call_engine(request, UnmuteEntry(key, _caller_name(request)))
+    return {"was_muted": held is not None, "held": held or 0}
+
+
+def _caller_name(request: ApiRequest) -> str:
+    """Who sends a request: a token by its name, and our own command line as `cli`."""
+    _, sender = _wake_source(request)
+    return sender
+
+
 async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
     """Apply the config file as it is now, or only return what that would change."""
     check_access_to_all(request)
@@ -176,7 +220,7 @@ async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
 
 
 def _pause_end(body: PauseBody, now: datetime) -> datetime | None:
-    """When a pause ends; None if it lasts until `resume`. Raises HttpError for a time in the past."""
+    """When a pause or a mute ends; None if it lasts until a user ends it. Raises HttpError for a time in the past."""
     if body.span is not None:
         return now + body.span
     if body.until is not None and body.until <= now:
@@ -240,6 +284,14 @@ async def close_condition(request: ApiRequest, body: CloseConditionBody) -> dict
     """Close an open condition of an agent without a message."""
     check_access(request, Kind.HEARTBEAT, body.agent)
     return {"agent": body.agent, "key": await call_engine(request, CloseCondition(body.agent, body.key))}
+
+
+async def acknowledge_conditions(request: ApiRequest, body: AcknowledgeBody) -> dict[str, Any]:
+    """Keep open conditions quiet until they get worse or end."""
+    name = body.agent if body.agent is not None else await run_in_threadpool(queries.find_run_of_agent, request, body.run or 0)
+    check_access(request, Kind.HEARTBEAT, name)
+    wanted = AcknowledgeConditions(name, _caller_name(request), body.key, body.run)
+    return {"agent": name, "keys": await call_engine(request, wanted)}
 
 
 async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:

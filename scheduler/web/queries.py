@@ -149,6 +149,15 @@ def read_wait(request: ApiRequest, wake_id: int) -> WakeWait | None:
         return wake_waits.wait_of_wake(db, wake_id, request.app_state.clock())
 
 
+def find_run_of_agent(request: ApiRequest, run_id: int) -> str:
+    """The agent of a run. Raises HttpError if there is no such run, or if it is the run of a job."""
+    with open_reader(request.app_state) as db:
+        run = run_history.get_run(db, run_id)
+    if run is None or run["kind"] != Kind.HEARTBEAT:
+        raise not_found(f"run {run_id} of an agent")
+    return str(run["name"])
+
+
 def check_access(request: ApiRequest, kind: Kind, name: str) -> None:
     """Raises HttpError if the caller's token is not valid for this entry."""
     if not request.caller.may_access(kind, name):

@@ -185,6 +185,12 @@ class PauseBody(RequestBody):
         return self
 
 
+class MuteBody(PauseBody):
+    """How long a mute lasts; without a key until `unmute`."""
+
+    until_changed: TrueOrFalse = False
+
+
 class ReloadBody(RequestBody):
     """Whether the config is only compared and not applied."""
 
@@ -196,6 +202,20 @@ class CloseConditionBody(RequestBody):
 
     agent: AnyText
     key: AnyText
+
+
+class AcknowledgeBody(RequestBody):
+    """The open conditions to acknowledge: one of an agent by its key, or those of a run."""
+
+    agent: TextOrNone = None
+    key: TextOrNone = None
+    run: Annotated[int | None, Field(ge=1, description="the number of a run")] = None
+
+    @model_validator(mode="after")
+    def _check_one_subject(self) -> Self:
+        if (self.agent is None) != (self.key is None) or (self.key is None) == (self.run is None):
+            raise ValueError("write agent and key, or run")
+        return self
 
 
 class PingBody(RequestBody):

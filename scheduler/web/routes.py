@@ -13,6 +13,7 @@ from scheduler.web.api_request import ApiRequest, Endpoint, read_endpoint, write
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
 from scheduler.web.request_bodies import (
+    AcknowledgeBody,
     ActivityBody,
     AlertmanagerBody,
     Body,
@@ -20,6 +21,7 @@ from scheduler.web.request_bodies import (
     CloseConditionBody,
     EmptyBody,
     HoldBody,
+    MuteBody,
     PauseBody,
     PingBody,
     ReleaseBody,
@@ -63,12 +65,17 @@ def build_routes(app_state: AppState) -> list[Route]:
         "/api/v1/agents/{name}/resume": operate_endpoint(operations.resume_agent, EmptyBody),
         "/api/v1/cron/{name}/pause": operate_endpoint(operations.pause_job, PauseBody),
         "/api/v1/cron/{name}/resume": operate_endpoint(operations.resume_job, EmptyBody),
+        "/api/v1/agents/{name}/mute": operate_endpoint(operations.mute_agent, MuteBody),
+        "/api/v1/agents/{name}/unmute": operate_endpoint(operations.unmute_agent, EmptyBody),
+        "/api/v1/cron/{name}/mute": operate_endpoint(operations.mute_job, MuteBody),
+        "/api/v1/cron/{name}/unmute": operate_endpoint(operations.unmute_job, EmptyBody),
         "/api/v1/runs/{id}/result": operate_endpoint(operations.report_result, ResultBody),
         "/api/v1/agents/{name}/activity": operate_endpoint(operations.record_activity, ActivityBody),
         "/api/v1/runs/{id}/cancel": operate_endpoint(operations.cancel_run, EmptyBody),
         "/api/v1/outbox/{id}/retry": operate_endpoint(operations.retry_message, EmptyBody),
         "/api/v1/outbox/{id}/drop": operate_endpoint(operations.drop_message, EmptyBody),
         "/api/v1/conditions/close": operate_endpoint(operations.close_condition, CloseConditionBody),
+        "/api/v1/conditions/ack": operate_endpoint(operations.acknowledge_conditions, AcknowledgeBody),
         "/api/v1/ping": operate_endpoint(operations.ping_channels, PingBody),
         "/api/v1/pause": operate_endpoint(operations.pause_all, PauseBody),
         "/api/v1/resume": operate_endpoint(operations.resume_all, EmptyBody),

@@ -1,0 +1,83 @@
+"""The commands `mute`, `unmute` and `ack`: hold back the messages of an entry, or keep an open condition quiet."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli.arguments import DurationParam
+from scheduler.cli.daemon_client import open_client
+from scheduler.cli.options import InputError
+from scheduler.cli.output import entry_label, format_time, utc_now, zone_name
+from scheduler.config.file.message_parts import format_count
+from scheduler.model.outcome import Kind
+from scheduler.store import run_history
+from scheduler.store.database import parse_row_id
+
+
+@click.command()
+@click.argument("name")
+@click.option("--for", "span", type=DurationParam(), help="Unmute automatically after this time, for example 2h.")
+@click.option("--until-changed", is_flag=True, help="Unmute as soon as a condition or a message differs from what is known now.")
+@options.config_option
+def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
+    """Hold back the messages of an agent or a job. Its runs go on.
+
+    A message that is held back is on record, and is not sent later. When the mute is over, the next run reports the conditions
+    that are still open and the failure that still lasts.
+    """
+    door = open_client(path)
+    key = arguments.resolve_entry(name, door.has_entry, door.list_entries)
+    door.mute_entry(key, span, until_changed=until_changed)
+    ends = [f"until {format_time(utc_now() + span)} {zone_name()}"] if span else []
+    ends += ["until something changes"] if until_changed else []
+    click.echo(f"{entry_label(*key)} muted {' or '.join(ends) or 'until unmuted'}")
+
+
+@click.command()
+@click.argument("name")
+@options.config_option
+def unmute(name: str, path: Path) -> None:
+    """Send the messages of a muted agent or job again.
+
+    The next run reports the conditions that are still open and the failure that still lasts.
+    """
+    door = open_client(path)
+    key = arguments.resolve_entry(name, door.has_entry, door.list_entries)
+    held = door.unmute_entry(key)
+    if held is None:
+        click.echo(f"{entry_label(*key)} was not muted")
+    else:
+        click.echo(f"{entry_label(*key)} unmuted; messages of {format_count(held, 'run')} were held back")
+
+
+@click.command()
+@click.argument("name", metavar="AGENT|RUN")
+@click.argument("key", required=False)
+@options.config_option
+def ack(name: str, key: str | None, path: Path) -> None:
+    """Keep an open condition quiet until it gets worse or ends.
+
+    Give the agent and the key of the condition, or the number of a run to acknowledge all of its conditions that are open.
+    KEY is compared without case and blanks.
+    """
+    run_id = parse_row_id(name) if key is None else None
+    if key is None and run_id is None:
+        raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
+    agent = (
+        arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions") if run_id is None else _agent_of(run_id, path)
+    )
+    keys = open_client(path).acknowledge(agent, key, run_id)
+    noun = "the condition" if len(keys) == 1 else "the conditions"
+    click.echo(f"{noun} {', '.join(keys)} of agent/{agent}: quiet until worse or over")
+
+
+def _agent_of(run_id: int, path: Path) -> str:
+    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path)) as db:
+        run = run_history.get_run(db, run_id) if db else None
+    if run is None or run["kind"] != Kind.HEARTBEAT:
+        raise InputError(f"there is no run {run_id} of an agent; `heartbeatd runs` lists runs")
+    return str(run["name"])

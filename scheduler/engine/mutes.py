@@ -1,0 +1,80 @@
+"""Holds back the messages of muted agents and jobs, and ends mutes that last until something changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from scheduler.engine.condition_updates import ConditionUpdate
+from scheduler.engine.tick import Tick
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.events import MuteChanged
+from scheduler.model.mute import KnownState, Mute, parse_mute
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Reason
+from scheduler.store import conditions, incidents, outbox, runs
+from scheduler.store.transaction import Transaction
+
+
+def start_mute(tick: Tick, entry: Entry, entry_row: EntryRow, until: datetime, by: str, *, until_changed: bool) -> EntryRow:
+    """The row of an entry whose messages are held back from now on. A further mute of a muted entry replaces the first."""
+    known = _known_state(tick.tx, entry, entry_row) if until_changed else None
+    before = parse_mute(entry_row.mute) if entry_row.mute else None
+    kept = (before.held if entry_row.is_muted(tick.now) else 0, before.recovery) if before else (0, "")
+    mute = Mute(tick.now, by, kept[0], known, kept[1])
+    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, by, until))
+    return entry_row._replace(muted_until=until, mute=mute.to_text())
+
+
+def end_mute(tick: Tick, entry_row: EntryRow, by: str) -> EntryRow:
+    """The row of an entry whose mute ends now. What is still news is sent with the next run."""
+    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, by, None))
+    return entry_row._replace(muted_until=None)
+
+
+def count_held(entry_row: EntryRow) -> EntryRow:
+    """The row of a muted entry after a run whose message was held back."""
+    assert entry_row.mute is not None
+    mute = parse_mute(entry_row.mute)
+    return entry_row._replace(mute=replace(mute, held=mute.held + 1).to_text())
+
+
+def keep_recovery(entry_row: EntryRow, text: str) -> EntryRow:
+    """The row of a muted entry that works again. The recipients, who know of the failure, are notified after the mute."""
+    assert entry_row.mute is not None
+    return entry_row._replace(mute=replace(parse_mute(entry_row.mute), recovery=text).to_text())
+
+
+def has_changed(claim: Claim, result: AttemptResult, update: ConditionUpdate | None, entry_row: EntryRow) -> bool:
+    """Whether this result ends a mute that lasts until something changes.
+
+    That is so if a condition opens, gets worse or ends, if a message has a new text, or if the entry begins to fail, fails for
+    another reason, or works again.
+    """
+    known = parse_mute(entry_row.mute).known if entry_row.mute else None
+    if known is None:
+        return False
+    for condition in update.changed if update else ():
+        rank = known.conditions.get(condition.key)
+        if (rank is not None and not condition.is_open) or (
+            condition.is_open and condition.severity.rank > (-1 if rank is None else rank)
+        ):
+            return True
+    if result.message and claim.entry.message_digest(result.message) not in known.texts:
+        return True
+    if result.outcome in FAILURES and result.reason is not Reason.CANCELLED:
+        return entry_row.troubles + 1 >= claim.entry.on_failure.after and known.failing != result.reason
+    return result.outcome in ANSWERED and known.failing is not None
+
+
+def _known_state(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
+    open_ones = {each.key: each.severity.rank for each in conditions.open_conditions_of(tx.db, entry_row.name)}
+    last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
+    texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
+    incident = incidents.find_incident(tx.db, entry_row.kind, entry_row.name) if entry_row.troubles else None
+    is_agent = entry_row.kind == "heartbeat"
+    return KnownState(
+        open_ones if is_agent else {},
+        (*texts, entry.message_digest(last.strip())) if last else tuple(texts),
+        incident.reason if incident else None,
+    )

@@ -1,0 +1,50 @@
+"""Defines a mute: the messages of an agent or job are held back, for a time or until something changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+from scheduler.model.timestamps import from_millis, to_millis
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """What was known of an entry when it was muted until something changes.
+
+    `conditions` are the open ones, by key, with the rank of their severity. `texts` are digests of recent messages. `failing` is
+    the reason of its failure, None if it works.
+    """
+
+    conditions: Mapping[str, int] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    failing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A mute that began at `since`, by a person or a program (`by`).
+
+    `held` counts the runs whose messages were held back. With `known`, the mute ends when something changes. `recovery` is the
+    text of a recovery that was held back; it is sent after the mute if the entry still works.
+    """
+
+    since: datetime
+    by: str
+    held: int = 0
+    known: KnownState | None = None
+    recovery: str = ""
+
+    def to_text(self) -> str:
+        """The mute as the row of its entry stores it."""
+        return json.dumps(asdict(self) | {"since": to_millis(self.since)})
+
+
+def parse_mute(text: str) -> Mute:
+    """The mute of an entry's row."""
+    data = json.loads(text)
+    known = data["known"]
+    state = None if known is None else KnownState(known["conditions"], tuple(known["texts"]), known["failing"])
+    return Mute(from_millis(data["since"]), data["by"], data["held"], state, data["recovery"])

@@ -1,0 +1,296 @@
+"""A mute holds back the messages of an agent or job and not its runs; an acknowledged condition stays quiet until it gets worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from world import MakeWorld, Script, World
+
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import AcknowledgeConditions, MuteEntry, UnmuteEntry
+from scheduler.insight.status_data import read_status
+from scheduler.model.events import ConditionAcknowledged, MuteChanged
+from scheduler.model.outcome import Kind
+
+OPS = (Kind.HEARTBEAT, "ops")
+CONFIG = """\
+channels:
+  phone: {kind: webhook, url: "http://127.0.0.1:9/phone", allow_private: true}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, on_failure: {after: 1, remind: 6h}}
+cron:
+  backup: {every: 1h, command: backup, deliver: phone, retries: 0, on_failure: {after: 1}}
+"""
+
+
+def answers(*texts: Any) -> Script:
+    """Gives these answers, one per call, and the last one from then on."""
+    given: Iterator[Any] = iter(texts)
+    return lambda _: next(given, texts[-1])
+
+
+def begin(make_world: MakeWorld, *texts: Any) -> World:
+    """A world in which the agent has given its first answer."""
+    world = make_world(CONFIG.partition("cron:")[0], scripts={"ops": answers(*texts)})
+    world.run(minutes=30)
+    return world
+
+
+def mute(world: World, hours: float | None = None, *, until_changed: bool = False, key: Any = OPS) -> None:
+    until = None if hours is None else world.clock.now + timedelta(hours=hours)
+    world.request(MuteEntry(key, until, "cli", until_changed=until_changed))
+
+
+def sent(world: World) -> list[str]:
+    return [text for _, _, text in world.delivered]
+
+
+def shown(world: World, name: str = "ops") -> Any:
+    """The mute of an entry as `status` shows it."""
+    entries = read_status(world.store.connection, world.clock.now)["entries"]
+    return next(each["muted"] for each in entries if each["name"] == name)
+
+
+# --- mute ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mute_holds_back_messages_and_not_runs(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %", "[disk] 93 %", "[disk] 94 %", "[disk] 95 %")
+    mute(world, hours=2.75)
+    world.run(hours=3)
+    assert (sent(world), len(world.calls)) == ([], 4)
+    assert [line[12:] for line in world.history()] == [
+        "interval ok heartbeat_ok",
+        "interval alert muted",
+        "interval alert muted",
+        "interval alert muted",
+    ]
+
+
+def test_a_condition_that_is_still_open_is_reported_with_the_first_run_after_the_mute(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %", "[disk] 93 %")
+    mute(world, hours=1.75)
+    world.run(hours=3)
+    assert sent(world) == ["[disk] 93 %"]
+
+
+def test_a_condition_that_was_over_before_the_end_of_the_mute_is_never_reported(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK")
+    mute(world, hours=2.75)
+    world.run(hours=6)
+    assert sent(world) == []
+
+
+def test_the_end_of_a_reported_condition_is_reported_after_the_mute(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "HEARTBEAT_OK")
+    mute(world, hours=2.75)
+    world.run(hours=6)
+    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h: 80 %"]
+
+
+def test_a_plain_alert_within_the_mute_is_on_record_and_is_not_sent_later(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "The disk is full.", "HEARTBEAT_OK")
+    mute(world, hours=1)
+    world.run(hours=4)
+    assert (sent(world), world.records("ops")[1]["text"]) == ([], "The disk is full.")
+
+
+def test_the_same_plain_alert_after_the_mute_is_sent(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "The disk is full.")
+    mute(world, hours=1)
+    world.run(hours=4)
+    assert sent(world) == ["The disk is full."]
+
+
+def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk] 92 %", "[disk] 93 %", "[mail] 4 letters")
+    mute(world)
+    world.run(hours=3)
+    assert world.request(UnmuteEntry(OPS, "cli")) == 2
+    assert world.request(UnmuteEntry(OPS, "cli")) is None
+    world.run(hours=1)
+    over = "[disk] resolved after 3h, because the agent no longer mentions it. It was: 93 %"
+    assert [sorted(text.splitlines()) for text in sent(world)] == [["[disk] 92 %"], [over, "[mail] 4 letters"]]
+
+
+def test_a_mute_survives_a_restart(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %")
+    mute(world, hours=8)
+    world.downtime(minutes=5)
+    world.run(hours=3)
+    assert sent(world) == []
+
+
+def test_status_shows_a_mute_until_it_is_over(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %", "[mail] 4 letters")
+    assert shown(world) is None
+    mute(world, hours=2.75)
+    world.run(hours=2)
+    expected = {"since": "2026-03-02T08:30:00Z", "by": "cli", "until": "2026-03-02T11:15:00Z", "until_changed": False, "held": 2}
+    assert shown(world) == expected
+    world.run(minutes=50)
+    assert shown(world) is None
+
+
+def test_the_log_has_who_muted_and_until_when(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK")
+    until = world.clock.now + timedelta(hours=1)
+    mute(world, hours=1)
+    world.request(UnmuteEntry(OPS, "bot"))
+    assert world.events_of(MuteChanged) == [
+        MuteChanged(Kind.HEARTBEAT, "ops", True, "cli", until),
+        MuteChanged(Kind.HEARTBEAT, "ops", False, "bot", None),
+    ]
+
+
+# --- failures -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_within_the_mute_is_reported_after_it_if_it_lasts(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", 3)
+    mute(world, hours=1.75)
+    world.run(hours=1, minutes=45)
+    assert sent(world) == []
+    world.run(hours=1)
+    assert [text.splitlines()[0] for text in sent(world)] == [
+        "Agent ops failed 3 times in a row, since 2026-03-02 09:00 UTC (2h)."
+    ]
+
+
+def test_a_failure_that_is_over_before_the_end_of_the_mute_is_never_reported(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", 3, "HEARTBEAT_OK")
+    mute(world, hours=3)
+    world.run(hours=6)
+    assert sent(world) == []
+
+
+def test_the_recovery_from_a_reported_failure_is_reported_after_the_mute(make_world: MakeWorld) -> None:
+    world = begin(make_world, 3, "HEARTBEAT_OK")
+    mute(world, hours=2)
+    world.run(hours=4)
+    assert [text.splitlines()[0] for text in sent(world)] == [
+        "Agent ops failed at 2026-03-02 08:00 UTC.",
+        "Agent ops works again. Before that, it failed at 2026-03-02 08:00 UTC.",
+    ]
+
+
+def test_the_output_and_the_failures_of_a_muted_job_are_held_back(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"backup": answers("done", 3, "done")})
+    mute(world, hours=4, key=(Kind.CRON, "backup"))
+    world.run(hours=3)
+    assert (sent(world), len([call for call in world.calls if call.name == "backup"])) == ([], 3)
+    assert [row["suppression"] for row in world.records("backup")] == ["muted", None, "muted"]
+
+
+# --- a job and the agent that it wakes -----------------------------------------------------------------------------------
+
+JOB = """\
+cron:
+  backup: {every: 1h, command: backup, deliver: phone, retries: 0, on_failure: {after: 1}, wake_heartbeat: ops, wake_on: failure}
+"""
+
+
+def test_a_job_reports_its_own_failure_while_the_agent_that_would_report_it_is_muted(make_world: MakeWorld) -> None:
+    scripts = {"ops": answers("HEARTBEAT_OK", "[job:backup] the backup failed"), "backup": answers(3)}
+    world = make_world(CONFIG.partition("cron:")[0] + JOB, scripts=scripts)
+    world.run(minutes=30)
+    mute(world, hours=2)
+    world.run(hours=1)
+    assert [text.splitlines()[0] for text in sent(world)] == ["Cron job backup failed at 2026-03-02 09:00 UTC."]
+
+
+def test_the_end_of_a_condition_about_a_job_is_reported_after_the_mute(make_world: MakeWorld) -> None:
+    scripts = {"ops": answers("HEARTBEAT_OK", "[job:backup] the backup failed"), "backup": answers(3, "done", "done")}
+    world = make_world(CONFIG.partition("cron:")[0] + JOB, scripts=scripts)
+    world.run(hours=1, minutes=30)
+    assert sent(world) == ["[job:backup] the backup failed"]
+    scripts["ops"] = answers("HEARTBEAT_OK")
+    mute(world, hours=1)
+    world.run(hours=1)
+    assert [text for text in sent(world)[1:] if "job:backup" in text] == []
+    world.run(hours=1)
+    assert [text for text in sent(world)[1:] if "job:backup" in text] == [
+        "[job:backup] resolved after 1h, because the cron job works again. It was: the backup failed"
+    ]
+
+
+# --- until something changes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "same", "other"),
+    [
+        ("[disk] 92 %", "[disk] 93 %", "[disk] 94 %\n[mail] 4 letters"),
+        ("[disk] 92 %", "[disk] 93 %", "[disk!] 97 %"),
+        ("[disk] 92 %", "[disk] 93 %", "[disk] resolved"),
+        ("The disk is full.", "The disk is full.", "The mail is full."),
+        ("HEARTBEAT_OK", "HEARTBEAT_OK", 3),
+        (3, 3, "HEARTBEAT_OK"),
+    ],
+)
+def test_a_mute_until_something_changes_ends_at_the_first_change(
+    make_world: MakeWorld, first: Any, same: Any, other: Any
+) -> None:
+    world = begin(make_world, first, same, same, other)
+    before = len(sent(world))
+    mute(world, until_changed=True)
+    world.run(hours=2)
+    assert (len(sent(world)), shown(world)["until_changed"]) == (before, True)
+    world.run(hours=1)
+    assert (len(sent(world)), shown(world)) == (before + 1, None)
+
+
+def test_reminders_do_not_end_a_mute_until_something_changes(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk!] 97 %")
+    mute(world, until_changed=True)
+    world.run(hours=30)
+    assert len(sent(world)) == 1
+
+
+# --- acknowledge --------------------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_condition_gets_no_reminder(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
+    assert world.request(AcknowledgeConditions("ops", "cli", " DISK")) == ["disk"]
+    world.run(hours=30)
+    assert sent(world) == ["[disk] CRITICAL: 97 %"]
+    assert world.events_of(ConditionAcknowledged) == [ConditionAcknowledged("ops", "disk", "cli")]
+
+
+def test_an_acknowledged_condition_that_gets_worse_is_reported(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk] 92 %", "[disk] 93 %", "[disk!] 97 %")
+    world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    world.run(hours=10)
+    assert sent(world)[:2] == ["[disk] 92 %", "[disk] CRITICAL now, warning before: 97 %"]
+    assert sent(world)[2].startswith("[disk] still open")
+
+
+def test_the_end_of_an_acknowledged_condition_is_reported_and_a_new_opening_too(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "[disk] 92 %")
+    world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    world.run(hours=3)
+    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h: 80 %", "[disk] 92 %"]
+
+
+def test_a_run_stands_for_all_of_its_open_conditions(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk!] 97 %\n[mail!] 4 letters")
+    assert sorted(world.request(AcknowledgeConditions("ops", "cli", run_id=1))) == ["disk", "mail"]
+    world.run(hours=30)
+    assert len(sent(world)) == 1
+
+
+def test_only_open_conditions_can_be_acknowledged(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk] 92 %", "[disk] resolved")
+    with pytest.raises(Refused, match="has no condition 'mail'"):
+        world.request(AcknowledgeConditions("ops", "cli", "mail"))
+    world.run(hours=1)
+    with pytest.raises(Refused, match="is closed already"):
+        world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    with pytest.raises(Refused, match="run 1 of agent 'ops' has no open condition"):
+        world.request(AcknowledgeConditions("ops", "cli", run_id=1))
