@@ -101,6 +101,13 @@ def test_an_agent_that_is_awake_reports_at_once_and_the_job_says_nothing(make_wo
     assert sent(world) == [f"03-02 03:00 {REPORT}"]
 
 
+def test_a_wake_that_waits_for_the_next_slot_holds_the_notification_back_until_then(make_world: MakeWorld) -> None:
+    text = config("interval: 4h", "wake_mode: next").replace("interval: 30m, ", "")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
+    world.run_until("2026-03-02 12:30")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+
+
 @pytest.mark.parametrize("answer", ["HEARTBEAT_OK", "[disk:/var] 92 % full", "[nightly-backup] resolved"])
 def test_an_agent_that_does_not_report_the_failure_releases_the_notification(make_world: MakeWorld, answer: str) -> None:
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(answer)})
@@ -251,17 +258,15 @@ def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorl
     assert channels == [("room", FAILURE), ("phone", REPORT)]
 
 
-OTHER_JOB = (
-    '  certs: {schedule: "0 3 * * *", command: certs, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
-)
+OTHER_JOB = '  nightly-certs: {schedule: "0 3 * * *", command: certs, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
 
 
 @pytest.mark.parametrize("answer", ["[backup:nightly] The backup failed.", "The nightly-backup failed."])
 def test_of_two_failed_jobs_the_one_that_the_agent_leaves_out_is_notified(make_world: MakeWorld, answer: str) -> None:
-    scripts = {"nightly-backup": in_turn(FAILED), "certs": in_turn(FAILED), "ops": by_wake(answer)}
+    scripts = {"nightly-backup": in_turn(FAILED), "nightly-certs": in_turn(FAILED), "ops": by_wake(answer)}
     world = make_world(config(more=OTHER_JOB), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 08:20")
-    assert sorted(sent(world)) == ["03-02 08:00 Cron job certs failed at 2026-03-02 03:00 UTC.", f"03-02 08:00 {answer}"]
+    assert sorted(sent(world)) == ["03-02 08:00 Cron job nightly-certs failed at 2026-03-02 03:00 UTC.", f"03-02 08:00 {answer}"]
 
 
 def test_an_answer_without_keys_is_a_report_too(make_world: MakeWorld) -> None:

@@ -148,5 +148,5 @@ def _format_age(created_at: str, now: datetime) -> str:
 
 def _detail_lines(each: dict[str, Any]) -> list[str]:
     words = f"“{each['begins'].strip()}”"
-    held = format_hold(each["held_back_for"]) if each["held_back_for"] else None
+    held = format_hold(each["held_back_for"]) if "held_back_for" in each else None
     return [line for line in (held, each["error"], words) if line]

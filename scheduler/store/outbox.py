@@ -420,7 +420,7 @@ def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every message that is neither delivered nor dropped, as plain data. Rows are read as they are consumed.
 
     `doubted`: an attempt may have arrived. `notice` is the kind of a notification. `next_try_at` is None if no attempt is
-    planned. `held_back_for` are the agents that may report the failure instead.
+    planned. `held_back_for` is only there if the message is held back, and names the agents that may report the failure instead.
     """
     return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
@@ -447,9 +447,8 @@ def _message_as_data(row: sqlite3.Row) -> dict[str, Any]:
         "doubted": row["doubted_at"] is not None,
         "error": row["error"],
         "notice": row["notice"],
-        "held_back_for": json.loads(row["awaits"] or "[]"),
         "begins": row["begins"],
-    }
+    } | ({"held_back_for": json.loads(row["awaits"])} if row["awaits"] else {})
 
 
 def targets_without_text(tx: Transaction, entry: Entry, message: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:
