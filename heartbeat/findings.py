@@ -63,7 +63,7 @@ TOOL_SCHEMA: Mapping[str, object] = {
                 "additionalProperties": False,
             },
         },
-        "text": {
+        "requested_text": {
             "type": "string",
             "description": "Only if the checklist asks for a text, such as a summary: that text. Otherwise empty.",
         },
@@ -154,7 +154,7 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
         raise InvalidFindings("there is no list of findings")
     if is_cut and found and not _is_complete(found[-1]):
         found = found[:-1]
-    text = given.get("text") if isinstance(given, Mapping) else None
+    text = (given.get("requested_text") or given.get("text")) if isinstance(given, Mapping) else None
     words = _clean_text(text, None) if isinstance(text, str) and not is_ok_token(text) else ""
     if not found:
         return (_read_lines(words) if words else None) or Report((), words)

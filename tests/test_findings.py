@@ -49,7 +49,8 @@ def test_a_finding_has_a_key_a_text_a_severity_and_may_be_resolved() -> None:
 
 
 def test_a_text_that_the_checklist_asks_for_is_kept_beside_the_findings() -> None:
-    assert parse_report({"findings": [], "text": " The week was calm. "}) == Report((), "The week was calm.")
+    for name in ("text", "requested_text"):
+        assert parse_report({"findings": [], name: " The week was calm. "}) == Report((), "The week was calm.")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import normalise_text
 from scheduler.engine import notices
+from scheduler.engine.notices import rough_duration
 from scheduler.engine.tick import Tick
 from scheduler.model.condition import FLAPPING_OPENINGS, FLAPPING_TIME, Condition, ConditionReport, Effect, EndedBy, ReportKind
 from scheduler.model.entry import Claim
@@ -178,7 +179,8 @@ class _Step:
                 self._note(finding, Effect.UNTRACKED)
         if surplus:
             noun = "finding" if surplus == 1 else "findings"
-            text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. See: heartbeatd show RUN"
+            more = f"More: heartbeatd show {self.claim.run_id}"
+            text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. {more}"
             finding = replace(OVERFLOW, text=text)
             before = self.now_known.get(finding.key)
             self.mentioned.add(finding.key)
@@ -262,7 +264,7 @@ class _Step:
         if last.is_pending or flapping or condition.missed or self.now - last.at < remind:
             return None
         since = _local_time(condition.opened_at, self.spec.zone)
-        line = f"still open, since {since} ({_rough_duration(self.now - condition.opened_at)}): {text}"
+        line = f"still open, since {since} ({rough_duration(self.now - condition.opened_at)}): {text}"
         return replace(report(last.kind, line, last.severity), is_reminder=True)
 
     def _open(self, finding: Finding, before: Condition | None) -> None:
@@ -483,7 +485,7 @@ def _flapping_line(text: str) -> str:
 
 def _ending_line(condition: Condition) -> str:
     assert condition.closed_at is not None
-    lasted = _rough_duration(condition.closed_at - condition.opened_at)
+    lasted = rough_duration(condition.closed_at - condition.opened_at)
     if condition.ended_by is EndedBy.RESOLVED:
         return f"resolved after {lasted}: {condition.text}"
     if condition.ended_by is EndedBy.JOB:
@@ -493,9 +495,3 @@ def _ending_line(condition: Condition) -> str:
 
 def _local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M}"
-
-
-def _rough_duration(span: timedelta) -> str:
-    minutes = max(0, round(span.total_seconds() / 60))
-    parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
-    return " ".join(f"{number}{unit}" for number, unit in parts if number) or "less than a minute"

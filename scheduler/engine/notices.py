@@ -66,7 +66,7 @@ class FailureHistory:
         if self.count == 1:
             return f"at {_local_time(self.since, self.zone)}"
         return (
-            f"{self.count} times in a row, since {_local_time(self.since, self.zone)} ({_rough_duration(self.now - self.since)})"
+            f"{self.count} times in a row, since {_local_time(self.since, self.zone)} ({rough_duration(self.now - self.since)})"
         )
 
 
@@ -177,7 +177,7 @@ def outage_text(
 
     `affected` are entries by kind and name. `is_open`: its circuit breaker is open, so no calls are made.
     """
-    since = f"{_local_time(outage.since, zone)} ({_rough_duration(now - outage.since)})"
+    since = f"{_local_time(outage.since, zone)} ({rough_duration(now - outage.since)})"
     failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
     does = _outage_verb(outage)
     flaps = f"{_outage_subject(outage)} flaps: it failed repeatedly within 24 hours"
@@ -278,7 +278,7 @@ def _local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
-def _rough_duration(span: timedelta) -> str:
+def rough_duration(span: timedelta) -> str:
     """A duration, rounded to minutes."""
     minutes = max(0, round(span.total_seconds() / 60))
     parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
