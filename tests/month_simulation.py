@@ -21,6 +21,8 @@ from servers.messages import Models, error_answer, message, text, tool
 from servers.scripted import Act, Request, reply
 from world import AgentCall, World, utc
 
+from heartbeat.runners import ProcessResult
+
 DAYS, EVENTS, INTERVAL = 30, 40, timedelta(minutes=15)
 START = "2026-10-10 00:00"  # the clocks of Berlin go back on the 25th
 JOB_NIGHTS = ((3, 1), (9, 2), (16, 1), (21, 3), (27, 1))  # failures of the nightly job: the first night, and how many in a row
@@ -166,6 +168,12 @@ class HostModel:
         return ""
 
 
+def readme_config() -> str:
+    """The config that the README prints."""
+    page = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    return page.partition("```yaml\n")[2].partition("```")[0]
+
+
 @dataclass
 class Month:
     """`Month(folder, config, seed).play()`, then look at `score()`.
@@ -187,6 +195,10 @@ class Month:
         self.calls: list[datetime] = []
         self.tokens = 0
         self.mails = sorted(utc(START) + self.chance.random() * timedelta(days=DAYS) for _ in range(self.mails_per_day * DAYS))
+        for agent in ("ops", "night"):
+            workspace = self.folder / "agents" / agent
+            workspace.mkdir(parents=True)
+            (workspace / "HEARTBEAT.md").write_text("- Look at the host and report what needs attention.\n", "utf-8")
         with self._server() as url:
             settings = {
                 "ANTHROPIC_API_KEY": "k",
@@ -212,8 +224,6 @@ class Month:
 
     def _backup(self, call: AgentCall) -> Any:
         failed = [event for event in self.events if not event.line and event.holds(call.at)]
-        from heartbeat.runners import ProcessResult
-
         if not failed:
             return ""
         output = f"tar: write error, backup incomplete {failed[0].tag}".encode()

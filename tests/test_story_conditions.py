@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -354,3 +356,42 @@ def test_unchanged_output_is_looked_at_again_after_its_maximum_age(make_world: M
     world = make_world(config(precheck=check), scripts=answers("HEARTBEAT_OK"), prechecks=outputs("disk is full"))
     world.run(hours=19)
     assert [call.at.hour for call in world.calls] == [8, 14, 20, 2]
+
+
+# --- at random ----------------------------------------------------------------------------------------------------------
+
+
+def random_answers(chance: random.Random, runs: int) -> list[str]:
+    """Answers with random findings about three things, some of them resolved, critical, cut or quiet."""
+    given = []
+    for _ in range(runs):
+        lines = [
+            f"[{key}{chance.choice(['', '', '!'])}] {chance.choice(['resolved', f'value {chance.randrange(100)}', 'bad'])}"
+            for key in ("disk", "mail", "site")
+            if chance.random() < 0.5
+        ]
+        text = "\n".join(lines) or "HEARTBEAT_OK"
+        given.append(json.dumps({"text": text, "truncated": True}) if chance.random() < 0.1 else text)
+    return given
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_restarts_change_no_message_and_no_run_sends_two(tmp_path: Path, seed: int) -> None:
+    def play(folder: Path, *, restarts: bool) -> tuple[list[str], int]:
+        folder.mkdir()
+        chance, kills = random.Random(seed), random.Random(seed)
+        world = World(folder, config(retries="0"), scripts=answers(*random_answers(chance, 40)))
+        for _ in range(40):
+            world.run(minutes=10)
+            if restarts and kills.random() < 0.3:
+                world.downtime(minutes=1)
+                world.run(minutes=4)
+            else:
+                world.run(minutes=5)
+        messages = world.store.connection.execute("select count(*), count(distinct run_id) from outbox").fetchone()
+        texts = sent(world)
+        world.store.close()
+        assert messages[0] == messages[1]
+        return texts, len(world.calls)
+
+    assert play(tmp_path / "a", restarts=False) == play(tmp_path / "b", restarts=True)
