@@ -89,7 +89,7 @@ def _to_json(text: str) -> str:
 
 
 def flatten(data: Any, above: str = "") -> Iterator[str]:
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    items = list(data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ())
     for key, value in items:
         step = f"[{key}]" if isinstance(key, int) else f".{key}"
         yield from flatten(value, above + step)

@@ -18,7 +18,7 @@ def test_every_value_of_a_realistic_config_is_in_the_receipt(system: str) -> Non
         if path.suffix != ".md":
             keys = {key for file, key in found if file.endswith(path.name)}
             assert leaf_keys(path) == keys
-            assert len(keys) > 3
+            assert len(keys) >= 3
 
 
 @pytest.mark.parametrize("system", registry.NAMES)

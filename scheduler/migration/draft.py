@@ -43,12 +43,15 @@ class JobShape:
     """Where a job of a system has its parts. Each part lists keys of which the first with a value is used.
 
     A `prompt` is sent to the agent as a run of its own. An `event` is text for the agent's next heartbeat. A `command` is for the
-    shell. `naive_zone` is the zone of a single time without an offset; empty for the zone of the host.
+    shell, and `command_form` converts it. A `message` is sent as it is, without an agent. `naive_zone` is the zone of a single
+    time without an offset, and empty for the zone of the host.
     """
 
     prompt: Sequence[str] = ()
     event: Sequence[str] = ()
     command: Sequence[str] = ()
+    message: Sequence[str] = ()
+    command_form: Converter = values.text
     agent: Sequence[str] = ("agentId", "agent")
     name: Sequence[str] = ("name", "id", "jobId")
     zone: Sequence[str] = ("timezone", "tz")
@@ -205,6 +208,8 @@ class Draft:
                 if node:
                     self.receipt.drop(node, f"active hours: a value {error}; the agent now runs at all hours")
             return
+        if times[0] == "24:00":
+            times[0] = "00:00"
         if times[0] == times[1]:
             self._set((*base, "enabled"), False)
             for node in (*given, *([zone] if zone else [])):
@@ -245,8 +250,9 @@ class Draft:
         name = "telegram" if not to else f"telegram-{re.sub(r'[^A-Za-z0-9_]+', '-', chat).strip('-') or 'chat'}"
         reference = self.reference(self.telegram_token, "TELEGRAM_BOT_TOKEN")
         url = f"tgram://{reference}/{chat if to else '{target}'}"
-        if self.data["channels"].get(name, {"url": url}) != {"url": url}:
-            name = self.free_name("channels", name, "telegram")
+        if same := [known for known, keys in self.data["channels"].items() if keys == {"url": url}]:
+            return same[0]
+        name = self.free_name("channels", name, "telegram")
         self.data["channels"][name] = {"url": url}
         return name
 
@@ -258,8 +264,11 @@ class Draft:
         self.secret(node, ("channels", name, "url"), "WEBHOOK_URL")
         return name
 
-    def put_deliver(self, base: Path, channel: Node | None, to: Node | None) -> None:
-        """`deliver` of an agent or job, from the name of a channel and a recipient there."""
+    def put_deliver(self, base: Path, channel: Node | None, to: Node | None, *, has_agent: bool = True) -> None:
+        """`deliver` of an agent or job, from the name of a channel and a recipient there.
+
+        Without an agent, there is no last chat to send to.
+        """
         path = (*base, "deliver")
         for node in (channel, to):
             if node and not node.text:
@@ -268,6 +277,8 @@ class Draft:
         word = channel.text.lower() if channel else ""
         try:
             name, why = self._find_channel(word, to)
+            if name == "last" and not has_agent:
+                raise NotUsable("a job without an agent has no last chat; declare a channel, and set deliver")
         except NotUsable as error:
             for node in (channel, to):
                 if node:
@@ -327,12 +338,11 @@ class Draft:
         if named:
             self.name_entry(named, base)
         self.apply((Rule("enabled", "enabled", values.boolean), *shape.rules), job, base)
-        if "prompt" not in self.data["cron"][name]:
-            for key in ("model", "deliver"):
-                if self.data["cron"][name].pop(key, None) is not None:
-                    self.receipt.withdraw(f"cron.{name}.{key}", "only jobs with a prompt have this setting")
-        elif deliver:
-            self.put_deliver(base, job.get(deliver[0]), job.get(deliver[1]))
+        has_prompt = "prompt" in self.data["cron"][name]
+        if not has_prompt and "model" in self.data["cron"][name]:
+            self.remove((*base, "model"), "only jobs with a prompt have this setting")
+        if deliver and (has_prompt or "command" in self.data["cron"][name]):
+            self.put_deliver(base, job.get(deliver[0]), job.get(deliver[1]), has_agent=has_prompt)
         return name
 
     def _put_schedule(self, job: Node, base: Path, shape: JobShape) -> None:
@@ -377,10 +387,22 @@ class Draft:
             self.put(node, (*base, "at"), values.moment(node, shape.naive_zone or zone))
 
     def _put_action(self, job: Node, base: Path, shape: JobShape, runner: tuple[dict[str, Any], str]) -> None:
-        command, event, prompt = (job.first(*keys) if keys else None for keys in (shape.command, shape.event, shape.prompt))
+        parts = (shape.command, shape.event, shape.prompt, shape.message)
+        command, event, prompt, message = (job.first(*keys) if keys else None for keys in parts)
         wanted = job.first(*shape.agent)
+        key = "wake_text" if event else "prompt"
         if command and command.text:
-            self.put(command, (*base, "command"), values.text(command))
+            key = "command"
+            self.put(command, (*base, key), shape.command_form(command))
+        elif message and message.text:
+            key = "command"
+            self.put(message, (*base, key), ["printf", "%s\n", values.text(message)], "the text is sent without an agent")
+        for path in ("payload.kind", "sessionTarget"):
+            if node := job.get(path):
+                self.receipt.keep(node, ".".join((*base, key)))
+        if key == "command":
+            if wanted:
+                self.receipt.drop(wanted, "a command needs no agent", is_loss=False)
             return
         found = event or prompt
         if not found or not found.text:
@@ -401,9 +423,6 @@ class Draft:
             self.put(wanted, tuple(target.split(".")), agent)
         else:
             self.receipt.add(target, agent, "the default agent")
-        for key in ("payload.kind", "sessionTarget"):
-            if node := job.get(key):
-                self.receipt.keep(node, ".".join((*base, "wake_text" if event else "prompt")))
 
     # Checklists
 

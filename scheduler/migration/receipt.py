@@ -71,13 +71,14 @@ class Receipt:
         """The values below a node are in the new config, unchanged."""
         for entry in self._entries_of(node):
             if entry.status == "dropped":
-                entry.status = "kept"
+                entry.status, entry.why = "kept", ""
             _decide(entry, target, why)
 
     def change(self, node: Node, target: str, now: object, why: str = "", *, is_secret: bool = False) -> None:
         """The values below a node are in the new config in another form. The old value of a secret is not shown."""
         for leaf in node.leaves():
             if entry := self.entries.get(id(leaf)):
+                entry.why = "" if entry.status == "dropped" else entry.why
                 entry.status, entry.was, entry.now = "changed", "a secret" if is_secret else leaf.value, now
                 _decide(entry, target, why)
 

@@ -16,13 +16,18 @@ NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Why the values below a key are left out. A `*` in the dotted key stands for any one step; `**` in front for any steps."""
+    """Why the values below a key are left out.
+
+    A `*` in the dotted key stands for any one step, `**` in front for any steps, and an empty key for all values.
+    """
 
     key: str
     why: str
     is_loss: bool = True
 
     def matches(self, steps: Sequence[Step]) -> bool:
+        if not self.key:
+            return True
         wanted = self.key.split(".")
         if wanted[0] == "**":
             return any(_begins_with(steps[start:], wanted[1:]) for start in range(len(steps)))

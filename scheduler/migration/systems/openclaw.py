@@ -20,7 +20,6 @@ HEARTBEAT = (
     Rule("prompt", "prompt"),
     Rule("ackMaxChars", "ack_max_chars", values.whole(0, 10_000)),
     Rule("lightContext", "light_context", values.boolean),
-    Rule("isolatedSession", "isolated_session", values.boolean),
     Rule("timeoutSeconds", "timeout", values.positive_duration("s")),
 )
 VISIBILITY = (Rule("showOk", "show_ok", values.boolean), Rule("showAlerts", "show_alerts", values.boolean))
@@ -115,6 +114,7 @@ def _add_agent(draft: Draft, config: Node, ident: str, node: Node | None, beats:
         if beat and (hours := beat.get("activeHours")):
             host = ("user", "local")
             draft.put_hours(heart, hours.get("start"), hours.get("end"), hours.get("timezone"), words_for_host=host)
+    _put_session(draft, base, _last_given(draft, beats, "isolatedSession"))
     for key, value in DEFAULTS.items():
         if not draft.has((*heart, key)):
             draft.add((*heart, key), value, "OpenClaw's default")
@@ -126,6 +126,23 @@ def _add_agent(draft: Draft, config: Node, ident: str, node: Node | None, beats:
         for key in ("heartbeat", "heartbeatVisibility"):
             draft.apply(VISIBILITY, config.get(f"{place}.{key}"), heart)
     return base
+
+
+def _put_session(draft: Draft, base: Path, isolated: Node | None) -> None:
+    """OpenClaw keeps the session: the agent's main session, or a new one for each run."""
+    if isolated is None:
+        return
+    try:
+        is_isolated = values.boolean(isolated)
+    except values.NotUsable as error:
+        draft.receipt.drop(isolated, str(error))
+        return
+    if is_isolated:
+        draft.put(isolated, (*base, "heartbeat", "isolated_session"), True, "the runner gives each run a session of its own")
+        argv = draft.data["agents"][base[1]]["runner"]["argv"]
+        argv[2] = argv[2].replace('"$0"', '"$0" --session-key "agent:$0:heartbeat-$HEARTBEATD_RUN"')
+    else:
+        draft.receipt.keep(isolated, ".".join((*base, "runner")), "the agent's main session is used")
 
 
 def _last_given(draft: Draft, beats: Sequence[Node | None], key: str) -> Node | None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from scheduler.migration.system import System
 
 # In the order of the help text. Each name is a module in this folder with a constant SYSTEM.
-NAMES = ("openclaw",)
+NAMES = ("openclaw", "goclaw", "picoclaw", "mistermorph", "nanobot", "claw0", "zeroclaw", "hermes")
 
 
 def load_system(name: str) -> System:

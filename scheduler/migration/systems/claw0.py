@@ -1,0 +1,72 @@
+"""Imports claw0: its .env file, and workspace/cron/jobs.json (in other lessons CRON.json).
+
+The formats are those of the project shareAI-lab/claw0, from .env.example, agents/s08_heartbeat.py and docs/en/s09_cron.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.migration import values
+from scheduler.migration.draft import Draft, JobShape, Rule
+from scheduler.migration.source_tree import Node, Source
+from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+
+LEAST = 300  # seconds; limits.min_interval, because claw0 calls a model directly
+HEARTBEAT = (
+    Rule("MODEL_ID", "model"),
+    Rule("HEARTBEAT_INTERVAL", "heartbeat.interval", values.duration("s", least=LEAST), "limits.min_interval is 5m"),
+)
+JOBS = JobShape(prompt=("payload.message",))
+HOURS = ("09:00", "22:00")
+
+DROPS = (
+    *STORE_DROPS,
+    Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
+    Drop("jobs.*.schedule.anchor", "intervals count from the first time that the daemon sees the job"),
+)
+
+
+def convert(draft: Draft, sources: Sequence[Source]) -> None:
+    configs = find_configs(sources)
+    jobs = find_jobs(sources)
+    for config in configs[:1]:
+        base = draft.add_agent("main", *_RUNNER)
+        draft.add((*base, "workspace"), "workspace", "claw0's folder; write its full path")
+        if key := config.get("ANTHROPIC_API_KEY"):
+            draft.secret(key, ("providers", "anthropic", "api_key"), "ANTHROPIC_API_KEY")
+        if (address := config.get("ANTHROPIC_BASE_URL")) and address.text:
+            _put_address(draft, address)
+        draft.apply(HEARTBEAT, config, base)
+        heart = (*base, "heartbeat")
+        if not draft.has((*heart, "interval")):
+            draft.add((*heart, "interval"), "30m", "claw0's default in use; its demonstration has 60 s")
+        start, end = config.get("HEARTBEAT_ACTIVE_START"), config.get("HEARTBEAT_ACTIVE_END")
+        if start or end:
+            draft.put_hours(heart, start, end, None)
+        else:
+            draft.add((*heart, "active_hours"), "-".join(HOURS), "claw0's default")
+            draft.add((*heart, "timezone"), draft.zone, "the time zone of this host; --timezone sets another")
+    for job in jobs:
+        draft.add_job(job, JOBS, _RUNNER)
+    for checklist in find_checklists(sources):
+        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+def _put_address(draft: Draft, address: Node) -> None:
+    """The base URL. heartbeatd adds /v1 itself."""
+    try:
+        written = values.web_address(address)
+    except values.NotUsable as error:
+        draft.receipt.drop(address, str(error))
+        return
+    if values.holds_secret(written):
+        draft.secret(address, ("providers", "anthropic", "base_url"), "ANTHROPIC_BASE_URL")
+    else:
+        short = written.rstrip("/").removesuffix("/v1")
+        draft.put(address, ("providers", "anthropic", "base_url"), short)
+
+
+_RUNNER = ({"kind": "anthropic"}, "a single turn without tools, as in claw0")
+
+SYSTEM = System("claw0", "claw0", ".env, cron/jobs.json, HEARTBEAT.md", convert, DROPS)

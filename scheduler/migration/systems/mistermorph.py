@@ -1,0 +1,94 @@
+"""Imports MisterMorph: config.yaml, and a HEARTBEAT.md.
+
+The format is that of the project quailyquaily/mister_morph, from assets/config/config.example.yaml. Its comments name the
+environment variable MISTER_MORPH_LLM_MODEL, which the runner sets, and the targets of heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.migration import values
+from scheduler.migration.draft import Draft, Path, Rule
+from scheduler.migration.source_tree import Node, Source
+from scheduler.migration.system import Drop, System, find_checklists, find_configs
+
+HEARTBEAT = (
+    Rule("heartbeat.enabled", "heartbeat.enabled", values.boolean),
+    Rule("heartbeat.interval", "heartbeat.interval", values.duration("m")),
+    Rule("file_state_dir", "workspace", why="the folder of HEARTBEAT.md"),
+    Rule("timeout", "heartbeat.timeout", values.positive_duration("s")),
+    Rule("llm.model", "model"),
+)
+DEFAULTS: dict[str, object] = {
+    "interval": "30m",
+    "on_missing": "run",
+    "on_empty": "run",
+    "ok_match": "exact",
+    "ack_max_chars": 0,
+}
+
+STAYS = "stays in MisterMorph, which still runs the agent"
+CHATS = "MisterMorph still receives the messages of users"
+DROPS = (
+    Drop("console", "heartbeatd has its own HTTP interface"),
+    Drop("server", "heartbeatd has its own HTTP interface"),
+    *(Drop(key, CHATS) for key in ("telegram", "slack", "line", "lark")),
+    Drop("heartbeat", "heartbeatd has no such setting"),
+    Drop("", STAYS),
+)
+
+
+def convert(draft: Draft, sources: Sequence[Source]) -> None:
+    for config in find_configs(sources):
+        base = draft.add_agent("main", *_RUNNER)
+        heart = (*base, "heartbeat")
+        draft.apply(HEARTBEAT, config, base)
+        _put_model(draft, config, heart)
+        for key, value in DEFAULTS.items():
+            if not draft.has((*heart, key)):
+                draft.add((*heart, key), value, "MisterMorph's default")
+        _put_chats(draft, config, heart)
+    for checklist in find_checklists(sources):
+        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+def _put_model(draft: Draft, config: Node, heart: Path) -> None:
+    """The model of heartbeats: `llm.routes.heartbeat` names a profile, or has it under `profile`."""
+    route = config.get("llm.routes.heartbeat")
+    named = (route.get("profile") if route.is_container else route) if route else None
+    if not named or not named.text:
+        return
+    if named.text == "default":
+        draft.receipt.keep(named, ".".join(heart[:-1]), "the agent's own model")
+        return
+    profile = config.get("llm.profiles")
+    model = profile.children[named.text].get("model") if profile and named.text in profile.children else None
+    if model and model.text:
+        draft.put(model, (*heart, "model"), model.text)
+        draft.receipt.change(named, ".".join((*heart, "model")), model.text, "the model of this profile")
+
+
+def _put_chats(draft: Draft, config: Node, heart: Path) -> None:
+    """Heartbeats of MisterMorph go to all chats in `telegram.allowed_chat_ids`."""
+    chats = [node for _, node in config.items("telegram.allowed_chat_ids") if node.text]
+    token = config.get("telegram.bot_token")
+    draft.telegram_token = token if token and token.text else None
+    names = []
+    for chat in chats:
+        try:
+            name = draft.telegram(chat.text)
+        except values.NotUsable as error:
+            draft.receipt.drop(chat, str(error))
+            continue
+        draft.receipt.change(chat, f"channels.{name}.url", draft.data["channels"][name]["url"])
+        names.append(name)
+    if names:
+        unique = list(dict.fromkeys(names))
+        draft.add((*heart, "deliver"), unique if len(unique) > 1 else unique[0], "the chats of telegram.allowed_chat_ids")
+
+
+_SCRIPT = 'MISTER_MORPH_LLM_MODEL="${HEARTBEATD_MODEL:-$MISTER_MORPH_LLM_MODEL}" mistermorph run --task "$(cat)"'
+_RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of MisterMorph")
+
+SYSTEM = System("mistermorph", "MisterMorph", "config.yaml, HEARTBEAT.md", convert, DROPS)

@@ -1,0 +1,99 @@
+"""Imports nanobot: config.json, its job store cron/jobs.json, and a HEARTBEAT.md.
+
+The formats are those of the project HKUDS/nanobot, from nanobot/config/schema.py and nanobot/cron/types.py. Keys may be written
+in camelCase or snake_case. The command is `nanobot agent -m` of its README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scheduler.migration import values
+from scheduler.migration.draft import Draft, JobShape, Path, Rule
+from scheduler.migration.source_tree import Node, Source
+from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+
+WORKSPACE = "~/.nanobot/workspace"
+HEARTBEAT = (
+    Rule("gateway.heartbeat.enabled", "heartbeat.enabled", values.boolean),
+    Rule("gateway.heartbeat.intervalS", "heartbeat.interval", values.duration("s")),
+    Rule("agents.defaults.workspace", "workspace"),
+)
+JOBS = JobShape(prompt=("payload.message",))
+EVENTS = replace(JOBS, prompt=(), event=("payload.message",))
+
+STAYS = "stays in nanobot, which still runs the agent"
+DROPS = (
+    *STORE_DROPS,
+    Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
+    Drop("jobs.*.payload", "the session and origin of a message stay in nanobot"),
+    Drop("channels", "nanobot still receives the messages of users"),
+    Drop("providers", "nanobot calls this provider itself"),
+    Drop("gateway", "the agent is called by its command line"),
+    *(Drop(key, STAYS) for key in ("agents", "tools", "audio")),
+)
+
+
+def convert(draft: Draft, sources: Sequence[Source]) -> None:
+    configs = find_configs(sources)
+    for config in configs:
+        base = draft.add_agent("main", *_RUNNER)
+        draft.telegram_token = draft.telegram_token or config.get("channels.telegram.token")
+        draft.apply(HEARTBEAT, config, base)
+        if not draft.has((*base, "workspace")):
+            draft.add((*base, "workspace"), WORKSPACE, "nanobot's default")
+        if not draft.has((*base, "heartbeat", "interval")):
+            draft.add((*base, "heartbeat", "interval"), "30m", "nanobot's default")
+        draft.put_deliver((*base, "heartbeat"), None, None)
+        _put_decision(draft, config, base)
+    for job in find_jobs(sources):
+        kind, sent = job.get("payload.kind"), job.get("payload.deliver")
+        shape = EVENTS if kind and kind.text.lower() == "system_event" else JOBS
+        silent = bool(sent and sent.value is False)
+        name = draft.add_job(job, shape, _RUNNER, () if silent else ("payload.channel", "payload.to"))
+        if name and shape is JOBS and sent:
+            if silent:
+                draft.put(sent, ("cron", name, "deliver"), "none")
+            else:
+                draft.receipt.keep(sent, f"cron.{name}.deliver")
+    for checklist in find_checklists(sources):
+        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+def _put_decision(draft: Draft, config: Node, base: Path) -> None:
+    """nanobot asks its model first whether there is anything to do. It can be kept if the model's provider is known."""
+    model, chosen = config.get("agents.defaults.model"), config.get("agents.defaults.provider")
+    if not model or not model.text:
+        return
+    prefix, _, short = model.text.partition("/")
+    name = chosen.text if chosen and chosen.text not in ("", "auto") else prefix
+    provider = config.get(f"providers.{name}") if name.replace("_", "").isalnum() else None
+    key = provider.get("apiKey") if provider else None
+    address = provider.get("apiBase") if provider else None
+    kind = "anthropic" if name == "anthropic" else "openai"
+    if not key or not key.text or not (name in ("anthropic", "openai") or (address and address.text)):
+        return
+    path = ("providers", draft.free_name("providers", name, "provider"))
+    draft.add((*path, "kind"), kind, "the kind of its API")
+    draft.secret(key, (*path, "api_key"), f"{name}_API_KEY")
+    if address and address.text:
+        try:
+            draft.url(address, (*path, "base_url"), f"{name}_BASE_URL")
+        except values.NotUsable as error:
+            draft.receipt.drop(address, str(error))
+    decide = (*base, "heartbeat", "decide")
+    plain = short if name in ("anthropic", "openai") and short else model.text
+    draft.put(model, (*decide, "model"), plain, "the model that decides whether the agent is called")
+    if chosen and chosen.text == path[1]:
+        draft.put(chosen, (*decide, "provider"), path[1])
+    else:
+        draft.add((*decide, "provider"), path[1], "the provider of the model")
+
+
+_RUNNER = (
+    {"kind": "command", "argv": ["sh", "-c", 'nanobot agent --message "$(cat)"']},
+    "calls the agent by the command line of nanobot",
+)
+
+SYSTEM = System("nanobot", "nanobot", "config.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS)

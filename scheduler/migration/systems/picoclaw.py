@@ -1,0 +1,87 @@
+"""Imports PicoClaw: config.json, its job store workspace/cron/jobs.json, and PICOCLAW_ variables in a .env file.
+
+The formats are those of the project sipeed/picoclaw, from config/config.example.json, pkg/cron/service.go, and the pages
+Configuration, Environment variables, Heartbeat and the command `picoclaw agent` of its documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scheduler.migration import values
+from scheduler.migration.draft import Draft, JobShape, Rule
+from scheduler.migration.source_tree import Node, Source
+from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+
+WORKSPACE = "~/.picoclaw/workspace"
+LEAST_MINUTES = 5
+
+
+def _interval(node: Node) -> object:
+    """Minutes. PicoClaw takes 0 as its default of 30 minutes, and 1 to 4 as 5 minutes."""
+    return values.duration("m", least=LEAST_MINUTES * 60, zero="30m")(node)
+
+
+HEARTBEAT = (
+    Rule("heartbeat.enabled", "heartbeat.enabled", values.boolean),
+    Rule("heartbeat.interval", "heartbeat.interval", _interval),
+    Rule("PICOCLAW_HEARTBEAT_ENABLED", "heartbeat.enabled", values.boolean),
+    Rule("PICOCLAW_HEARTBEAT_INTERVAL", "heartbeat.interval", _interval),
+    Rule("agents.defaults.workspace", "workspace"),
+    Rule("PICOCLAW_AGENTS_DEFAULTS_WORKSPACE", "workspace"),
+    Rule("agents.defaults.model", "model"),
+    Rule("agents.defaults.model_name", "model"),
+    Rule("PICOCLAW_AGENTS_DEFAULTS_MODEL_NAME", "model"),
+)
+JOBS = JobShape(prompt=("payload.message",), command=("payload.command",))
+# pkg/cron: a job with `deliver` sends its message as it is, and the agent sees only the messages of other jobs.
+SENT = replace(JOBS, prompt=(), message=("payload.message",))
+DEFAULTS = {"interval": "30m", "on_missing": "create"}
+
+STAYS = "stays in PicoClaw, which still runs the agent"
+DROPS = (
+    *STORE_DROPS,
+    Drop("jobs.*.payload.message", "a job with a command sends its output instead"),
+    Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
+    Drop("channels", "PicoClaw still receives the messages of users"),
+    Drop("gateway", "the agent is called by its command line"),
+    Drop("heartbeat", "heartbeatd has no such setting"),
+    *(Drop(key, STAYS) for key in ("agents", "llm", "model_list", "providers", "tools", "devices", "rate_limits", "stt")),
+)
+
+
+def convert(draft: Draft, sources: Sequence[Source]) -> None:
+    configs = find_configs(sources)
+    if configs:
+        base = draft.add_agent("main", *_RUNNER)
+        for config in configs:
+            draft.apply(HEARTBEAT, config, base)
+            draft.telegram_token = draft.telegram_token or config.first(
+                "channels.telegram.token", "PICOCLAW_CHANNELS_TELEGRAM_TOKEN"
+            )
+        if not draft.has((*base, "workspace")):
+            draft.add((*base, "workspace"), WORKSPACE, "PicoClaw's default")
+        for key, value in DEFAULTS.items():
+            if not draft.has((*base, "heartbeat", key)):
+                draft.add((*base, "heartbeat", key), value, "PicoClaw's default")
+        draft.put_deliver((*base, "heartbeat"), None, None)
+    for job in find_jobs(sources):
+        sent = job.get("payload.deliver")
+        shape = SENT if sent and sent.value is True and not job.first("payload.command") else JOBS
+        name = draft.add_job(job, shape, _RUNNER, ("payload.channel", "payload.to"))
+        if name and sent:
+            draft.receipt.keep(sent, f"cron.{name}.command" if shape is SENT else f"cron.{name}.deliver")
+    for checklist in find_checklists(sources):
+        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+_RUNNER = (
+    {
+        "kind": "command",
+        "argv": ["sh", "-c", 'picoclaw agent ${HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"} --message "$(cat)"'],
+    },
+    "calls the agent by the command line of PicoClaw",
+)
+
+SYSTEM = System("picoclaw", "PicoClaw", "config.json, cron/jobs.json, .env, HEARTBEAT.md", convert, DROPS)
