@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from imported import EXAMPLES
 
 from scheduler.cli.main import main
 from scheduler.migration.source_tree import MAX_BYTES
+from scheduler.migration.systems import registry
 
 OPENCLAW = EXAMPLES / "openclaw"
 SMALL = """\
@@ -229,3 +231,19 @@ def test_an_unknown_system_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "clawd", "x.json")
     assert code == 2
     assert "'clawd' is not" in err
+
+
+def test_the_example_in_the_documentation_gives_the_receipt_shown_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text("utf-8")
+    (shown,) = re.findall(r"```json5\n(.*?)```", page, re.DOTALL)
+    (receipt,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    source = write(tmp_path, "openclaw.json", shown)
+    assert main(["import", "openclaw", str(source), "--timezone", "Europe/Berlin"]) == 0
+    assert capsys.readouterr().err.replace(f"{tmp_path}/", "") == receipt
+
+
+def test_the_documentation_names_every_system() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text("utf-8")
+    assert [name for name in registry.NAMES if f"| `{name}` |" not in page] == []

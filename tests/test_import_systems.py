@@ -146,3 +146,94 @@ def test_an_openclaw_window_of_no_length_means_that_the_agent_never_runs() -> No
 def test_an_interval_of_zero_stays_off() -> None:
     text = '{agents: {defaults: {heartbeat: {every: "0m"}}}}'
     assert import_text("openclaw", openclaw__json=text).data["agents"]["main"]["heartbeat"]["interval"] == "0m"
+
+
+def test_goclaw_heartbeats_call_the_agent_through_the_gateway() -> None:
+    imported = import_example("goclaw")
+    support = imported.data["agents"]["support"]
+    assert imported.data["providers"]["goclaw"] == {
+        "kind": "openai",
+        "base_url": "http://127.0.0.1:9600/v1",
+        "api_key": "${GOCLAW_GATEWAY_TOKEN}",
+    }
+    assert (support["runner"], support["model"]) == ({"kind": "openai", "provider": "goclaw"}, "goclaw:support")
+    assert support["heartbeat"]["active_hours"] == {"start": "22:00", "end": "06:00", "timezone": "Asia/Ho_Chi_Minh"}
+    assert (support["heartbeat"]["provider"], support["heartbeat"]["model"], support["heartbeat"]["retries"]) == (
+        "local",
+        "qwen3",
+        2,
+    )
+    assert (support["heartbeat"]["ok_match"], support["heartbeat"]["light_context"]) == ("anywhere", True)
+    assert imported.data["agents"]["sales"]["heartbeat"]["enabled"] is False
+    assert imported.data["cron"]["digest"]["wake_heartbeat"] == "support"
+
+
+def test_a_job_that_heartbeatd_would_reject_is_left_out_with_the_error_as_its_reason() -> None:
+    imported = import_example("goclaw")
+    assert "often" not in imported.data["cron"]
+    assert "its shortest interval is 1m, but limits.min_interval is 5m" in imported.status("jobs[2].schedule.expr")
+
+
+def test_picoclaw_intervals_and_messages_mean_the_same() -> None:
+    imported = import_example("picoclaw")
+    assert imported.data["agents"]["main"]["heartbeat"]["interval"] == "5m"  # PicoClaw raises 3 minutes to 5
+    assert imported.data["agents"]["main"]["heartbeat"]["on_missing"] == "create"
+    assert imported.data["cron"]["water"]["command"] == ["printf", "%s\n", "Drink water."]
+    assert imported.data["cron"]["news"]["prompt"] == "Sum up the news."
+    assert (imported.data["cron"]["disk"]["command"], imported.data["cron"]["disk"]["enabled"]) == ("df -h", False)
+    zero = import_text("picoclaw", config__json='{"heartbeat": {"interval": 0}}')
+    assert zero.data["agents"]["main"]["heartbeat"]["interval"] == "30m"
+
+
+def test_picoclaw_variables_override_the_config() -> None:
+    imported = import_text("picoclaw", config__json='{"heartbeat": {"interval": 60}}', __env="PICOCLAW_HEARTBEAT_INTERVAL=10\n")
+    assert imported.data["agents"]["main"]["heartbeat"]["interval"] == "10m"
+    assert imported.status("heartbeat.interval") == "dropped: overridden by a more specific value"
+
+
+def test_mistermorph_heartbeats_use_the_model_of_their_route() -> None:
+    main = import_example("mistermorph").data["agents"]["main"]
+    assert (main["model"], main["heartbeat"]["model"], main["heartbeat"]["interval"]) == ("gpt-5.4", "gpt-4.1-mini", "45m")
+    assert main["heartbeat"]["deliver"] == ["telegram-1001234567890", "telegram-4711"]
+    assert (main["heartbeat"]["ok_match"], main["heartbeat"]["on_missing"]) == ("exact", "run")
+
+
+def test_nanobot_decides_with_its_own_model_first() -> None:
+    imported = import_example("nanobot")
+    assert imported.data["agents"]["main"]["heartbeat"]["decide"] == {"model": "claude-opus-4-5", "provider": "anthropic"}
+    assert imported.data["providers"] == {"anthropic": {"kind": "anthropic", "api_key": "${ANTHROPIC_API_KEY}"}}
+    assert imported.data["cron"]["event"]["wake_text"] == "It is time."
+    assert (imported.data["cron"]["morning"]["deliver"], imported.data["cron"]["quiet"]["deliver"]) == ("telegram-4711", "none")
+
+
+def test_claw0_calls_the_model_directly() -> None:
+    imported = import_example("claw0")
+    main = imported.data["agents"]["main"]
+    assert (main["runner"], main["model"], main["heartbeat"]["interval"]) == ({"kind": "anthropic"}, "claude-haiku-4-5", "5m")
+    assert main["heartbeat"]["active_hours"] == {"start": "22:00", "end": "06:00", "timezone": "Europe/Riga"}
+    assert imported.data["providers"]["anthropic"] == {"api_key": "${ANTHROPIC_API_KEY}", "base_url": "https://openrouter.ai/api"}
+    assert imported.data["cron"]["meeting"]["at"] == "2036-02-25T13:00:00Z"  # 15:00 in the zone of the host
+
+
+def test_zeroclaw_jobs_come_from_the_config() -> None:
+    imported = import_example("zeroclaw")
+    beat = imported.data["agents"]["main"]["heartbeat"]
+    assert (beat["interval"], beat["backoff_on_failure"], beat["deliver"]) == ("15m", True, "telegram-4711")
+    assert set(imported.data["cron"]) == {"Calendar", "backup", "once"}
+    assert imported.data["cron"]["backup"] == {"enabled": False, "every": "30m", "command": "/srv/backup.sh"}
+
+
+def test_hermes_jobs_with_and_without_an_agent() -> None:
+    jobs = import_example("hermes").data["cron"]
+    assert jobs["Morning-feeds"]["timezone"] == "Europe/Lisbon"
+    assert (jobs["Morning-feeds"]["prompt"], jobs["Morning-feeds"]["deliver"]) == ("Check the feeds.", "telegram-4711")
+    assert jobs["Supervisor"]["command"] == "bash ~/.hermes/scripts/supervisor.sh"
+    assert (jobs["Review"]["enabled"], jobs["Review"]["at"]) == (False, "2036-03-18T04:22:00Z")
+    assert jobs["Watch"]["every"] == "2h"
+
+
+def test_a_hermes_script_outside_its_folder_is_left_out() -> None:
+    text = '{"jobs": [{"name": "a", "script": "../../bin/x; rm", "no_agent": true, "schedule": {"minutes": 5}}, {"name": "b", "prompt": "x", "schedule": {"minutes": 5}}]}'
+    imported = import_text("hermes", jobs__json=text)
+    assert set(imported.data["cron"]) == {"b"}
+    assert "is no path of a script" in imported.status("jobs[0].script")
