@@ -114,7 +114,9 @@ class Daemon:
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
-        self._watch = FileWatch(path, self._on_config_change)  # made first: it counts changes from here on
+        self._watch = FileWatch(
+            path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
+        )  # made first: it counts changes from here on
         self._systemd = ServiceManager(environ)
         loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False))
         self.settings = loaded.settings

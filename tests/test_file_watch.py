@@ -2,6 +2,7 @@
 
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -238,5 +239,24 @@ def test_with_the_default_interval_a_change_is_reported_within_seconds(config: P
     watch = FileWatch(config, lambda: changes.put(True))
     watch.start()
     config.write_text("new")
+    assert changes.get(timeout=PATIENCE)
+    watch.stop()
+
+
+def test_a_file_is_not_read_while_watching_is_not_wanted_and_its_change_is_reported_later(config: Path) -> None:
+    changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    wanted, asked = threading.Event(), threading.Semaphore(0)
+
+    def is_wanted() -> bool:
+        asked.release()
+        return wanted.is_set()
+
+    watch = FileWatch(config, lambda: changes.put(True), OFTEN, is_wanted=is_wanted)
+    watch.start()
+    config.write_text("new")
+    for _ in range(20):
+        assert asked.acquire(timeout=PATIENCE)
+    assert changes.empty()
+    wanted.set()
     assert changes.get(timeout=PATIENCE)
     watch.stop()

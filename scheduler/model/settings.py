@@ -18,6 +18,7 @@ from scheduler.model.secret import Secret
 
 Permission = Literal["read", "wake", "operate", "edit"]
 OnUncertain = Literal["resend", "hold"]
+ReloadMode = Literal["watch", "manual"]
 
 Proxy = Literal["environment", "none"] | Secret
 
@@ -194,5 +195,6 @@ class Settings:
     job_agents: Mapping[str, Agent] = field(default_factory=dict)
     deadman: Deadman | None = None
     network: Network = Network()
+    reload: ReloadMode = "watch"
     allowances: Allowances = field(default_factory=dict)
     host: str = ""

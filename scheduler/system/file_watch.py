@@ -48,11 +48,20 @@ class FileWatch:
 
     Create it before the file is read for the first time: changes count from then on. Links are followed, so a replaced link is a
     change (Kubernetes mounts work like that). Every `every` seconds one `stat` is made; the file is read only if that differs.
+    While `is_wanted` returns False, nothing is read. A change in that time is reported when watching is wanted again.
     """
 
-    def __init__(self, path: Path, changed: Callable[[], None], every: float = POLL_INTERVAL) -> None:
+    def __init__(
+        self,
+        path: Path,
+        changed: Callable[[], None],
+        every: float = POLL_INTERVAL,
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._path = path.absolute()
         self._on_change = changed
+        self._is_wanted = is_wanted
         self._every = every
         self._stopping = threading.Event()
         self._stat = _stat_of_file(self._path)
@@ -69,7 +78,8 @@ class FileWatch:
 
     def _poll_until_stopped(self) -> None:
         while not self._stopping.wait(SETTLE_TIME if self._detector.is_settling else self._every):
-            self._check_file()
+            if self._is_wanted():
+                self._check_file()
 
     def _check_file(self) -> None:
         found = _stat_of_file(self._path)  # before the file is read, so that the next check sees later changes

@@ -60,7 +60,7 @@ class ConfigChanges:
         return changes or ["nothing changed"]
 
 
-PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices", "deadman")
+PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices", "deadman", "reload")
 
 
 def compare_settings(old: Settings, new: Settings) -> ConfigChanges:

@@ -127,6 +127,7 @@ def _build_settings(
         job_agents=prompt_agents.by_job,
         deadman=http_settings.build_deadman(config.deadman, nodes["deadman"]),
         network=http_settings.build_network(config.network, nodes["network"]),
+        reload=config.reload,
         allowances=allowed.allowances,
         host=host,
     )

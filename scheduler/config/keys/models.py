@@ -60,7 +60,7 @@ from scheduler.config.keys.value_types import (
     required_key,
     text_type,
 )
-from scheduler.model.settings import OnUncertain, Permission
+from scheduler.model.settings import OnUncertain, Permission, ReloadMode
 
 
 class ConfigPart(BaseModel):
@@ -742,6 +742,11 @@ class Config(ConfigPart):
         None,
         "A file of `NAME=value` lines with the values for `${NAME}`. Only its owner may have access (mode 0600).",
         default_in_words="none",
+    )
+    reload: Annotated[ReloadMode, choice_type(ReloadMode)] = optional_key(
+        "watch",
+        "With `watch`, the daemon applies the file when it changes. With `manual`, it applies the file only after"
+        " `heartbeatd reload`, SIGHUP or `POST /-/reload`.",
     )
     server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
     network: Network = optional_key(Network(), "The proxy and the certificates for outgoing requests.", written_default={})
