@@ -26,7 +26,7 @@ from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.engine import deadman_switch, delivery, startup
+from scheduler.engine import config_reload, deadman_switch, delivery, startup
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
@@ -38,7 +38,7 @@ from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
 from scheduler.model.settings import Settings
 from scheduler.net.http_client import HttpClient
-from scheduler.store import entries
+from scheduler.store import config_history, entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable
 from scheduler.system import file_limits, lanes
@@ -52,7 +52,7 @@ from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer
-from scheduler.work import agent_calls, plan
+from scheduler.work import agent_calls
 from scheduler.work.executor import LocalExecutor, WorkerLoop
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
@@ -134,6 +134,8 @@ class Daemon:
         self.store = startup.open_store(self.settings.state)
         self._lanes = lanes.lanes_beside(self.settings.state)
         self._lanes.make_lock_files()
+        last = config_history.config_in_force(self.store.connection)
+        first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
@@ -146,7 +148,7 @@ class Daemon:
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
-            plan.make_plan(self.settings),
+            first_plan,
             Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
             inbox,
             [EventLog().log_event, self.metrics.count_event, self._count_failed_run],
@@ -212,10 +214,12 @@ class Daemon:
         import_runner_libraries(self.settings)
         threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
-        self.engine.start_boot(read_clocks(), boot, survivors, at_once=at_once)
+        self.engine.start_boot(read_clocks(), boot, survivors, at_once=at_once, changed=self._changed_since_last_boot)
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
         log_event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
+        for line in self._changed_since_last_boot.diff.lines(config_reload.MAX_LINES) if self._changed_since_last_boot else ():
+            log_event(logging.INFO, "config_changed", change=line)
         self._systemd.report_ready()
 
     def prepare_lanes(self) -> None:
@@ -280,15 +284,15 @@ class Daemon:
         """A reload waits for the engine, so the engine's thread must not wait for it."""
         if self._reload_wanted:
             self._reload_wanted = False
-            threading.Thread(target=self._reload_config, name="reload", daemon=True).start()
+            threading.Thread(target=self._reload_config, args=("SIGHUP",), name="reload", daemon=True).start()
 
     def _on_config_change(self) -> None:
-        self._reload_config(doubt=True)
+        self._reload_config("file watch", doubt=True)
 
-    def _reload_config(self, *, doubt: bool = False) -> None:
+    def _reload_config(self, by: str, *, doubt: bool = False) -> None:
         with self._systemd.report_reload(time.monotonic()):
             try:
-                self.reloader.reload(doubt=doubt)
+                self.reloader.reload(by=by, doubt=doubt)
             except (ConfigError, Refused):
                 return  # the log, /metrics and status report it
 

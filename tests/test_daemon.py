@@ -161,7 +161,7 @@ def daemon(tmp_path: Path) -> Iterator[Begin]:
 def test_a_saved_config_is_applied_and_affects_only_changed_entries(daemon: Begin) -> None:
     it = daemon(config(job="'true'"))
     it.config.write_text(config(interval="2h", job="'true'"))
-    assert 'change="changed agent/ops: interval' in it.expect("reload ")
+    assert 'change="agent/ops: heartbeat.interval 1h -> 2h" by="file watch"' in it.expect("reload ")
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
 
 

@@ -1,18 +1,25 @@
-"""A rejected config is logged once, however often it is reloaded."""
+"""A reload is recorded with who asked for it and what it changed. A rejected config is logged and recorded once."""
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from world import MakeWorld, World
+from config_file import write
+from world import MakeWorld, World, utc
 
 from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.engine.config_reload import Reloader
+from scheduler.engine.config_reload import Reloader, plan_for_start
 from scheduler.engine.inbox import Refused, Request
+from scheduler.insight import status_data
+from scheduler.insight.config_changes import changes_of_entry, config_changes_between
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import iso_utc
 
 GOOD = 'agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, checklist: "- a\\n", deliver: log}}}\n'
 WRONG = GOOD.replace("30m", "soon")
@@ -43,7 +50,7 @@ class Saving:
         self.world.config.write_text(yaml, "utf-8")
         self._caplog.clear()
         try:
-            self._reloader.reload(doubt=watched)
+            self._reloader.reload(by="file watch" if watched else "command", doubt=watched)
         except ConfigError:
             assert not self._reloader.reload_state.successful
         return sum(record.message == "reload_refused" and record.levelno == logging.ERROR for record in self._caplog.records)
@@ -93,3 +100,121 @@ def test_a_watched_file_that_lost_most_of_its_entries_is_not_applied_until_confi
     assert sorted(row["name"] for row in saved.world.records()[ran:]) == ["a", "b", "c", "d"]
     assert saved(lost) == 0  # an explicit reload confirms it
     assert set(saved.world.engine.plan.entries) == {("heartbeat", "a")}
+
+
+@pytest.fixture
+def reloaded(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> Saving:
+    """A world whose database has a copy of its config, as after a start of the daemon."""
+    caplog.set_level(logging.INFO)
+    saved = Saving(make_world(GOOD), caplog)
+    assert saved(GOOD) == 0
+    return saved
+
+
+def changes(saved: Saving, name: str = "ops") -> list[tuple[Any, ...]]:
+    """What is recorded for an agent: who, what, the key, and its old and new value."""
+    now = saved.world.clock.now
+    found = changes_of_entry(
+        saved.world.store.connection, Kind.HEARTBEAT, name, now - timedelta(days=1), now + timedelta(seconds=1)
+    )
+    return [(each["by"], each["what"], each["key"], each["old"], each["new"]) for each in found]
+
+
+def test_a_reload_is_recorded_with_who_asked_for_it_and_both_values(reloaded: Saving) -> None:
+    reloaded(GOOD.replace("30m", "1h"), watched=True)
+    reloaded(GOOD.replace("30m", "1h").replace("- a", "- b"))
+    assert changes(reloaded) == [
+        ("file watch", "changed", "heartbeat.interval", "30m", "1h"),
+        ("command", "changed", "heartbeat.checklist", "'- a\\n'", "'- b\\n'"),
+    ]
+    assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now)["reload"] == {
+        "mode": "watch",
+        "last": {
+            "at": iso_utc(reloaded.world.clock.now),
+            "result": "applied",
+            "by": "command",
+            "lines": ["agent/ops: heartbeat.checklist '- a\\n' -> '- b\\n'"],
+            "problems": [],
+        },
+    }
+
+
+def test_a_renamed_agent_is_recorded_under_both_names(reloaded: Saving) -> None:
+    reloaded(GOOD.replace("ops:", "web:"))
+    renamed = ("command", "renamed", None, "agent/ops", "agent/web")
+    assert changes(reloaded, "ops") == changes(reloaded, "web") == [renamed]
+
+
+def test_a_key_outside_the_agents_is_recorded_for_each_agent(reloaded: Saving) -> None:
+    reloaded(GOOD + "limits: {concurrency: 2}\n")
+    assert changes(reloaded) == [("command", "shared", "limits.concurrency", "8", "2")]
+
+
+def test_a_rejected_file_is_recorded_once_with_its_errors(reloaded: Saving) -> None:
+    reloaded(WRONG, watched=True)
+    reloaded(WRONG)
+    ((by, what, _, _, problem),) = changes(reloaded)
+    assert (by, what) == ("file watch", "refused")
+    assert "'soon' is not a duration" in problem
+
+
+def test_a_reload_without_a_change_is_recorded_too(reloaded: Saving) -> None:
+    assert reloaded(GOOD + "# a comment\n") == 0
+    assert changes(reloaded) == []
+    recorded = config_changes_between(reloaded.world.store.connection, utc("2000-01-01 00:00"), utc("2100-01-01 00:00"))
+    assert [(each["result"], each["lines"]) for each in recorded] == [("applied", []), ("applied", [])]
+
+
+def test_a_watched_file_that_is_in_force_already_is_not_applied_again(reloaded: Saving) -> None:
+    before = reloaded.world.engine.plan
+    reloaded(GOOD, watched=True)
+    assert reloaded.world.engine.plan is before
+
+
+def test_a_watched_file_that_is_valid_again_is_applied_again(reloaded: Saving) -> None:
+    reloaded(WRONG, watched=True)
+    reloaded(GOOD, watched=True)
+    assert reloaded.world.engine.plan.settings.heartbeats["ops"].interval == timedelta(minutes=30)
+    assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now)["config_refused"] is None
+
+
+def test_the_log_has_the_old_and_the_new_value(reloaded: Saving, caplog: pytest.LogCaptureFixture) -> None:
+    reloaded(GOOD.replace("30m", "1h"))
+    (record,) = [record for record in caplog.records if record.message == "reload"]
+    assert (record.fields["change"], record.fields["by"]) == ("agent/ops: heartbeat.interval 30m -> 1h", "command")  # type: ignore[attr-defined]
+
+
+def test_a_secret_of_the_environment_that_changed_is_recorded_without_its_value(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed = GOOD.replace("argv: [a]", 'argv: [a], env: {KEY: "${KEY}"}')
+    world = make_world(GOOD)
+    world.environ["KEY"] = "first"
+    saved = Saving(world, caplog)
+    saved(keyed)
+    world.environ["KEY"] = "second"
+    saved(keyed)
+    assert changes(saved)[-1] == ("command", "changed", "secrets", "***", "*** (another value)")
+
+
+def test_old_records_are_deleted_and_the_latest_is_kept(reloaded: Saving) -> None:
+    for _ in range(3):
+        reloaded(GOOD)
+    reloaded.world.run(hours=24 * 31)
+    events = reloaded.world.store.connection.execute("select count(*) from config_event").fetchone()[0]
+    assert events == 1
+
+
+def test_what_changed_while_the_daemon_was_down_is_found_at_its_start(tmp_path: Path) -> None:
+    first, no_change = plan_for_start(load_config(write(tmp_path, GOOD), {}), None)
+    assert no_change is None
+    assert first.stored_config is not None
+    _, again = plan_for_start(load_config(write(tmp_path, GOOD), {}), first.stored_config)
+    assert again is None
+    _, event = plan_for_start(load_config(write(tmp_path, GOOD.replace("30m", "0m")), {}), first.stored_config)
+    assert event is not None
+    assert (event.result, event.by, event.diff.lines()) == ("started", "start", ["agent/ops: heartbeat.interval 30m -> 0m"])
+    environ = {"HEARTBEATD_SET__agents__ops__heartbeat__interval": "2h"}
+    _, overridden = plan_for_start(load_config(write(tmp_path, GOOD), environ), first.stored_config)
+    assert overridden is not None
+    assert overridden.diff.lines()[0] == 'HEARTBEATD_SET__agents__ops__heartbeat__interval none -> "2h"'

@@ -35,6 +35,7 @@ from scheduler.store import disk_reserve
 
 COLUMNS = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
+MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -64,12 +65,29 @@ def _problem_lines(data: dict[str, Any]) -> Iterator[str]:
     if refused:
         yield f"config: rejected {format_time(refused['at'])}, the old one stays in force"
         yield from (f"  {problem}" for problem in refused["problems"])
+    yield from _reload_lines(data["reload"])
     if data["deadman_problem"]:
         yield f"deadman: pings do not arrive: {data['deadman_problem']}"
     yield from map(_format_breaker, data["breakers"])
     yield from map(_format_outage, data["outages"])
     for entry in data["flapping"]:
         yield f"flapping: {entry_label(entry['kind'], entry['name'])} fails and recovers repeatedly"
+
+
+def _reload_lines(reload: dict[str, Any] | None) -> Iterator[str]:
+    """The last reload, and whether the file is watched. A refused reload has lines of its own."""
+    if reload is None:
+        return
+    if reload["mode"] == "manual":
+        yield "reload: manual; a changed file is applied by `heartbeatd reload`"
+    last = reload["last"]
+    if last and last["result"] != "refused":
+        verb = "reloaded" if last["result"] == "applied" else "changed before the start"
+        lines = last["lines"] or ["nothing changed"]
+        yield f"config: {verb} {format_time(last['at'])}" + (f" by {last['by']}" if last["result"] == "applied" else "")
+        yield from (f"  {line}" for line in lines[:MAX_CHANGES])
+        if len(lines) > MAX_CHANGES:
+            yield f"  and {len(lines) - MAX_CHANGES} more changes"
 
 
 def _format_breaker(breaker: dict[str, Any]) -> str:
@@ -93,7 +111,7 @@ def _circuit_name(named: dict[str, Any]) -> str:
 def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
     """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
-    empty |= {"deadman_problem": None, "outages": [], "flapping": []}
+    empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": []}
     data = data or empty | {"budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 

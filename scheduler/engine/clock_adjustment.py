@@ -14,6 +14,7 @@ from scheduler.store import (
     boots,
     breakers,
     clock_changes,
+    config_history,
     entries,
     flapping,
     incidents,
@@ -95,6 +96,7 @@ def _follow_set_back(tx: Transaction, plan: Plan, by: timedelta, since_start: Si
     _limit_future_times(tx, plan)
     if meaning.undone:
         boots.clamp_future_times(tx)
+        config_history.clamp_future_times(tx)
     for entry_row in entries.all_entries(tx.db):
         after = _restore_skipped_slots(tx, entry_row, meaning) if meaning.undone else entry_row
         after = (

@@ -9,10 +9,13 @@ from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
 from datetime import datetime
 
+from scheduler.config.build.config_diff import ConfigVersion, compare_configs, compare_stored
+from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
+from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, StoredConfig, fold_changes
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
 from scheduler.system.file_watch import hash_of_file
@@ -21,15 +24,18 @@ from scheduler.work import plan as plans
 from scheduler.work.plan import ConfigChanges, Plan
 
 ANSWER_TIMEOUT = 30.0  # seconds
+MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
+UNKNOWN = "not known"  # an old or new value, if the config in force was too large to be stored
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The result of a successful reload: what changed, and the warnings of the loader."""
+    """The result of a successful reload: the changed keys of the settings, the changes as lines, and the loader's warnings."""
 
     diff: ConfigChanges
     warnings: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 class Reloader:
@@ -49,52 +55,81 @@ class Reloader:
         self._last_rejection: tuple[str | None, str] | None = None  # the last rejected file (its hash), and its errors
         self.reload_state = ReloadState(successful=True, succeeded_at=clock())
 
-    def reload(self, *, dry: bool = False, doubt: bool = False) -> Reloaded:
+    def reload(self, *, by: str, dry: bool = False, doubt: bool = False) -> Reloaded:
         """Load and apply the file. Raises ConfigError with all its errors, or Refused; then the old config stays in force.
 
-        `dry` only returns what would change. `doubt` refuses a file that removes more than half of the entries, because it may
-        be half-written: then only an explicit reload applies it.
+        `by` is who asks for it. `dry` only returns what would change. `doubt` refuses a file that removes more than half of the
+        entries, because it may be half-written: then only an explicit reload applies it.
         """
         with self._one_at_a_time:
             try:
-                return self._reload(dry=dry, doubt=doubt)
+                return self._reload(by=by, dry=dry, doubt=doubt)
             except (ConfigError, Refused) as error:
                 if not dry:
-                    self._report_rejection(error)
+                    self._report_rejection(error, by)
                 raise
 
-    def _reload(self, *, dry: bool, doubt: bool) -> Reloaded:
-        loaded = self._load()
-        new = plans.make_plan(loaded.settings)
-        change = plans.compare_settings(self._current_plan().settings, new.settings)
+    def _reload(self, *, by: str, dry: bool, doubt: bool) -> Reloaded:
+        in_force, loaded = self._current_plan(), self._load()
+        new, diff = _describe_reload(in_force, loaded)
+        change = plans.compare_settings(in_force.settings, new.settings)
         if doubt:
-            _check_removals(self._current_plan(), change)
-        warnings = (*map(str, loaded.warnings), *_restart_warnings(self._current_plan().settings, new.settings))
-        if dry:
-            return Reloaded(change, warnings)
+            _check_removals(in_force, change)
+        warnings = (*map(str, loaded.warnings), *restart_warnings(in_force.settings, new.settings))
+        reloaded = Reloaded(change, warnings, tuple(diff.lines(MAX_LINES)) or ("nothing changed",))
+        is_known = self.reload_state.successful and loaded.settings.hash == in_force.settings.hash
+        if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is in force already
+            return reloaded
         # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
-        adopted = self._adopt_plan(new)
+        self._adopt_plan(new, ConfigEvent("applied", by, diff))
         self.reload_state, self._last_rejection = ReloadState(successful=True, succeeded_at=self._clock()), None
-        for line in adopted.lines():
-            log_event(logging.INFO, "reload", change=line)
+        for line in reloaded.lines:
+            log_event(logging.INFO, "reload", change=line, by=by)
         for warning in warnings:
             log_event(logging.WARNING, "config", problem=warning)
-        return Reloaded(adopted, warnings)
+        return reloaded
 
-    def _adopt_plan(self, new: Plan) -> ConfigChanges:
+    def _adopt_plan(self, new: Plan, event: ConfigEvent) -> None:
         try:
-            adopted: ConfigChanges = self._inbox.submit(AdoptPlan(new)).result(ANSWER_TIMEOUT)
+            self._inbox.submit(AdoptPlan(new, event)).result(ANSWER_TIMEOUT)
         except NoAnswer as error:
             raise Refused("no_answer", "the database cannot be written now; the new config is applied once it can be") from error
-        return adopted
 
-    def _report_rejection(self, error: ConfigError | Refused) -> None:
-        """Log the errors once per file, however often a reload is requested. `status` continues to show them."""
+    def _report_rejection(self, error: ConfigError | Refused, by: str) -> None:
+        """Log and record the errors once per file, however often a reload is requested. `status` continues to show them."""
         before, self._last_rejection = self._last_rejection, (hash_of_file(self._current_plan().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
-        self._inbox.submit(NoteRejectedConfig(str(error)))
+        is_new = before != self._last_rejection
+        self._inbox.submit(NoteRejectedConfig(str(error), by, is_new))
         for line in str(error).splitlines():
-            log_event(logging.DEBUG if before == self._last_rejection else logging.ERROR, "reload_refused", problem=line)
+            log_event(logging.ERROR if is_new else logging.DEBUG, "reload_refused", problem=line, by=by)
+
+
+def plan_for_start(loaded: LoadedConfig, last: StoredConfig | None) -> tuple[Plan, ConfigEvent | None]:
+    """The first plan of a boot, and what has changed since `last`, the last config in force; None if nothing has."""
+    before = read_snapshot(last) if last else None
+    stored = store_snapshot(loaded, take_snapshot(loaded, before.salt if before else new_salt()))
+    found = compare_stored(last, stored) if last and last.hash != stored.hash else None
+    return plans.make_plan(loaded.settings, stored), ConfigEvent("started", "start", found.diff) if found and found.diff else None
+
+
+def _describe_reload(in_force: Plan, loaded: LoadedConfig) -> tuple[Plan, ConfigDiff]:
+    """The plan of a loaded config, and everything that it changes."""
+    before = read_snapshot(in_force.stored_config) if in_force.stored_config else None
+    after = take_snapshot(loaded, before.salt if before else new_salt())
+    new = plans.make_plan(loaded.settings, store_snapshot(loaded, after))
+    if before is None:  # it was too large to be stored
+        return new, _diff_without_values(plans.compare_settings(in_force.settings, new.settings))
+    return new, compare_configs(ConfigVersion(in_force.settings, before), ConfigVersion(loaded.settings, after))
+
+
+def _diff_without_values(change: ConfigChanges) -> ConfigDiff:
+    keys = [
+        KeyChange(name if "/" in name else "", key if "/" in name else f"{name}.{key}".rstrip("."), UNKNOWN, UNKNOWN)
+        for name, keys in change.changed.items()
+        for key in keys or ("",)
+    ]
+    return ConfigDiff(change.added, change.removed, (), fold_changes(keys))
 
 
 def _check_removals(in_force: Plan, change: ConfigChanges) -> None:
@@ -106,7 +141,7 @@ def _check_removals(in_force: Plan, change: ConfigChanges) -> None:
         )
 
 
-def _restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
+def restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
     """Warnings about changed settings that a running daemon cannot apply."""
     changed = {
         "state": old.state != new.state,

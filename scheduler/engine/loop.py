@@ -34,13 +34,14 @@ from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
+from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import boots, breakers, entries, outbox, runs, wakes
+from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
 from scheduler.store.database import DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
@@ -129,9 +130,17 @@ class Engine:
         self._grown_histories = GrownHistories()
 
     def start_boot(
-        self, reading: ClockReading, boot: boots.Boot, survivors: startup.SurvivorsByRun, *, at_once: bool = False
+        self,
+        reading: ClockReading,
+        boot: boots.Boot,
+        survivors: startup.SurvivorsByRun,
+        *,
+        at_once: bool = False,
+        changed: ConfigEvent | None = None,
     ) -> None:
         """Recover from the last boot, and make the entry rows agree with the plan. Raises DatabaseUnavailable.
+
+        `changed` is what has changed in the config since the last boot.
 
         1. The boot is recorded. A clock change while the daemon was down is followed.
         2. Interrupted runs and deliveries are retried or closed.
@@ -143,6 +152,10 @@ class Engine:
             tick = self._new_tick(db, reading.now)
             last, seen = boots.latest_boot(db), boots.last_tick_at(db)
             slots_may_differ = boots.record_boot(tick.tx, boot)
+            if self.plan.stored_config:
+                config_history.record_config_in_force(tick.tx, self.plan.stored_config)
+            if changed:
+                config_history.record_config_event(tick.tx, changed)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
             clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)

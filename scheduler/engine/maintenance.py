@@ -13,7 +13,19 @@ from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
-from scheduler.store import boots, clock_changes, conditions, entries, flapping, lane_holds, outbox, runs, sessions, spend
+from scheduler.store import (
+    boots,
+    clock_changes,
+    conditions,
+    config_history,
+    entries,
+    flapping,
+    lane_holds,
+    outbox,
+    runs,
+    sessions,
+    spend,
+)
 from scheduler.store.transaction import Transaction
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
@@ -95,6 +107,7 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     conditions.delete_old_conditions(tick.tx, tick.plan.settings.history.keep)
     spend.delete_old_days(tick.tx)
     flapping.delete_old_changes(tick.tx)
+    config_history.delete_old_config_events(tick.tx, tick.plan.settings.history.keep)
     entries.delete_old_history(tick.tx, keep)
     clock_changes.delete_old_clock_changes(tick.tx, keep)
     boots.delete_old_stalls(tick.tx, keep)

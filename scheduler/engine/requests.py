@@ -14,6 +14,7 @@ from scheduler.engine import budget_reservations, condition_updates, mutes, plan
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.condition import Condition, EndedBy
+from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.events import ConditionAcknowledged, ConditionClosed, SettingsApplied
@@ -25,6 +26,7 @@ from scheduler.store import (
     boots,
     breakers,
     conditions,
+    config_history,
     entries,
     lane_holds,
     outbox,
@@ -347,9 +349,10 @@ class AcknowledgeConditions:
 
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """Put a new, valid plan in force. Answers what it changes."""
+    """Put a new, valid plan in force. Answers what it changes. `event` is the record of the reload."""
 
     plan: Plan
+    event: ConfigEvent | None = None
 
     def apply(self, tick: Tick) -> ConfigChanges:
         """The entry rows are made to agree with the plan in the same transaction."""
@@ -358,6 +361,10 @@ class AdoptPlan:
         plan_sync.sync_entries(tick, before.entries)
         budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
         boots.record_config(tick.tx)
+        if self.plan.stored_config:
+            config_history.record_config_in_force(tick.tx, self.plan.stored_config)
+        if self.event:
+            config_history.record_config_event(tick.tx, self.event)
         breakers.allow_probes_now(tick.tx)
         wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
         tick.tx.report(SettingsApplied(self.plan.settings))
@@ -366,13 +373,17 @@ class AdoptPlan:
 
 @dataclass(frozen=True, slots=True)
 class NoteRejectedConfig:
-    """Record that a changed config was rejected, for status."""
+    """Record that a changed config was rejected, and who asked for the reload. `is_new` False: it was recorded before."""
 
     problem: str
+    by: str
+    is_new: bool = True
 
     def apply(self, tick: Tick) -> None:
         """Record it. Nothing else changes."""
         boots.record_config_problem(tick.tx, self.problem)
+        if self.is_new:
+            config_history.record_config_event(tick.tx, ConfigEvent("refused", self.by, problem=self.problem))
 
 
 @dataclass(frozen=True, slots=True)

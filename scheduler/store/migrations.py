@@ -492,6 +492,35 @@ def m012_mutes(db: Any) -> None:
     db.conn.execute("alter table condition add column acked_by text not null default ''")
 
 
+@migrations()
+def m013_config_history(db: Any) -> None:
+    """A copy of the config in force, and what each reload has changed."""
+    for statement in CONFIG_HISTORY.split(";\n"):
+        db.conn.execute(statement)
+
+
+CONFIG_HISTORY = """
+create table config_in_force (
+  id integer primary key check (id = 1),
+  at integer not null,              -- when it was put in force
+  path text not null,
+  hash text not null,
+  mode text not null,               -- watch, manual
+  overrides text not null,          -- names of the environment variables that changed it, as JSON
+  snapshot blob not null            -- its data without secrets, as compressed JSON; empty if it was too large
+) strict;
+
+create table config_event (
+  id integer primary key autoincrement,
+  at integer not null,
+  result text not null,             -- applied, refused, started (the config had changed before a start)
+  actor text not null,              -- file watch, SIGHUP, command, token NAME, start
+  config_hash text not null,        -- of the config in force afterwards
+  diff text not null,               -- old and new values without secrets, as JSON
+  problem text                      -- the errors of a refused config
+) strict
+"""
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -17,9 +17,12 @@ from scheduler.telemetry.metrics import Metrics
 
 
 class ReloadConfig(Protocol):
-    """Applies the config file as it is now; with `dry` it only returns what would change. Raises ConfigError or Refused."""
+    """Applies the config file as it is now; with `dry` it only returns what would change. Raises ConfigError or Refused.
 
-    def __call__(self, *, dry: bool) -> Reloaded: ...
+    `by` is who asks for it.
+    """
+
+    def __call__(self, *, by: str, dry: bool) -> Reloaded: ...
 
 
 @dataclass(frozen=True, slots=True)

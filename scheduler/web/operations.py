@@ -193,7 +193,9 @@ def _caller_name(request: ApiRequest) -> str:
 async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
     """Apply the config file as it is now, or only return what that would change."""
     check_access_to_all(request)
-    return _reload_data(await run_in_threadpool(request.app_state.reload_config, dry=body.dry_run))
+    source, sender = _wake_source(request)
+    by = "command" if source is Trigger.MANUAL else f"token {sender}"
+    return _reload_data(await run_in_threadpool(request.app_state.reload_config, by=by, dry=body.dry_run))
 
 
 def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
         "removed": list(diff.removed),
         "changed": {name: list(keys) for name, keys in diff.changed.items()},
         "unchanged": diff.unchanged,
-        "lines": diff.lines(),
+        "lines": list(reloaded.lines),
         "warnings": list(reloaded.warnings),
     }
 

@@ -10,6 +10,7 @@ from itertools import chain
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.model.budget import Budget
+from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Entry, Key
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -24,13 +25,17 @@ class Plan:
     settings: Settings
     entries: Mapping[Key, Entry]
     jobs_by_woken_agent: Mapping[str, Sequence[str]]
+    stored_config: StoredConfig | None = None
 
 
-def make_plan(settings: Settings) -> Plan:
-    """The plan for valid settings; pure, so that it can fail without touching anything."""
+def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> Plan:
+    """The plan for valid settings; pure, so that it can fail without touching anything.
+
+    `stored_config` is the copy of the config that the engine keeps in the database once the plan is in force.
+    """
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
-    return Plan(settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries))
+    return Plan(settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries), stored_config)
 
 
 def _wakers(entries: list[Entry]) -> dict[str, list[str]]:

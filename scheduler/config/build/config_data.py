@@ -46,12 +46,17 @@ def read_config_data(
     correct_unknown_keys(root, diagnostics)
     root = apply_overrides(root, environ, diagnostics)
     diagnostics.default_paths = _find_default_paths(root)
-    return ConfigData(root, _agent_defaults(root), map_at(root, "defaults", "cron"), _hash_config(content, environ))
+    return ConfigData(root, agent_defaults(root), map_at(root, "defaults", "cron"), _hash_config(content, environ))
 
 
 def find_overrides(environ: Mapping[str, str]) -> dict[str, str]:
     """The overrides in the environment, by variable, sorted."""
     return {variable: environ[variable] for variable in sorted(environ) if variable.startswith(OVERRIDE_PREFIX)}
+
+
+def override_steps(variable: str) -> list[str]:
+    """The keys on the way to the value that an override sets."""
+    return variable.removeprefix(OVERRIDE_PREFIX).split("__")
 
 
 def apply_overrides(root: MarkedMap, environ: Mapping[str, str], diagnostics: Diagnostics) -> MarkedMap:
@@ -60,7 +65,7 @@ def apply_overrides(root: MarkedMap, environ: Mapping[str, str], diagnostics: Di
     Values are parsed as YAML. Missing maps on the path are created. Where a map is shared by an alias, only this path changes.
     """
     for variable, text in find_overrides(environ).items():
-        steps = variable.removeprefix(OVERRIDE_PREFIX).split("__")
+        steps = override_steps(variable)
         place = ExternalPosition(variable)
         if not all(steps):
             diagnostics.add_error(place, "", f"this is not a path; write {OVERRIDE_PREFIX}defaults__heartbeat__interval")
@@ -85,7 +90,7 @@ def _set_value(node: MarkedMap, steps: list[str], value: Any, place: ExternalPos
     return MarkedMap({**node, first: value}, marks)
 
 
-def _agent_defaults(root: MarkedMap) -> MarkedMap:
+def agent_defaults(root: MarkedMap) -> MarkedMap:
     """The values that agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
     beat, agent = map_at(root, "defaults", "heartbeat"), map_at(root, "defaults", "agent")
     if not beat:

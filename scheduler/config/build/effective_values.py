@@ -40,7 +40,7 @@ def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> 
     section, model = SECTIONS[kind]
     merge, defaults = (inheritance.merge_agent, source.agent) if kind == "agent" else (inheritance.merge_job, source.job)
     entry = merge(defaults, source.root[section][name] or MarkedMap())
-    worked_out = _agent_defaults(settings, name, entry) if kind == "agent" else _job_defaults(settings, name)
+    worked_out = computed_agent_values(settings, name, entry) if kind == "agent" else computed_job_values(settings, name)
     definitions = config_schema()["$defs"]
     origin = _Origins(path.name, diagnostics.default_paths)
     return list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
@@ -83,17 +83,17 @@ def _iterate_values(
     written = written if isinstance(written, MarkedMap) else MarkedMap()
     for key, form in model["properties"].items():
         path = f"{prefix}{key}"
-        if inner := _nested_model(form, models, written.get(key)):
+        if inner := nested_model(form, models, written.get(key)):
             yield from _iterate_values(inner, models, written.get(key), f"{path}.", worked_out, origins)
         elif key in written and key in ALWAYS_SECRET:
             yield EffectiveValue(path, _mask_secrets(written[key]), origins.describe_origin(written, key))
         elif key in written:
-            yield EffectiveValue(path, _format_value(written[key]), origins.describe_origin(written, key))
+            yield EffectiveValue(path, format_value(written[key]), origins.describe_origin(written, key))
         else:
-            yield EffectiveValue(path, worked_out.get(path) or _format_value(form.get("default")), "built in")
+            yield EffectiveValue(path, worked_out.get(path) or format_value(form.get("default")), "built in")
 
 
-def _nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
+def nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
     """The model of a key whose value is a map of keys, always or in this file."""
     is_there = isinstance(value, MarkedMap) or (value is None and form.get("default") == {})
     if "x-form" in form and not is_there:
@@ -105,8 +105,8 @@ def _nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any
     return models[reference.rpartition("/")[2]] if reference else None
 
 
-def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
-    """The values of keys that are not set and have computed defaults."""
+def computed_agent_values(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
+    """The values of an agent's keys that are not set and have computed defaults. `entry` are its keys with defaults merged."""
     beat = settings.heartbeats[name]
     provider = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
     kind = (entry.get("runner") or {"kind": "anthropic"})["kind"]
@@ -124,8 +124,8 @@ def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str
         "heartbeat.misfire.grace": format_duration(beat.grace),
         "heartbeat.model": beat.model or "none",
         "heartbeat.active_hours.timezone": beat.zone.key,
-        "heartbeat.deliver": _format_value(list(beat.deliver)),
-        "heartbeat.on_failure.deliver": _format_value(list(beat.on_failure_deliver or beat.deliver)),
+        "heartbeat.deliver": format_value(list(beat.deliver)),
+        "heartbeat.on_failure.deliver": format_value(list(beat.on_failure_deliver or beat.deliver)),
         "heartbeat.prompt": "built in",
         "heartbeat.interval": "none",
         "heartbeat.stagger": "0" if beat.schedule else "10%",
@@ -133,7 +133,8 @@ def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str
     }
 
 
-def _job_defaults(settings: Settings, name: str) -> dict[str, str]:
+def computed_job_values(settings: Settings, name: str) -> dict[str, str]:
+    """The same for a job."""
     job = settings.jobs[name]
     zone = job.schedule.zone if job.schedule else settings.zone
     agent = settings.job_agents.get(name)
@@ -142,7 +143,7 @@ def _job_defaults(settings: Settings, name: str) -> dict[str, str]:
         "workdir": str(job.workdir),
         "misfire.grace": format_duration(job.grace),
         "model": (agent and agent.model) or "none",
-        "on_failure.deliver": _format_value(list(job.on_failure_deliver or job.deliver)),
+        "on_failure.deliver": format_value(list(job.on_failure_deliver or job.deliver)),
     }
 
 
@@ -152,14 +153,15 @@ def _mask_secrets(value: Any) -> str:
     )
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """A value of the config as one printable line."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {_format_value(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {format_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_format_value, value))}]"
+        return f"[{', '.join(map(format_value, value))}]"
     text = str(value)
     return text if text.isprintable() and text else ascii(text)

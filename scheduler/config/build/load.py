@@ -42,11 +42,15 @@ RESERVED_CHANNELS = ("log", "none", LAST_TARGET)  # words with a meaning of thei
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A valid config. `overrides` are the names of the environment variables that changed it."""
+    """A valid config, and the data that it was built from.
+
+    `overrides` are the names of the environment variables that changed it.
+    """
 
     settings: Settings
     warnings: tuple[Diagnostic, ...]
     overrides: tuple[str, ...]
+    data: ConfigData
 
 
 def load_config(
@@ -70,7 +74,7 @@ def load_config(
         source = read_config_data(path, environ, diagnostics, content, root)
         settings = _build_settings(path, source, environ if resolve_secrets else None, diagnostics, time_check, look=check_files)
     diagnostics.raise_errors()
-    return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)))
+    return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
 
 
 def _build_settings(

@@ -25,6 +25,7 @@ _OPEN_VALUE = re.compile(r"\.{0,2}/.*|~.*|[A-Za-z]*|[0-9.,:-]*", re.DOTALL)
 SHORTEST_SECRET = 8  # characters; a shorter value in the file itself is not treated as a secret unless its name says so
 
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
+_NOTHING_SECRET = re.compile(r"(Bearer |Basic |[A-Za-z][A-Za-z0-9+.-]*://)?[/:@?&=]*(\{target\})?/?")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -70,6 +71,11 @@ class SecretResolver:
             raise UnsetSecret(f"{found['file']} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise UnsetSecret(f"{found['file']} is not UTF-8 text") from None
+
+
+def has_only_references(text: str) -> bool:
+    """Whether a text has references and contains nothing else that could be secret: a scheme, a `{target}`, the word Bearer."""
+    return has_reference(text) and _NOTHING_SECRET.fullmatch(_REFERENCE.sub("", text)) is not None
 
 
 def has_reference(text: str) -> bool:

@@ -1,0 +1,211 @@
+"""Makes the copy of a config that the database keeps, with all secrets masked, and reads it back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heartbeat.runners.redaction import Redactor
+from scheduler.config.build.config_data import override_steps
+from scheduler.config.build.load import LoadedConfig, load_config, pause_garbage_collection
+from scheduler.config.build.secrets import SHORTEST_SECRET, has_only_references, has_reference
+from scheduler.config.file.diagnostics import NO_POSITION
+from scheduler.config.file.lenient_reading import config_folder
+from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
+from scheduler.model.config_changes import StoredConfig
+from scheduler.model.secret import MASK
+
+SECRET_KEYS = frozenset({"url", "api_key", "value", "secret"})
+SECRET_MAPS = frozenset({"env", "headers"})
+KEYS_WITH_LOGIN = frozenset({"base_url", "proxy"})  # secret only if the URL contains a login or a reference
+TEXT_KEYS = frozenset({"command", "argv", "stdin", "prompt", "wake_text", "checklist"})  # free text, which may quote a secret
+MAX_QUOTED_SECRETS = 50  # secrets of the file that are searched for in its free texts
+CHECK_DIGITS = 4  # hexadecimal: enough to notice another value, and too few to confirm a guess
+LARGEST_SNAPSHOT = 16 * 1024 * 1024  # bytes, compressed; a larger config is not kept
+
+_PLACEHOLDER = re.compile(r"\$\{REDACTED_[0-9a-f]{4}\}")
+_URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MASKED = re.compile(rf"(?:{_URL_SCHEME.pattern})?{_PLACEHOLDER.pattern}(?:/\{{target\}})?")
+_TARGET = "{target}"
+# Secrets in commands and prompts, as people write them: a login in a URL, a header, an option.
+_SECRET_OPTION = re.compile(r"--?[\w-]*(?:token|secret|password|passwd|api[-_]?key)", re.IGNORECASE)
+_QUOTED_SECRET = re.compile(
+    r"(?P<before>://|\bbearer\s+|\bbasic\s+|\b[\w-]*(?:token|secret|passw(?:or)?d|api[-_]?key)\b[\"']?\s*[=: ]\s*[\"']?)"
+    r"(?P<secret>(?<=://)[^\s/@\"']+(?=@)|(?<!://)[^\s\"'$]{6,})",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSnapshot:
+    """The data of a config with its overrides applied and its secrets masked.
+
+    A masked secret is a reference `${REDACTED_xxxx}`, so that the data can be loaded again. The four digits change with the
+    secret. `salt` keeps them from being the same in another database. `overrides` are the overridden values as JSON, by variable.
+    """
+
+    root: MarkedMap
+    overrides: Mapping[str, str]
+    salt: str
+
+
+def take_snapshot(loaded: LoadedConfig, salt: str) -> ConfigSnapshot:
+    """The snapshot of a valid config. Snapshots with the same salt can be compared."""
+    source = loaded.data.root
+    plain = MarkedMap({key: value for key, value in source.items() if not key.startswith("x-")}, source.marks)
+    root = _Masker(salt, _literal_secrets(plain)).mask_map(plain, ())
+    overrides = {variable: json.dumps(_value_at(root, override_steps(variable))) for variable in loaded.overrides}
+    return ConfigSnapshot(root, overrides, salt)
+
+
+def store_snapshot(loaded: LoadedConfig, snapshot: ConfigSnapshot, path: Path | None = None) -> StoredConfig:
+    """The snapshot in the form for the database.
+
+    `path` replaces the path of the file: relative paths in the config are then resolved against its folder.
+    """
+    data = {"root": snapshot.root, "overrides": dict(snapshot.overrides), "salt": snapshot.salt}
+    packed = zlib.compress(json.dumps(data).encode(), 1)
+    settings = loaded.settings
+    kept = packed if len(packed) <= LARGEST_SNAPSHOT else b""
+    place = path or settings.path
+    return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, tuple(snapshot.overrides), kept)
+
+
+def new_salt() -> str:
+    """The salt for the first snapshot of a database."""
+    return secrets.token_hex(8)
+
+
+def read_snapshot(stored: StoredConfig) -> ConfigSnapshot | None:
+    """The snapshot of a stored config; None if it was too large to be kept, or is damaged."""
+    try:
+        with pause_garbage_collection():
+            data = json.loads(zlib.decompress(stored.snapshot), object_hook=_marked_map)
+        root, overrides, salt = data["root"], data["overrides"], data["salt"]
+    except (zlib.error, ValueError, KeyError, TypeError):
+        return None
+    return ConfigSnapshot(root, dict(overrides), salt) if isinstance(root, MarkedMap) else None
+
+
+def load_snapshot(stored: StoredConfig, snapshot: ConfigSnapshot) -> LoadedConfig:
+    """The settings of a snapshot, without secrets. Raises ConfigError if this version of the program rejects it."""
+    return load_config(stored.path, {}, resolve_secrets=False, content=b"", root=snapshot.root)
+
+
+def hide_placeholders(text: str) -> str:
+    """The text as people may see it: MASK in place of each masked secret."""
+    return _PLACEHOLDER.sub(MASK, text)
+
+
+def _marked_map(items: dict[str, Any]) -> MarkedMap:
+    for key, value in items.items():
+        if isinstance(value, list):
+            items[key] = _marked_list(value)
+    return MarkedMap(items, dict.fromkeys(items, (NO_POSITION, NO_POSITION)))
+
+
+def _marked_list(items: list[Any]) -> MarkedList:
+    found = MarkedList()
+    found.extend(_marked_list(item) if isinstance(item, list) else item for item in items)
+    found.marks.extend(NO_POSITION for _ in found)
+    return found
+
+
+def _value_at(node: Any, steps: list[str]) -> Any:
+    for step in steps:
+        node = node.get(step) if isinstance(node, dict) else None
+    return node
+
+
+def _is_secret_text(path: tuple[str, ...], text: str) -> bool:
+    key = path[-1] if path else ""
+    if key in KEYS_WITH_LOGIN:
+        return "@" in text or has_reference(text)
+    return _is_in_secret_map(path) or key in SECRET_KEYS or (len(path) == 2 and path[0] == "channels")
+
+
+def _is_in_secret_map(path: tuple[str, ...]) -> bool:
+    """Whether the value is in `env` or `headers` of an entry. A shorter path is a key of an entry with such a name."""
+    return len(path) >= 4 and path[-2] in SECRET_MAPS
+
+
+def _literal_secrets(node: Any) -> list[str]:
+    """The secrets that are written in the file itself; none if there are too many to search for."""
+    found: set[str] = set()
+    _collect_literals(node, (), found, set())
+    return sorted(found) if len(found) <= MAX_QUOTED_SECRETS else []
+
+
+def _collect_literals(node: Any, path: tuple[str, ...], found: set[str], seen: set[int]) -> None:
+    if isinstance(node, dict):
+        if id(node) not in seen:
+            seen.add(id(node))
+            for key, value in node.items():
+                _collect_literals(value, (*path, key), found, seen)
+    elif isinstance(node, list):
+        for value in node:
+            _collect_literals(value, path, found, seen)
+    elif isinstance(node, str) and len(node) >= SHORTEST_SECRET and not has_reference(node) and _is_secret_text(path, node):
+        found.add(node)
+
+
+class _Masker:
+    """Replaces the secrets in the data of a config. Maps that are shared by aliases stay shared."""
+
+    def __init__(self, salt: str, literals: list[str]) -> None:
+        self._salt = salt
+        self._redactor = Redactor(literals)
+        self._done: dict[tuple[int, bool, str], Any] = {}
+
+    def mask_map(self, node: MarkedMap, path: tuple[str, ...]) -> MarkedMap:
+        """The map with its secrets masked. The position of the map decides about some values, so it is part of the key."""
+        place = (id(node), len(path) == 1, path[-1] if path else "")
+        if place not in self._done:
+            self._done[place] = MarkedMap({key: self._mask_value(value, (*path, key)) for key, value in node.items()}, node.marks)
+        found: MarkedMap = self._done[place]
+        return found
+
+    def _mask_value(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, MarkedMap):
+            return self.mask_map(value, path)
+        if isinstance(value, MarkedList):
+            masked = MarkedList()
+            options = ["", *map(str, value)]  # a secret may follow the option that takes it
+            masked.extend(
+                self._mask_secret(item)
+                if _SECRET_OPTION.fullmatch(option) and isinstance(item, str)
+                else self._mask_value(item, path)
+                for option, item in zip(options, value, strict=False)
+            )
+            masked.marks.extend(value.marks)
+            return masked
+        if _is_in_secret_map(path):
+            return self._mask_secret(str(value)) if value is not None else None
+        if not isinstance(value, str):
+            return value
+        if _is_secret_text(path, value):
+            return self._mask_secret(value)
+        return self._mask_quoted(value) if path[-1] in TEXT_KEYS else value
+
+    def _mask_secret(self, text: str) -> str:
+        """References stay as they are: they name a secret without containing it. The kind of a URL stays too."""
+        if not text or has_only_references(text) or _MASKED.fullmatch(text) or text in ("environment", "none"):
+            return text
+        scheme = _URL_SCHEME.match(text)
+        target = f"/{_TARGET}" if scheme and _TARGET in text else ""
+        return f"{scheme[0] if scheme else ''}{self._placeholder(text)}{target}"
+
+    def _mask_quoted(self, text: str) -> str:
+        masked = self._redactor.redact(text)
+        return _QUOTED_SECRET.sub(lambda found: found["before"] + self._placeholder(found["secret"]), masked)
+
+    def _placeholder(self, secret: str) -> str:
+        digest = hashlib.sha256(f"{self._salt}\0{secret}".encode(errors="surrogatepass")).hexdigest()
+        return f"${{REDACTED_{digest[:CHECK_DIGITS]}}}"

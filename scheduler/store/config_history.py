@@ -1,0 +1,89 @@
+"""Keeps a copy of the config in force, and a record of each reload with what it changed. Neither contains secrets."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from scheduler.model.config_changes import ConfigEvent, RecordedConfigEvent, StoredConfig, diff_from_data
+from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.store.transaction import Transaction
+
+MAX_EVENTS = 500  # events that are kept at most
+MAX_PROBLEM = 4_000  # characters of the errors of a refused config
+
+
+def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
+    """Replace the copy of the config in force. The time stays the same if the config is the same."""
+    tx.db.execute(
+        "insert into config_in_force (id, at, path, hash, mode, overrides, snapshot) values (1, ?, ?, ?, ?, ?, ?)"
+        " on conflict (id) do update set at = case hash when excluded.hash then at else excluded.at end, path = excluded.path,"
+        " hash = excluded.hash, mode = excluded.mode, overrides = excluded.overrides, snapshot = excluded.snapshot",
+        (
+            to_millis(tx.now),
+            str(stored.path),
+            stored.hash,
+            stored.mode,
+            json.dumps(stored.overrides),
+            stored.snapshot,
+        ),
+    )
+
+
+def config_in_force(db: sqlite3.Connection) -> tuple[StoredConfig, datetime] | None:
+    """The config in force, or the last one if no daemon runs, and when it was put in force; None before the first start."""
+    row = db.execute("select * from config_in_force").fetchone()
+    if row is None:
+        return None
+    overrides = tuple(json.loads(row["overrides"]))
+    return StoredConfig(Path(row["path"]), row["hash"], row["mode"], overrides, row["snapshot"]), from_millis(row["at"])
+
+
+def reload_mode(db: sqlite3.Connection) -> str | None:
+    """The value of `reload` in the config in force; None before the first start."""
+    row = db.execute("select mode from config_in_force").fetchone()
+    return row["mode"] if row else None
+
+
+def record_config_event(tx: Transaction, event: ConfigEvent) -> None:
+    """Record a reload, a refused reload, or a config that has changed before a start."""
+    problem = event.problem and event.problem[:MAX_PROBLEM]
+    tx.db.execute(
+        "insert into config_event (at, result, actor, config_hash, diff, problem) values (?, ?, ?, ?, ?, ?)",
+        (to_millis(tx.now), event.result, event.by, tx.config_hash, json.dumps(event.diff.as_data()), problem),
+    )
+
+
+def config_events(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[RecordedConfigEvent]:
+    """The recorded events in [begin, end), the oldest first."""
+    rows = db.execute("select * from config_event where at >= ? and at < ? order by id", (to_millis(begin), to_millis(end)))
+    return [_event_from_row(row) for row in rows]
+
+
+def last_config_event(db: sqlite3.Connection) -> RecordedConfigEvent | None:
+    """The latest event; None if there is none."""
+    row = db.execute("select * from config_event order by id desc limit 1").fetchone()
+    return _event_from_row(row) if row else None
+
+
+def _event_from_row(row: sqlite3.Row) -> RecordedConfigEvent:
+    data = json.loads(row["diff"])
+    event = ConfigEvent(row["result"], row["actor"], diff_from_data(data), row["problem"])
+    return RecordedConfigEvent(row["id"], from_millis(row["at"]), event, row["config_hash"], data["more"])
+
+
+def delete_old_config_events(tx: Transaction, keep: timedelta) -> None:
+    """Delete events that are older than `keep`, and the oldest ones if there are too many. The latest one is kept."""
+    tx.db.execute(
+        "delete from config_event where id < (select max(id) from config_event)"
+        " and (at < ? or id <= (select max(id) from config_event) - ?)",
+        (to_millis(tx.now - keep), MAX_EVENTS),
+    )
+
+
+def clamp_future_times(tx: Transaction) -> None:
+    """After the system clock was set back from a time that never was: no config came into force in the future."""
+    tx.db.execute("update config_event set at = min(at, ?)", (to_millis(tx.now),))
+    tx.db.execute("update config_in_force set at = min(at, ?)", (to_millis(tx.now),))
