@@ -409,13 +409,13 @@ def test_with_the_daemon_up_the_config_may_be_invalid(config: Path, daemon: Daem
 
 def test_a_reload_prints_its_changes(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    lines = ["added agent/new", "changed agent/ops: interval"]
+    lines = ["added agent/new", "agent/ops: heartbeat.interval 30m -> 1h"]
     daemon.answers["/-/reload"] = (200, {"lines": lines, "warnings": ["state: changed"]})
-    assert call(config, "reload", "--dry-run") == 0
+    assert call(config, "reload") == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == lines
     assert err == "warning: state: changed\n"
-    assert daemon.asked == [("/-/reload", {"dry_run": True})]
+    assert daemon.asked == [("/-/reload", {"dry_run": False})]
 
 
 def test_a_rejected_reload_prints_the_errors_as_check_does(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import options
+from scheduler.cli import config_preview, options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, utc_now
 from scheduler.config.build import load
@@ -29,10 +29,16 @@ from scheduler.store import entries
     help="Show all settings of this agent or job, including defaults, and where each is set.",
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option(
+    "--diff",
+    is_flag=True,
+    help="Show what the file would change in the config that is in force: keys, next runs, runs a week, highest possible cost.",
+)
 @options.config_option
+@options.state_option
 @options.format_option
-def check(name: str | None, strict: bool, path: Path, form: str) -> int:
-    """Check the config, or show all settings of one agent or job.
+def check(name: str | None, strict: bool, diff: bool, path: Path, state: Path | None, form: str) -> int:
+    """Check the config, show all settings of one agent or job, or show what a reload would change.
 
     Each error is printed on its own line. The exit code is 2 if there are errors. A missing file, folder or program is only a
     warning.
@@ -45,7 +51,20 @@ def check(name: str | None, strict: bool, path: Path, form: str) -> int:
         return _print_faults(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:
         return _print_faults(ConfigError(loaded.warnings, ()), form)
+    if diff:
+        return _show_diff(path, state, loaded, form)
     return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, form)
+
+
+def _show_diff(path: Path, state: Path | None, loaded: LoadedConfig, form: str) -> int:
+    preview = config_preview.preview_file(path, state)
+    if form == "text":
+        for warning in loaded.warnings:
+            click.echo(f"warning: {warning}", err=True)
+    else:
+        preview.data["warnings"] = [each.as_json() for each in loaded.warnings]
+    config_preview.print_preview(preview, form)
+    return 0
 
 
 def _show_effective(path: Path, name: str, form: str) -> int:

@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "run": ("run:run", "Run the daemon in the foreground."),
-    "check": ("check:check", "Check the config, or show all settings of one agent or job."),
+    "check": ("check:check", "Check the config, show all settings of one agent or job, or show what a reload would change."),
     "schema": ("check:schema", "Print the JSON schema of config.yaml."),
     "init": ("init:init", "Create a config.yaml with one agent in a folder."),
     "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),

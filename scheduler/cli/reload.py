@@ -1,38 +1,90 @@
-"""The command `reload`: reloads the config in the running daemon, and shows what changes."""
+"""The command `reload`: reloads the config in the running daemon, or shows what that would change."""
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scheduler.cli import daemon_state, options
+from scheduler.cli import config_preview, daemon_state, options
 from scheduler.cli.daemon_client import connect_to_daemon
+from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.options import InputError
 from scheduler.config.file.diagnostics import Diagnostic
+from scheduler.store import config_history
 
 
 @click.command()
-@click.option("--dry-run", "dry", is_flag=True, help="Only show what would change.")
+@click.option(
+    "--dry-run",
+    "dry",
+    is_flag=True,
+    help="Only show what the file would change: keys, next runs, runs a week, highest possible cost. The daemon may be down.",
+)
 @options.config_option
-def reload(dry: bool, path: Path) -> int:
+@options.state_option
+@options.format_option
+def reload(dry: bool, path: Path, state: Path | None, form: str) -> int:
     """Reload the config in the running daemon.
 
     If the new config has errors, the daemon keeps the old one, and the exit code is 2.
     """
-    running = connect_to_daemon(daemon_state.locate_files_or_warn(path))
+    if dry:
+        return _show_changes(path, state, form)
+    files = daemon_state.locate_files_or_warn(path, state)
+    running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException(
-            "the daemon is not running; it reads the config when it starts (`heartbeatd check` checks it now)"
+            "the daemon is not running; it reads the config when it starts (`heartbeatd check --diff` shows what it changes)"
         )
-    taken, answer = running.reload_config(dry=dry)
-    for warning in answer.get("warnings", []):
-        click.echo(f"warning: {_format_note(warning, path)}", err=True)
+    _refuse_other_file(path, files)
+    taken, answer = running.reload_config(dry=False)
+    if form == "json":
+        click.echo(json.dumps(answer, indent=2))
+        return 0 if taken else 2
+    _print_notes(answer, path)
     for line in answer.get("lines", []):
         click.echo(line)
+    return 0 if taken else 2
+
+
+def _show_changes(path: Path, state: Path | None, form: str) -> int:
+    """Show what the file would change. If the running daemon reads this file, its errors and warnings are shown too."""
+    preview = config_preview.preview_file(path, state)
+    files = daemon_state.locate_files(path, state)
+    taken, answer = True, dict[str, Any]()
+    if preview.data["against"]["running"] and _config_of_daemon(path, files) is None:
+        running = connect_to_daemon(files)
+        taken, answer = running.reload_config(dry=True) if running else (True, {})
+    _print_notes(answer, path)
+    if taken:
+        config_preview.print_preview(preview, form)
+    return 0 if taken else 2
+
+
+def _print_notes(answer: dict[str, Any], path: Path) -> None:
+    for warning in answer.get("warnings", []):
+        click.echo(f"warning: {_format_note(warning, path)}", err=True)
     for fault in answer.get("errors", []):
         click.echo(_format_note(fault, path), err=True)
-    return 0 if taken else 2
+
+
+def _config_of_daemon(path: Path, files: DaemonFiles) -> Path | None:
+    """The file that the running daemon reads, if it is not the one at `path`."""
+    with daemon_state.open_for_reading(files) as db:
+        found = config_history.config_in_force(db) if db else None
+    return found[0].path if found and os.path.realpath(found[0].path) != os.path.realpath(path) else None
+
+
+def _refuse_other_file(path: Path, files: DaemonFiles) -> None:
+    own = _config_of_daemon(path, files)
+    if own is not None:
+        raise InputError(
+            f"the daemon reads {own}, not {path}; copy the file there first, or use --dry-run to see what {path} would change"
+        )
 
 
 def _format_note(note: str | dict[str, Any], path: Path) -> str:

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import arguments, daemon_state, options, output
+from scheduler.cli import arguments, config_preview, daemon_state, options, output
 from scheduler.cli.arguments import ZONE_RULE, DurationParam, TimeParam
 from scheduler.cli.daemon_state import load_declared_plan
 from scheduler.cli.options import InputError
@@ -44,11 +44,26 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
     is_flag=True,
     help="Instead, show the maximum cost of one day, for each agent and job and in total.",
 )
+@click.option(
+    "--diff",
+    "other",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Show instead what another config would change: keys, next runs, runs a week, and the highest possible cost.",
+)
 @options.config_option
 @options.state_option
 @options.format_option
 def plan(
-    name: str | None, span: timedelta, begin: datetime | None, each: bool, worst: bool, path: Path, state: Path | None, form: str
+    name: str | None,
+    span: timedelta,
+    begin: datetime | None,
+    each: bool,
+    worst: bool,
+    other: Path | None,
+    path: Path,
+    state: Path | None,
+    form: str,
 ) -> None:
     """List the runs that are scheduled for the next hours or days.
 
@@ -60,6 +75,12 @@ def plan(
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")
     if begin is not None and begin.year not in forecast.ALLOWED_YEARS:
         raise InputError(f"--from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
+    if other is not None:
+        preview = config_preview.preview_files(path, other, state)
+        config_preview.print_preview(preview, form)
+        if form == "text":
+            config_preview.print_schedules(preview)
+        return
     if worst:
         _print_worst_day(path, form)
         return

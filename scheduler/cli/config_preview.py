@@ -1,0 +1,157 @@
+"""Shows what a config would change, for `check --diff`, `reload --dry-run` and `plan --diff`: keys, next runs, runs and cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import daemon_state
+from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.options import InputError
+from scheduler.cli.output import format_table, format_time, utc_now, wrap_text, zone_name
+from scheduler.config.build.config_data import OVERRIDE_PREFIX
+from scheduler.config.build.config_diff import ConfigComparison, compare_stored
+from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.build.load import LoadedConfig, load_config
+from scheduler.config.build.time_checks import TimeCheck
+from scheduler.engine.config_reload import restart_warnings
+from scheduler.insight.config_forecast import foresee_changes
+from scheduler.model.config_changes import StoredConfig
+from scheduler.store import config_history, entries
+
+COLUMNS = ("NAME", "NEXT RUN", "THEN", "RUNS A WEEK", "THEN")
+MAX_ROWS = 20
+NEXT_RUNS = 2  # entries whose next run is shown; JSON has all of them
+LISTED_NAMES = 200_000  # names in JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a config would change: `data` for JSON, and `lines` for people. `changed`: the entries with another schedule."""
+
+    data: dict[str, Any]
+    lines: tuple[str, ...]
+
+    @property
+    def changed(self) -> list[dict[str, Any]]:
+        will = self.data["consequences"]
+        return list(will["next"]) if will else []
+
+
+def preview_file(path: Path, state: Path | None) -> Preview:
+    """What the file at `path` would change in the config in force: of the running daemon, or the last one before it stopped.
+
+    While the daemon runs, its overrides apply, because a reload would apply them too. Otherwise those of this shell apply.
+    Raises ConfigError if the file is invalid, and InputError if no config has been in force.
+    """
+    files = daemon_state.locate_files(path, state)
+    running = daemon_state.find_running_daemon(files) is not None
+    with daemon_state.open_for_reading(files) as db:
+        found = config_history.config_in_force(db) if db else None
+        if found is None:
+            raise InputError(_nothing_in_force(path, files, state, exists=db is not None))
+        in_force, since = found
+        before = read_snapshot(in_force)
+        if before is None:
+            raise InputError("the config in force is too large to be compared: the database does not contain a copy of it")
+        environ = _environ_of_daemon(before.overrides) if running else os.environ
+        times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
+        loaded = load_config(path, environ, resolve_secrets=False, time_check=times)
+        stored = _store(loaded, before.salt, in_force.path)
+        head = f"against the config in force since {format_time(since)}, {'daemon running' if running else 'daemon down'}"
+        against = {"path": str(in_force.path), "hash": in_force.hash, "running": running}
+        return _preview(db, in_force, stored, head, against)
+
+
+def preview_files(path: Path, other: Path, state: Path | None) -> Preview:
+    """What the file `other` would change in the file at `path`. Raises ConfigError if one of them is invalid."""
+    files, salt = daemon_state.locate_files(path, state), new_salt()
+    first = _store(load_config(path, os.environ, resolve_secrets=False), salt, path.absolute())
+    second = _store(load_config(other, os.environ, resolve_secrets=False), salt, path.absolute())
+    with daemon_state.open_for_reading(files) as db:
+        return _preview(db, first, second, f"{other} against {path}", {"path": str(path), "hash": first.hash})
+
+
+def print_preview(preview: Preview, form: str) -> None:
+    """Print it as text or as JSON."""
+    click.echo(json.dumps(preview.data, indent=2) if form == "json" else "\n".join(preview.lines))
+
+
+def print_schedules(preview: Preview) -> None:
+    """Print a table of the entries whose schedule differs, with their next run and their runs a week."""
+    rows = [
+        [
+            each["name"],
+            *(_short(each[side]) for side in ("before", "after")),
+            *(f"{each['runs_a_week'][side]:,}" for side in ("before", "after")),
+        ]
+        for each in preview.changed[:MAX_ROWS]
+    ]
+    if rows:
+        click.echo(f"\n{format_table(COLUMNS, rows, numbers=(3, 4))}")
+    if len(preview.changed) > MAX_ROWS:
+        click.echo(f"and {len(preview.changed) - MAX_ROWS:,} more; --format json lists all")
+
+
+def _environ_of_daemon(overrides: Mapping[str, str]) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(OVERRIDE_PREFIX)}
+    return own | dict(overrides)
+
+
+def _store(loaded: LoadedConfig, salt: str, place: Path) -> StoredConfig:
+    """The loaded config as it would be stored if its file were at `place`."""
+    return store_snapshot(loaded, take_snapshot(loaded, salt), place)
+
+
+def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exists: bool) -> str:
+    if exists:
+        return f"no config has been in force for {files.database}: the daemon of this version has not run yet"
+    where = "" if state else f" (`state` of {path})"
+    other = "`heartbeatd plan --diff FILE` compares two files"
+    return f"there is no database {files.database}{where}; --state names the one of the daemon, and {other}"
+
+
+def _preview(db: Any, old: StoredConfig, new: StoredConfig, head: str, against: dict[str, Any]) -> Preview:
+    now = utc_now()
+    found = compare_stored(old, new)
+    if found is None:
+        raise InputError("the config in force was written for another version of heartbeatd and cannot be compared")
+    will = foresee_changes(db, found, now) if found.diff else None
+    data = {"against": against, **found.diff.as_data(LISTED_NAMES), "consequences": will}
+    lines = (head, *_lines(found, will)) if will else (head, "nothing changes")
+    return Preview(data, tuple(part for line in lines for part in wrap_text(line, 2)))
+
+
+def _lines(found: ConfigComparison, will: dict[str, Any]) -> Iterator[str]:
+    yield from found.diff.lines()
+    yield from restart_warnings(found.old, found.new)
+    if will["next"]:
+        shown = [f"{each['name']} {_short(each['before'])} -> {_short(each['after'])}" for each in will["next"][:NEXT_RUNS]]
+        more = len(will["next"]) - len(shown)
+        yield f"next runs ({zone_name()}): {', '.join(shown)}" + (f", and of {more:,} more" if more else "")
+    weeks = [f"{word} {_change(each)}" for word, each in will["runs_a_week"].items() if each["before"] or each["after"]]
+    if weeks:
+        yield f"runs a week: {', '.join(weeks)}"
+    if (cost := will["usd_a_day"]) is not None:
+        before, after = (_format_cost(cost[side]) for side in ("before", "after"))
+        yield f"worst cost a day: {before if before == after else f'{before} -> {after}'}"
+
+
+def _short(instant: str | None) -> str:
+    return "never" if instant is None else format_time(instant)[5:16]
+
+
+def _change(each: dict[str, int]) -> str:
+    return f"{each['before']:,}" if each["before"] == each["after"] else f"{each['before']:,} -> {each['after']:,}"
+
+
+def _format_cost(usd: float | None) -> str:
+    """Rounded up, so that the printed limit is never too low."""
+    return "no limit" if usd is None else f"{ceil(round(usd * 100, 3)) / 100:,.2f} USD"

@@ -1,0 +1,201 @@
+"""`check --diff`, `reload --dry-run` and `plan --diff` show what an edited config would change, with the daemon up and down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from config_file import write
+from test_cli_daemon import call, command, stop
+
+from scheduler.cli.main import main
+
+pytestmark = pytest.mark.process
+
+HEAD = """\
+timezone: Europe/Berlin
+server: {listen: "127.0.0.1:0"}
+limits: {shutdown_grace: 1s}
+prices: {claude-haiku-5-5: {input: 1, output: 5}}
+defaults:
+  heartbeat: {on_missing: run, active_hours: "08:00-22:00", interval: 30m, stagger: 0s, deliver: log, budget: {usd_per_run: 0.01}}
+agents:
+"""
+AGENT = "  {name}: {{runner: {{kind: command, argv: ['true']}}{more}}}\n"
+FORTY = HEAD + "".join(AGENT.format(name=f"a{number:02}", more="") for number in range(37))
+FORTY += "".join(AGENT.format(name=f"night{number}", more=", heartbeat: {active_hours: '00:00-06:00'}") for number in range(3))
+EDITED = FORTY.replace('"08:00-22:00"', '"09:00-18:00"')
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write(tmp_path, FORTY)
+
+
+@contextmanager
+def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """A daemon that has started, and the rest of its log."""
+    with subprocess.Popen(command(config, "run"), cwd=config.parent, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if " started " in line)
+        yield process, process.stderr
+        process.kill()
+
+
+@pytest.fixture
+def daemon(config: Path) -> Iterator[subprocess.Popen[str]]:
+    with running(config) as (process, _):
+        yield process
+
+
+def edited(config: Path, text: str = EDITED) -> Path:
+    copy = config.with_name("edited.yaml")
+    copy.write_text(text)
+    return copy
+
+
+def as_data(file: Path, *arguments: str) -> dict[str, Any]:
+    ended = call(file, *arguments, "--format", "json")
+    assert ended.returncode == 0, ended.stderr
+    data: dict[str, Any] = json.loads(ended.stdout)
+    return data
+
+
+def test_forty_agents_of_which_37_get_other_hours_are_shown_in_a_few_lines(config: Path, daemon: subprocess.Popen[str]) -> None:
+    copy = edited(config)
+    for state in ("running", "down"):
+        for words in (("check", "--diff"), ("reload", "--dry-run")):
+            ended = call(copy, *words)
+            assert (ended.returncode, ended.stderr) == (0, "")
+            shown = ended.stdout.splitlines()
+            assert len(shown) <= 12
+            assert shown[0].endswith(f"daemon {state}")
+            assert shown[1].startswith("37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00 (a00, a01, a02")
+            assert "  a03, a04, a05 and 31 more)" in shown
+            # 37 agents with 28 and then 18 runs a day, and three with 12
+            assert f"runs a week: agents {37 * 28 * 7 + 3 * 12 * 7:,} -> {37 * 18 * 7 + 3 * 12 * 7:,}" in shown
+            assert any(line.startswith("next runs (Europe/Berlin): agent/a00 ") for line in shown)
+            # and one delayed slot and two floods of wakes a day, each with two retries and three restarts
+            assert any(line.startswith("worst cost a day: ") and " -> " in line for line in shown)
+        if state == "running":
+            assert stop(daemon) == 0
+    assert config.read_text() == FORTY
+
+
+def test_the_json_has_every_name_and_the_consequences(config: Path, daemon: subprocess.Popen[str]) -> None:
+    data = as_data(edited(config), "check", "--diff")
+    (change,) = data["changes"]
+    assert (change["key"], change["old"], change["new"], change["count"]) == (
+        "heartbeat.active_hours", "08:00-22:00", "09:00-18:00", 37,
+    )  # fmt: skip
+    assert change["entries"] == [f"agent/a{number:02}" for number in range(37)]
+    assert data["against"]["path"] == str(config)
+    assert [each["name"] for each in data["consequences"]["next"]] == change["entries"]
+    assert data["consequences"]["next"][0]["runs_a_week"] == {"before": 28 * 7, "after": 18 * 7}
+    cost = data["consequences"]["usd_a_day"]
+    assert cost["before"] > cost["after"] > 0
+
+
+def test_a_file_in_another_folder_is_compared_with_the_database_that_is_named(
+    config: Path, daemon: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy = write(tmp_path_factory.mktemp("elsewhere"), FORTY)
+    state = str(config.parent / "state" / "heartbeatd.db")
+    assert call(copy, "check", "--diff", "--state", state).stdout.splitlines()[1] == "nothing changes"
+    assert stop(daemon) == 0
+    assert call(copy, "reload", "--dry-run", "--state", state).stdout.splitlines()[1] == "nothing changes"
+    lost = call(copy, "check", "--diff")
+    assert lost.returncode == 2
+    assert "--state names the one of the daemon" in lost.stderr
+
+
+def test_a_reload_of_a_file_that_the_daemon_does_not_read_is_refused(config: Path, daemon: subprocess.Popen[str]) -> None:
+    copy = edited(config)
+    refused = call(copy, "reload")
+    assert refused.returncode == 2
+    assert f"the daemon reads {config}, not {copy}; copy the file there first" in refused.stderr
+
+
+def test_an_invalid_copy_prints_its_errors_and_changes_nothing(config: Path, daemon: subprocess.Popen[str]) -> None:
+    copy = edited(config, EDITED.replace("interval: 30m", "interval: soon"))
+    for words in (("check", "--diff"), ("reload", "--dry-run")):
+        refused = call(copy, *words)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"{copy}:6:71: defaults.heartbeat.interval: 'soon' is not a duration" in refused.stderr
+
+
+def test_a_dry_run_shows_the_errors_that_only_the_daemon_can_know(
+    config: Path, daemon: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is set in this shell, but not in the environment of the daemon."""
+    config.write_text("reload: manual\n" + FORTY)
+    assert call(config, "reload").returncode == 0
+    monkeypatch.setenv("ONLY_HERE", "1")
+    config.write_text("reload: manual\n" + FORTY + "  web: {runner: {kind: http, url: '${ONLY_HERE}'}}\n")
+    refused = call(config, "reload", "--dry-run")
+    assert refused.returncode == 2
+    assert "ONLY_HERE is not set" in refused.stderr
+
+
+def test_with_reload_manual_a_saved_file_waits_for_the_command(tmp_path: Path) -> None:
+    config = write(tmp_path, "reload: manual\n" + FORTY)
+    with running(config) as (daemon, _):
+        assert "reload: manual; a changed file is applied by `heartbeatd reload`" in call(config, "status").stdout
+        config.write_text("reload: manual\n" + EDITED)
+        assert as_data(config, "reload", "--dry-run")["changes"][0]["count"] == 37
+        # These commands take seconds, in which a file watch would have applied the file.
+        assert as_data(config, "check", "--diff")["changes"][0]["count"] == 37
+        assert as_data(config, "status")["reload"] == {"mode": "manual", "last": None}
+        assert call(config, "reload").stdout.startswith("37 agents: heartbeat.active_hours")
+        last = as_data(config, "status")["reload"]["last"]
+        assert (last["by"], last["result"]) == ("command", "applied")
+        config.write_text(EDITED)
+        daemon.send_signal(signal.SIGHUP)
+        while as_data(config, "status")["reload"]["mode"] == "manual":
+            assert daemon.poll() is None
+        assert as_data(config, "status")["reload"]["last"]["by"] == "SIGHUP"
+        assert stop(daemon) == 0
+
+
+def test_a_change_while_the_daemon_was_down_is_shown_by_status(config: Path, daemon: subprocess.Popen[str]) -> None:
+    assert stop(daemon) == 0
+    config.write_text(EDITED)
+    with running(config) as (again, log):
+        line = next(line for line in log if " config_changed " in line)
+        assert 'change="37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00' in line
+        assert stop(again) == 0
+    shown = call(config, "status").stdout
+    assert "config: changed before the start " in shown
+    assert "37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00" in shown
+
+
+def test_the_overrides_of_the_daemon_apply_to_the_copy_too(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = "HEARTBEATD_SET__agents__a00__heartbeat__interval"
+    monkeypatch.setenv(variable, "3h")
+    with running(config) as (daemon, _):
+        monkeypatch.delenv(variable)
+        assert call(config, "check", "--diff").stdout.splitlines()[1] == "nothing changes"
+        assert stop(daemon) == 0
+    assert call(config, "check", "--diff").stdout.splitlines()[1:3] == [
+        f'{variable} "3h" -> none',
+        "agent/a00: heartbeat.interval 3h -> 30m",
+    ]
+
+
+def test_plan_diff_compares_two_files_without_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--diff", str(edited(config)), "-c", str(config)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00" in "\n".join(shown)
+    assert any(line.split()[0] == "agent/a00" and line.split()[-2:] == ["196", "126"] for line in shown if line)
+    assert shown[-1] == "and 17 more; --format json lists all"
+
+
+def test_without_a_database_the_commands_name_another_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--diff", "-c", str(config)]) == 2
+    assert "`heartbeatd plan --diff FILE` compares two files" in capsys.readouterr().err
