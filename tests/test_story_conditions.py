@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.scripted import Server
+from test_story_models import decides
 from world import AgentCall, MakeWorld, Script, World
 
 from scheduler.channels.message import DeliveryResult
@@ -395,3 +397,18 @@ def test_restarts_change_no_message_and_no_run_sends_two(tmp_path: Path, seed: i
         return texts, len(world.calls)
 
     assert play(tmp_path / "a", restarts=False) == play(tmp_path / "b", restarts=True)
+
+
+def test_a_decision_to_skip_a_changed_output_is_made_once_more(make_world: MakeWorld) -> None:
+    with Server([decides("skip")]) as provider:
+        yaml = f"providers: {{local: {{kind: anthropic, api_key: x, base_url: '{provider.url}'}}}}\n" + config(
+            precheck=PRECHECK, decide="{model: claude-haiku-5-5, provider: local}"
+        )
+        world = make_world(yaml, prechecks=outputs("disk is full"))
+        world.run(hours=2)
+        assert len(provider.requests) == 2
+    assert [row["reason"] or row["suppression"] for row in world.records()][:3] == [
+        "decided_skip",
+        "decided_skip",
+        "precheck_unchanged",
+    ]
