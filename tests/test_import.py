@@ -220,6 +220,26 @@ def test_no_content_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str], n
     assert not set(out + err) & set("\x00\x1b\u202e")
 
 
+@pytest.mark.parametrize("system", registry.NAMES)
+def test_a_file_of_another_kind_has_nothing_to_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str) -> None:
+    source = write(tmp_path, "x.yaml", "services:\n  web: {image: nginx}\nvolumes: []\n")
+    code, out, err = run(capsys, system, source)
+    assert (code, out) == (1, "")
+    assert "there is nothing to import in these files" in err
+    assert f"{source}:2 services.web.image" in err
+
+
+def test_slow_patterns_are_not_given_long_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of these takes minutes if a pattern tries all ways to divide the spaces."""
+    size = 1_000_000
+    for name, content in (
+        ("x", "\n" * size),
+        ("x.toml", "[" + " " * size),
+        ("H.md", "tasks:\n- " + " " * size + "x\n1. " + " " * size),
+    ):
+        assert run(capsys, "openclaw", write(tmp_path, name, content))[0] in (0, 1)
+
+
 def test_aliases_are_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 7))
     code, _, err = run(capsys, "openclaw", write(tmp_path, "x.yaml", f"a0: &a0 [1]\n{levels}"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler.migration import values
 from scheduler.migration.receipt import NO_VALUE, Receipt
-from scheduler.migration.source_tree import Node, Source
+from scheduler.migration.source_tree import LONGEST_LINE, Node, Source
 from scheduler.migration.values import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
@@ -451,7 +451,7 @@ class Draft:
                 if node:
                     self.receipt.keep(node, ".".join(base))
         for line in lines.children.values() if lines else ():
-            plain = _MARKS.sub("", line.text)
+            plain = _MARKS.sub("", line.text) if len(line.text) <= LONGEST_LINE else line.text
             items.append(plain)
             why = "plain text beside the items, so that it makes no item due"
             if plain == line.text:
@@ -490,7 +490,8 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.data["agents"] or self.data["cron"])
+        """Whether there is no agent and no job, or nothing of the files is in them: then the files are of another system."""
+        return not (self.data["agents"] or self.data["cron"]) or not self.receipt.has_any_used
 
     def _set(self, path: Path, value: object) -> None:
         found: Any = self.data

@@ -61,6 +61,7 @@ class Receipt:
         self.entries: dict[int, Entry] = {}
         self.leaves: list[Node] = []
         self.additions: list[Addition] = []
+        self._by_name: dict[str, list[Entry]] = {}  # by the section and name of their targets
         for root in roots:
             for leaf in root.leaves():
                 if leaf.steps or not leaf.is_container:
@@ -72,7 +73,7 @@ class Receipt:
         for entry in self._entries_of(node):
             if entry.status == "dropped":
                 entry.status, entry.why = "kept", ""
-            _decide(entry, target, why)
+            self._decide(entry, target, why)
 
     def change(self, node: Node, target: str, now: object, why: str = "", *, is_secret: bool = False) -> None:
         """The values below a node are in the new config in another form. The old value of a secret is not shown."""
@@ -80,7 +81,7 @@ class Receipt:
             if entry := self.entries.get(id(leaf)):
                 entry.why = "" if entry.status == "dropped" else entry.why
                 entry.status, entry.was, entry.now = "changed", "a secret" if is_secret else leaf.value, now
-                _decide(entry, target, why)
+                self._decide(entry, target, why)
 
     def drop(self, node: Node, why: str, *, is_loss: bool = True) -> None:
         """The values below a node are not in the new config, except those that were kept or changed already."""
@@ -98,7 +99,7 @@ class Receipt:
 
     def withdraw(self, target: str, why: str, *, is_loss: bool = True) -> None:
         """A key of the new config, and everything below it, was taken out again."""
-        for entry in self.entries.values():
+        for entry in self._by_name.get(_section_and_name(target), ()):
             left = [each for each in entry.targets if not is_inside(each, target)]
             if len(left) == len(entry.targets):
                 continue
@@ -109,7 +110,9 @@ class Receipt:
 
     def rename(self, old: str, new: str) -> None:
         """A key of the new config, and everything below it, has another name."""
-        for entry in self.entries.values():
+        found = self._by_name.pop(_section_and_name(old), [])
+        self._by_name.setdefault(_section_and_name(new), []).extend(found)
+        for entry in found:
             entry.targets = [f"{new}{each[len(old) :]}" if is_inside(each, old) else each for each in entry.targets]
         self.additions = [
             Addition(f"{new}{each.target[len(old) :]}", each.value, each.why) if is_inside(each.target, old) else each
@@ -117,9 +120,21 @@ class Receipt:
         ]
 
     @property
+    def has_any_used(self) -> bool:
+        """Whether any value of the files is in the new config."""
+        return any(entry.status != "dropped" for entry in self.entries.values())
+
+    @property
     def losses(self) -> list[Entry]:
         """The settings that are not in the new config."""
         return [entry for entry in self.entries.values() if entry.status == "dropped" and entry.is_loss]
+
+    def _decide(self, entry: Entry, target: str, why: str) -> None:
+        if target not in entry.targets:
+            entry.targets.append(target)
+            self._by_name.setdefault(_section_and_name(target), []).append(entry)
+        entry.why = why or ("" if not entry.is_decided else entry.why)
+        entry.is_decided = True
 
     def _entries_of(self, node: Node) -> Iterator[Entry]:
         for leaf in node.leaves():
@@ -127,16 +142,14 @@ class Receipt:
                 yield entry
 
 
+def _section_and_name(target: str) -> str:
+    """The first two steps of a key: cron.backup. Names have no dots."""
+    return ".".join(target.split(".")[:2])
+
+
 def is_inside(target: str, above: str) -> bool:
     """Whether a key of the config is `above` or below it."""
     return target == above or target.startswith((f"{above}.", f"{above}["))
-
-
-def _decide(entry: Entry, target: str, why: str) -> None:
-    if target not in entry.targets:
-        entry.targets.append(target)
-    entry.why = why or ("" if not entry.is_decided else entry.why)
-    entry.is_decided = True
 
 
 def format_receipt(receipt: Receipt) -> Iterator[str]:

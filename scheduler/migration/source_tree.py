@@ -22,6 +22,7 @@ MAX_BYTES = 4 * 1024 * 1024  # of one file; the largest real files are job store
 MAX_VALUES = 20_000  # of one file, with aliases expanded
 MAX_DEPTH = 64
 MOST_BREAKS = 20  # syntax errors of a file after which its rest is left out
+LONGEST_LINE = 2000  # characters; longer lines hold no header of a table and no task, and patterns would take long on them
 LARGEST_REPEATED = 200_000  # characters; a longer broken file is not parsed again
 
 Step = str | int
@@ -190,7 +191,7 @@ def _guess_form(name: str, text: str) -> str:
     start = re.sub(r"\A(?:\s+|//[^\n]*|/\*.*?\*/)*", "", text, flags=re.DOTALL)[:200]
     if start.startswith("{") or re.match(r"\[\s*[\[{]", start):
         return "json"
-    return "toml" if re.search(r"^\s*\[\[?[\w.\"-]+\]\]?\s*(?:#.*)?$", text, re.MULTILINE) else "yaml"
+    return "toml" if re.search(r"^[ \t]*\[\[?[\w.\"-]{1,200}\]\]?[ \t]*$", text, re.MULTILINE) else "yaml"
 
 
 def _read_json(text: str, builder: _Builder) -> Node:
@@ -285,6 +286,8 @@ def _find_toml_lines(lines: list[str]) -> dict[tuple[Step, ...], int]:
     table: tuple[Step, ...] = ()
     counts: dict[tuple[Step, ...], int] = {}
     for number, line in enumerate(lines):
+        if len(line) > LONGEST_LINE:
+            continue
         header = re.match(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?$", line)
         if header and (keys := _split_toml_key(header[2])):
             table = _inside_arrays(keys, counts)
@@ -348,7 +351,7 @@ def _read_markdown(text: str, builder: _Builder) -> Node:
         if re.fullmatch(r"tasks:\s*", line):
             inside = True
             continue
-        found = _TASK_KEY.fullmatch(line) if inside else None
+        found = _TASK_KEY.fullmatch(line) if inside and len(line) <= LONGEST_LINE else None
         if found and (tasks or "-" in found["start"]):
             if "-" in found["start"]:
                 tasks.append(MarkedMap())
