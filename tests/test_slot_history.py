@@ -9,7 +9,15 @@ import pytest
 from world import utc
 
 from scheduler.insight import reason_texts
-from scheduler.insight.slot_history import EntryRecord, SchedulePeriod, SlotResult, SlotRow, cause_of_run, slot_results
+from scheduler.insight.slot_history import (
+    EntryRecord,
+    MissedRecords,
+    SchedulePeriod,
+    SlotResult,
+    SlotRow,
+    cause_of_run,
+    slot_results,
+)
 from scheduler.model.outcome import Skip
 from scheduler.store.boots import Downtime
 
@@ -27,7 +35,7 @@ def hourly_period(since: datetime, until: datetime | None, offset: float = 60, m
 def results_around_eight(
     *periods: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Downtime, ...] = ()
 ) -> list[SlotResult]:
-    record = EntryRecord(periods, rows, downs, (), (), NOON, NOON)
+    record = EntryRecord(periods, rows, MissedRecords(downs, (), ()), NOON, NOON)
     return slot_results(record, EIGHT - timedelta(minutes=30), EIGHT + timedelta(minutes=30))
 
 

@@ -673,8 +673,8 @@ def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any
     [
         (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
         (["opps"], "no agent or cron job 'opps'; did you mean ops?"),
-        (["ops", "--on", "today", "--at", "2h"], "--at and --on exclude each other"),
-        (["ops", "--on", "Friday"], "--on: 'Friday' is not a day; write 2026-11-20, today or yesterday"),
+        (["ops", "--on", "today", "--at", "2h"], "--at, --on and --since exclude each other"),
+        (["ops", "--on", "Fridays"], "--on: 'Fridays' is not a day; write 2026-11-20, today, yesterday or monday"),
         (["ops", "--on", "0001-01-01"], "--on: write a time from 2000 on that is at most 400 days ahead"),
         (["ops", "--at", "9999-12-31"], "--at: write a time from 2000 on that is at most 400 days ahead"),
         (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"),

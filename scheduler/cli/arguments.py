@@ -20,6 +20,7 @@ from scheduler.store.database import parse_row_id
 ZONE_RULE = "A time without an offset is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
 DAYS_AGO = {"today": 0, "yesterday": 1}
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 class DurationParam(click.ParamType[timedelta]):
@@ -74,6 +75,21 @@ class ReasonParam(click.ParamType[str]):
 def parse_named_day(text: str, now: datetime) -> date | None:
     """The day that `today` or `yesterday` names, in the zone of `now`; None for any other text."""
     return now.date() - timedelta(days=DAYS_AGO[text]) if text in DAYS_AGO else None
+
+
+def parse_day(text: str, now: datetime) -> date:
+    """The day named by 2026-11-20, today, yesterday, or a weekday such as mon or monday: the last such day, today included.
+
+    It is in the zone of `now`. Raises ValueError with a message of one line.
+    """
+    word = text.strip().lower()
+    weekday = next((number for number, name in enumerate(WEEKDAYS) if word in (name, name[:3])), None)
+    if weekday is not None:
+        return now.date() - timedelta(days=(now.weekday() - weekday) % 7)
+    try:
+        return parse_named_day(word, now) or date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a day; write 2026-11-20, today, yesterday or monday") from None
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:

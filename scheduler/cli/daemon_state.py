@@ -16,8 +16,10 @@ import click
 from scheduler.store.database import check_file, check_links, open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.file_locks import is_locked
+from scheduler.system.orphans import is_process_stopped
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
+    from scheduler.insight.daemon_state import DaemonState
     from scheduler.work.plan import Plan
 
 
@@ -74,6 +76,15 @@ def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
         return None
     holder = state_lock.read_lock_holder(files.lock_file)
     return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
+
+
+def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> DaemonState:
+    """What is known about the daemon at present, from its database, its lock and its process."""
+    from scheduler.insight.daemon_state import read_daemon_state
+
+    found = find_running_daemon(files)
+    pid = found.pid if found else None
+    return read_daemon_state(db, now, running=found is not None, pid=pid, is_stopped=pid is not None and is_process_stopped(pid))
 
 
 @contextmanager

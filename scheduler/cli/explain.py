@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from scheduler.cli import arguments, daemon_state, options
-from scheduler.cli.daemon_state import load_declared_plan
+from scheduler.cli.daemon_state import DaemonFiles, load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
+    display_zone,
     entry_label,
     format_elapsed,
     format_fact,
@@ -24,16 +27,19 @@ from scheduler.cli.output import (
     format_notice,
     format_table,
     format_target,
+    host_zone,
     shorten_to_line,
     utc_now,
     wrap_text,
 )
 from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_duration
+from scheduler.insight import day_overview, schedule_texts
 from scheduler.insight import explanation as answers
-from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.reason_texts import SlotCause
+from scheduler.model import local_days
 from scheduler.store import database, entries
 from scheduler.system import lanes
+from scheduler.work.plan import Plan
 
 MAX_CONDITIONS = 10  # in the text; JSON has all of them
 MAX_KEY_WIDTH = 40
@@ -42,7 +48,7 @@ Data = dict[str, Any]
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option(
     "--at",
     "instant",
@@ -51,57 +57,158 @@ Data = dict[str, Any]
     " A TIME without an offset is in the time zone of the agent or job.",
 )
 @click.option(
-    "--on", "day", metavar="DAY", help="Explain every scheduled time (slot) of a local day: 2026-11-20, today or yesterday."
+    "--on",
+    "day",
+    metavar="DAY",
+    help="Explain a local day: today, yesterday, a weekday such as mon (the last one), or 2026-11-20."
+    " With NAME every scheduled time (slot) of the day.",
 )
+@click.option("--since", metavar="TIME", help="The same from TIME until now, for example 3h, yesterday or 2026-11-20T03:00.")
 @options.config_option
 @options.state_option
 @options.format_option
-def explain(name: str, instant: str | None, day: str | None, path: Path, state: Path | None, form: str) -> None:
-    """Explain why an agent or a job ran or did not run.
+def explain(
+    name: str | None, instant: str | None, day: str | None, since: str | None, path: Path, state: Path | None, form: str
+) -> None:
+    """Explain why agents and jobs ran or did not run.
 
-    Without --at and --on, the output shows the last scheduled run, the checks that would block a run now, and the next scheduled
-    time. Times are in the time zone of the agent or job.
+    Without NAME, the output covers all agents and jobs of a day: first those that were silent or unusual, each with the cause
+    and the command that shows more. The default is today.
+
+    With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
+    and the next scheduled time. Times are then in the time zone of the agent or job.
     """
-    if instant is not None and day is not None:
-        raise InputError("--at and --on exclude each other")
+    if sum(value is not None for value in (instant, day, since)) > 1:
+        raise InputError("--at, --on and --since exclude each other")
+    if name is None and instant is not None:
+        raise InputError("--at needs the name of an agent or a job")
     files, now = daemon_state.locate_files(path, state), utc_now()
     plan = load_declared_plan(path, state, files)
     with (
         daemon_state.open_for_reading(files) as found,
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
-        declares = plan.entries if plan else {}
-        key = arguments.resolve_entry(
-            name,
-            lambda key: key in declares or entries.find_entry(db, *key) is not None,
-            lambda: declares.keys() | entries.states_and_schedules(db).keys(),
-        )
-        running = daemon_state.find_running_daemon(files) is not None
-        explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
-        assert explained is not None  # it was just found
-        data, lines = _select_answer(explained, instant, day)
+        if name is None:
+            data, lines = _explain_all(db, plan, files, now, day, since)
+        else:
+            data, lines = _explain_one(db, plan, files, now, name, _Wanted(instant, day, since))
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(lines(data)))
 
 
-def _select_answer(
-    explained: ExplainedEntry, instant: str | None, day: str | None
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The time to explain, as it was written; all None: now."""
+
+    instant: str | None
+    day: str | None
+    since: str | None
+
+
+def _explain_all(
+    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, day: str | None, since: str | None
 ) -> tuple[Data, Callable[[Data], Iterator[str]]]:
-    """The data that the options ask for, and the function that formats it."""
+    """The day of all entries, or the time since `since`, and the function that formats it."""
+    zone = display_zone() or host_zone()
     try:
-        if instant is not None:
-            return answers.explain_time(explained, arguments.parse_time(instant, explained.zone)), _instant_lines
-        if day is not None:
-            return answers.explain_day(explained, _parse_day(day, explained)), _day_lines
+        period = _parse_period(day, since, zone, now)
     except ValueError as error:
-        raise InputError(f"{'--on' if instant is None else '--at'}: {error}") from error
+        raise InputError(f"{'--on' if since is None else '--since'}: {error}") from error
+    daemon = daemon_state.read_state(db, files, now)
+    return day_overview.explain_all(db, plan, period, now, daemon), _overview_lines
+
+
+def _parse_period(day: str | None, since: str | None, zone: ZoneInfo, now: datetime) -> day_overview.Period:
+    if since is not None:
+        begin = arguments.parse_time(since, zone)
+        if begin >= now:
+            raise ValueError("write a time in the past")
+        return day_overview.Period(begin, now, now, zone)
+    whole = local_days.whole_day(arguments.parse_day(day or "today", now.astimezone(zone)), zone)
+    if whole.begins > now:
+        raise ValueError(f"{whole.date} is to come; `heartbeatd plan` lists what will run")
+    return day_overview.Period(whole.begins, whole.ends, min(whole.ends, now), zone)
+
+
+def _explain_one(
+    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, name: str, wanted: _Wanted
+) -> tuple[Data, Callable[[Data], Iterator[str]]]:
+    """The data that the options ask for of one entry, and the function that formats it."""
+    declares = plan.entries if plan else {}
+    key = arguments.resolve_entry(
+        name,
+        lambda key: key in declares or entries.find_entry(db, *key) is not None,
+        lambda: declares.keys() | entries.states_and_schedules(db).keys(),
+    )
+    running = daemon_state.find_running_daemon(files) is not None
+    explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
+    assert explained is not None  # it was just found
+    option = ""
+    try:
+        if wanted.instant is not None:
+            option = "--at"
+            return answers.explain_time(explained, arguments.parse_time(wanted.instant, explained.zone)), _instant_lines
+        if wanted.day is not None:
+            option = "--on"
+            return answers.explain_day(explained, arguments.parse_day(wanted.day, now.astimezone(explained.zone))), _day_lines
+        if wanted.since is not None:
+            option = "--since"
+            return answers.explain_since(explained, arguments.parse_time(wanted.since, explained.zone)), _day_lines
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from error
     return answers.explain_now(explained), _present_lines
 
 
-def _parse_day(text: str, explained: ExplainedEntry) -> date:
-    try:
-        return arguments.parse_named_day(text, explained.now.astimezone(explained.zone)) or date.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a day; write 2026-11-20, today or yesterday") from None
+MAX_ALIKE = 5  # entries with the same status and cause that are listed one by one
+MAX_LISTED = 20  # entries that are always listed one by one
+MAX_NAMES = 3  # names of entries that share a line
+
+
+def _overview_lines(data: Data) -> Iterator[str]:
+    zone = ZoneInfo(data["zone"])
+    begin, asked = (datetime.fromisoformat(data[key]).astimezone(zone) for key in ("from", "asked_at"))
+    end = datetime.fromisoformat(data["until"]).astimezone(zone)
+    until = f" until {asked:%H:%M}" if end >= asked else ""
+    first = f"{begin:%a %Y-%m-%d}" if begin.time() == time.min else f"{begin:%a %Y-%m-%d %H:%M}"
+    yield f"{first}{until}, {zone.key} (UTC{schedule_texts.offset_text(min(asked, end))})"
+    for problem in data["problems"]:
+        yield from wrap_text(problem["says"], 2)
+    listed = data["entries"]
+    for group in _group_alike(listed) if len(listed) > MAX_LISTED else [[each] for each in listed]:
+        shown = group if len(group) <= MAX_ALIKE else group[:MAX_NAMES]
+        for each in shown:
+            command = f" `{each['command']}`" if each["command"] else ""
+            yield from wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each['says']}.{command}", 2)
+        yield from _left_out_lines(group[len(shown) :])
+    if not listed:
+        yield "there are no agents and jobs"
+        return
+    counts = ", ".join(f"{count:,} {status}" for status, count in data["counts"].items() if count)
+    yield from wrap_text(f"in all     {len(listed):,}: {counts}", 11)
+
+
+def _left_out_lines(group: list[Data]) -> Iterator[str]:
+    """One line for further entries with the same status and cause."""
+    if not group:
+        return
+    names = ", ".join(map(_entry_label, group[:MAX_NAMES]))
+    more = f" and {len(group) - MAX_NAMES:,} more" if len(group) > MAX_NAMES else ""
+    yield from wrap_text(f"{len(group):,} others  {_status_text(group[0])}likewise ({group[0]['cause']}): {names}{more}", 2)
+
+
+def _entry_label(entry: Data) -> str:
+    return entry_label(entry["kind"], entry["name"])
+
+
+def _status_text(entry: Data) -> str:
+    return "" if entry["status"] == "normal" else f"{entry['status']}: "
+
+
+def _group_alike(listed: list[Data]) -> list[list[Data]]:
+    """Entries with the same status and cause together, in the order of the first of each."""
+    groups: dict[tuple[str, str], list[Data]] = {}
+    for each in listed:
+        groups.setdefault((each["status"], each["cause"]), []).append(each)
+    return list(groups.values())
 
 
 def _present_lines(data: Data) -> Iterator[str]:
@@ -151,9 +258,12 @@ def _instant_lines(data: Data) -> Iterator[str]:
 
 def _day_lines(data: Data) -> Iterator[str]:
     hours = datetime.fromisoformat(data["until"]) - datetime.fromisoformat(data["from"])
-    length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
+    length = f"{hours / timedelta(hours=1):g} hours, " if data["day"] and hours != timedelta(days=1) else ""
     yield from wrap_text(_format_title(data), 2)
-    yield f"{date.fromisoformat(data['day']):%a %Y-%m-%d}, {length}{format_count(data['slots'], 'slot')}"
+    if data["day"]:
+        yield f"{date.fromisoformat(data['day']):%a %Y-%m-%d}, {length}{format_count(data['slots'], 'slot')}"
+    else:
+        yield f"since {_format_local(data, data['from'])}, {format_count(data['slots'], 'slot')}"
     if data["stretches"]:
         clock = _clock_formatter(data)
         yield format_table(("FROM", "TO", "SLOTS", "WHY"), [_stretch_row(stretch, clock) for stretch in data["stretches"]])

@@ -60,7 +60,7 @@ COMMANDS = {
     "runs": ("list_runs:runs", "List runs and skipped runs, newest first."),
     "show": ("list_runs:show", "Show all details of one run."),
     "plan": ("show_plan:plan", "List the runs that are scheduled for the next hours or days."),
-    "explain": ("explain:explain", "Explain why an agent or a job ran or did not run."),
+    "explain": ("explain:explain", "Explain why agents and jobs ran or did not run."),
     "cancel": ("cancel:cancel", "Cancel a run that is in progress or will be retried."),
     "report": ("report:report", "Summarise the last days: runs, cost, alerts, skipped and missed runs."),
     "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),

@@ -156,6 +156,14 @@ def host_zone_name(localtime: Path = Path("/etc/localtime")) -> str:
     return named or datetime.now().astimezone().tzname() or "local time"
 
 
+def host_zone() -> ZoneInfo:
+    """The zone of the host; UTC if it has no name."""
+    try:
+        return ZoneInfo(host_zone_name())
+    except (ValueError, OSError):
+        return ZoneInfo("UTC")
+
+
 _ZONE = f"{__name__}.zone"
 
 

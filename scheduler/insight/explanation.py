@@ -188,20 +188,31 @@ def explain_day(explained: ExplainedEntry, day: date) -> dict[str, Any]:
     Raises ValueError for a day out of range.
     """
     _check_time(explained, datetime.combine(day, time.min, UTC))
-    whole = local_days.whole_day(day, explained.zone)
+    return {"day": day.isoformat()} | explain_period(explained, local_days.whole_day(day, explained.zone))
+
+
+def explain_since(explained: ExplainedEntry, since: datetime) -> dict[str, Any]:
+    """The same for the time from `since` until now; `day` is None. Raises ValueError for a time out of range."""
+    _check_time(explained, since)
+    if since >= explained.now:
+        raise ValueError("write a time in the past")
+    return {"day": None} | explain_period(explained, LocalDay(since.astimezone(explained.zone).date(), since, explained.now))
+
+
+def explain_period(explained: ExplainedEntry, span: LocalDay) -> dict[str, Any]:
+    """The same for any span of time."""
     found = slot_history.load_history(
-        explained.db, explained.row, whole.begins, whole.ends, explained.now, running=explained.is_daemon_running
+        explained.db, explained.row, span.begins, span.ends, explained.now, running=explained.is_daemon_running
     )
-    stretches = slot_history.group_results(slot_results(found.record, whole.begins, whole.ends))
+    stretches = slot_history.group_results(slot_results(found.record, span.begins, span.ends))
     return _header_data(explained) | {
-        "day": day.isoformat(),
-        "from": iso_utc(whole.begins),
-        "until": iso_utc(whole.ends),
+        "from": iso_utc(span.begins),
+        "until": iso_utc(span.ends),
         "slots": sum(stretch.slot_count for stretch in stretches),
         "stretches": [_group_data(stretch) for stretch in stretches],
         "totals": [_counted_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
         "beside": [_counted_cause(cause, runs) for cause, runs in Counter(found.other_runs).most_common()],
-        "events": events_of_day(explained.db, explained.zone, whole, running=explained.is_daemon_running),
+        "events": events_of_day(explained.db, explained.zone, span, running=explained.is_daemon_running),
     }
 
 

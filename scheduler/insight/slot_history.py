@@ -54,6 +54,39 @@ class SlotRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MissedRecords:
+    """What is on record about times at which the daemon could start nothing."""
+
+    downs: Sequence[Downtime]
+    jumps: Sequence[ClockChange]
+    stalls: Sequence[Stall]
+
+    def cause(self, due: datetime) -> SlotCause:
+        """The reason why a slot that came due at this time was missed."""
+        if self.was_daemon_down(due):
+            return SlotCause(reason_texts.DAEMON_DOWN)
+        if self._was_skipped_by_clock(due):
+            return SlotCause(reason_texts.CLOCK_JUMPED)
+        if any(stall.since <= due <= stall.until for stall in self.stalls):
+            return SlotCause(reason_texts.STOOD_STILL)
+        return SlotCause(Skip.MISSED)
+
+    def was_daemon_down(self, due: datetime) -> bool:
+        """Whether no daemon ran at this time."""
+        return any(down.since < due and (down.until is None or due <= down.until) for down in self.downs)
+
+    def _was_skipped_by_clock(self, due: datetime) -> bool:
+        """Whether the system clock jumped ahead over a time and was not set back to before it later."""
+        found = False
+        for jump in self.jumps:
+            if jump.at - jump.by < due <= jump.at:
+                found = True
+            elif jump.at < due <= jump.at - jump.by:
+                found = False
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class EntryRecord:
     """All that is on record about an entry's slots in a period; `rows` are those that stand for slots and not for wakes.
 
@@ -63,9 +96,7 @@ class EntryRecord:
 
     periods: Sequence[SchedulePeriod]
     rows: Sequence[SlotRow]
-    downs: Sequence[Downtime]
-    jumps: Sequence[ClockChange]
-    stalls: Sequence[Stall]
+    missed: MissedRecords
     now: datetime
     settled_until: datetime
     paused_until: datetime | None = None
@@ -176,30 +207,7 @@ def _row_includes(row: SlotRow, closed: Skip | None) -> bool:
 
 def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> SlotCause:
     """The reason why a slot was missed, if one is on record."""
-    if cause.code != Skip.MISSED:
-        return cause
-    if _was_daemon_down(record, due):
-        return SlotCause(reason_texts.DAEMON_DOWN)
-    if _was_skipped_by_clock(record, due):
-        return SlotCause(reason_texts.CLOCK_JUMPED)
-    if any(stall.since <= due <= stall.until for stall in record.stalls):
-        return SlotCause(reason_texts.STOOD_STILL)
-    return cause
-
-
-def _was_skipped_by_clock(record: EntryRecord, due: datetime) -> bool:
-    """Whether the system clock jumped ahead over a time and was not set back to before it later."""
-    found = False
-    for jump in record.jumps:
-        if jump.at - jump.by < due <= jump.at:
-            found = True
-        elif jump.at < due <= jump.at - jump.by:
-            found = False
-    return found
-
-
-def _was_daemon_down(record: EntryRecord, due: datetime) -> bool:
-    return any(down.since < due and (down.until is None or due <= down.until) for down in record.downs)
+    return record.missed.cause(due) if cause.code == Skip.MISSED else cause
 
 
 def _cause_without_row(record: EntryRecord, slot: ScheduledSlot) -> SlotCause:
@@ -216,7 +224,7 @@ def _cause_without_row(record: EntryRecord, slot: ScheduledSlot) -> SlotCause:
         return SlotCause(reason_texts.NOT_KEPT)
     if record.blocked_by is not None:
         return SlotCause(record.blocked_by)
-    return SlotCause(reason_texts.DAEMON_DOWN if _was_daemon_down(record, slot.due_at) else reason_texts.DUE)
+    return SlotCause(reason_texts.DAEMON_DOWN if record.missed.was_daemon_down(slot.due_at) else reason_texts.DUE)
 
 
 UNKNOWN_STATE = "unknown"  # the state of an entry before it is first seen
@@ -266,9 +274,11 @@ def load_history(
         rows=tuple(
             SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row)) for row in rows if _is_of_slot(row)
         ),
-        downs=boots.downtimes_between(boots.all_boots(db), running=running),
-        jumps=clock_changes.clock_changes_between(db, begin, end),
-        stalls=boots.stalls_between(db, begin, end),
+        missed=MissedRecords(
+            boots.downtimes_between(boots.all_boots(db), running=running),
+            clock_changes.clock_changes_between(db, begin, end),
+            boots.stalls_between(db, begin, end),
+        ),
         now=now,
         settled_until=entry_row.settled_until,
         paused_until=entry_row.paused_until if entry_row.state == "active" else None,

@@ -11,6 +11,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
+from heartbeat.calendars import Calendar
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.model.budget import Allowances, Budget
 from scheduler.model.outcome import Kind
@@ -198,3 +199,4 @@ class Settings:
     reload: ReloadMode = "watch"
     allowances: Allowances = field(default_factory=dict)
     host: str = ""
+    calendars: Mapping[str, Calendar] = field(default_factory=dict)

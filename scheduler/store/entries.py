@@ -191,6 +191,16 @@ def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState
     return [PastState(row["state"], row["pace"], from_millis(row["anchor"]), from_millis(row["until_at"])) for row in rows]
 
 
+def past_states_since(db: sqlite3.Connection, since: datetime) -> dict[tuple[Kind, str], list[PastState]]:
+    """The states of all entries that ended at `since` or later, by entry, the oldest first."""
+    rows = db.execute("select * from former where until_at >= ? order by id", (to_millis(since),))
+    found: dict[tuple[Kind, str], list[PastState]] = {}
+    for row in rows:
+        past = PastState(row["state"], row["pace"], from_millis(row["anchor"]), from_millis(row["until_at"]))
+        found.setdefault((Kind(row["kind"]), row["name"]), []).append(past)
+    return found
+
+
 def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastState | None:
     """The state of an entry before its last change; None if it never changed."""
     found = past_states(db, kind, name)

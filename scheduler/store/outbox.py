@@ -372,6 +372,48 @@ def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in db.execute(query)]
 
 
+@dataclass(frozen=True, slots=True)
+class EntryMessages:
+    """Messages of one entry for one channel in one state: their number, the newest, its last error, when the oldest was queued.
+
+    `tries` is the highest number of attempts. `is_notice`: they are notifications about its runs, not its own messages.
+    """
+
+    channel: str
+    state: DeliveryState
+    is_notice: bool
+    count: int
+    last_id: int
+    last_run: int
+    error: str | None
+    tries: int
+    oldest: datetime
+
+
+# SQLite takes the bare columns from the row of the max: https://www.sqlite.org/lang_select.html#bareagg
+MESSAGES_BY_ENTRY = """
+select kind, name, channel, state, notice is not null, count(*), max(id), run_id, error, max(attempts), min(created_at)
+from outbox where state in ('pending', 'sending', 'uncertain', 'held') and created_at < :end
+group by kind, name, channel, state, notice is not null
+union all
+select kind, name, channel, state, notice is not null, count(*), max(id), run_id, error, max(attempts), min(created_at)
+from outbox where state in ('delivered', 'dead', 'dropped') and created_at >= :begin and created_at < :end
+group by kind, name, channel, state, notice is not null
+"""
+
+
+def messages_by_entry(db: sqlite3.Connection, begin: datetime, end: datetime) -> dict[tuple[Kind, str], list[EntryMessages]]:
+    """The messages that were queued in [begin, end), and all older ones that are still to be delivered, by entry."""
+    found: dict[tuple[Kind, str], list[EntryMessages]] = {}
+    for row in db.execute(MESSAGES_BY_ENTRY, {"begin": to_millis(begin), "end": to_millis(end)}):
+        kind, name, channel, state, notice, count, last_id, last_run, error, tries, oldest = row
+        messages = EntryMessages(
+            channel, DeliveryState(state), bool(notice), count, last_id, last_run, error, tries, from_millis(oldest)
+        )
+        found.setdefault((Kind(kind), name), []).append(messages)
+    return found
+
+
 def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
     tx.db.execute(
         "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, to_millis(tx.now), error, message.id)

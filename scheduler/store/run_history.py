@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.model.budget import NANO
-from scheduler.model.outcome import FAILURES, Kind, Outcome, Reason, Skip
+from scheduler.model.outcome import FAILURES, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store import wakes
 
@@ -55,6 +55,73 @@ def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime
         " and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
     )
     return db.execute(query, (kind, name, to_millis(end), to_millis(begin), to_millis(begin))).fetchall()
+
+
+# Both parts find their rows by an index. A record of several slots may begin before the period.
+CAUSES = """
+select kind, name, state, outcome, reason, suppression, trigger, count(*) as runs, sum(slots) as slots, max(id) as last_id,
+  min(slot) as first_slot, max(slot) as last_slot
+from run where state = 'closed' and finished_at >= :begin and slot < :end and (slot >= :begin or slots > 1)
+group by kind, name, outcome, reason, suppression, trigger
+union all
+select kind, name, state, outcome, reason, suppression, trigger, 1, slots, id, slot, slot
+from run where state in ('running', 'waiting') and slot < :end
+"""
+
+# An agent had an alert, and there is no message: no target was configured or known.
+UNADDRESSED = """
+select kind, name, count(*) as runs, max(id) as last_id from run
+where state = 'closed' and finished_at >= :begin and slot >= :begin and slot < :end and kind = 'heartbeat'
+  and outcome = 'alert' and suppression is null and not exists (select 1 from outbox where run_id = run.id and notice is null)
+group by kind, name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CauseCount:
+    """Run records of one entry with equal state, outcome, reason, suppression and trigger. `last_id` is the newest of them.
+
+    `slots` counts those of the whole record if one began before the period; `first_slot` is then earlier too.
+    """
+
+    state: str
+    outcome: str | None
+    reason: str | None
+    suppression: str | None
+    trigger: Trigger
+    runs: int
+    slots: int
+    last_id: int
+    first_slot: datetime
+    last_slot: datetime
+
+
+def count_causes(db: sqlite3.Connection, begin: datetime, end: datetime) -> dict[tuple[Kind, str], list[CauseCount]]:
+    """What happened to the slots and wakes of all entries in [begin, end), counted by cause. Open runs are listed one by one."""
+    found: dict[tuple[Kind, str], list[CauseCount]] = {}
+    for row in db.execute(CAUSES, {"begin": to_millis(begin), "end": to_millis(end)}):
+        kind, name, state, outcome, reason, suppression, trigger, runs, slots, last_id, first, last = row
+        count = CauseCount(
+            state, outcome, reason, suppression, Trigger(trigger), runs, slots, last_id, from_millis(first), from_millis(last)
+        )
+        found.setdefault((Kind(kind), name), []).append(count)
+    return found
+
+
+def unaddressed_alerts(db: sqlite3.Connection, begin: datetime, end: datetime) -> dict[tuple[Kind, str], tuple[int, int]]:
+    """The agents whose alerts of [begin, end) were queued for no target: their number, and the id of the last such run."""
+    rows = db.execute(UNADDRESSED, {"begin": to_millis(begin), "end": to_millis(end)})
+    return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
+
+
+def runs_in_progress_at(db: sqlite3.Connection, instant: datetime) -> list[tuple[Kind, str, int]]:
+    """The runs that were in progress at a time: kind, name and id, the oldest first. Skipped runs never were."""
+    rows = db.execute(
+        "select kind, name, id from run where state in ('running', 'closed') and started_at <= :at"
+        " and (finished_at > :at or state = 'running') and coalesce(outcome, '') <> 'skipped' order by started_at, id",
+        {"at": to_millis(instant)},
+    )
+    return [(Kind(row[0]), row[1], row[2]) for row in rows]
 
 
 def last_real_run(db: sqlite3.Connection, kind: Kind, name: str) -> int | None:

@@ -54,6 +54,14 @@ def program_name(pid: int) -> str:
         return ""
 
 
+def is_process_stopped(pid: int) -> bool:
+    """Whether the system has stopped a process, for example by SIGSTOP or a debugger. False if that cannot be found out."""
+    try:
+        return (PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
+
+
 def _other_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
 

@@ -133,6 +133,7 @@ def _build_settings(
         network=http_settings.build_network(config.network, nodes["network"]),
         reload=config.reload,
         allowances=allowed.allowances,
+        calendars={name: each for name, each in context.calendars.items() if each is not None},
         host=host,
     )
     if today is not None:

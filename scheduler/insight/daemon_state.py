@@ -1,0 +1,66 @@
+"""Describes the daemon as it is at present: whether it runs, is frozen, and which config it has in force."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.model.timestamps import from_millis, from_optional_millis
+from scheduler.store import boots
+
+FROZEN_AFTER = timedelta(minutes=1)  # the main loop records a tick at least every 20 s
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonState:
+    """The daemon at one time.
+
+    `last_seen` is its last recorded tick, None if it never ran. `is_stopped`: the system has stopped the process, for example by
+    SIGSTOP. `refused` are the errors of a config that was changed and rejected, at `refused_at`.
+    """
+
+    is_running: bool
+    pid: int | None
+    last_seen: datetime | None
+    ended_cleanly: bool
+    is_frozen: bool
+    is_stopped: bool
+    refused: tuple[str, ...]
+    refused_at: datetime | None
+
+    def problems(self, times: TimeFormat) -> list[tuple[str, str]]:
+        """What is wrong at present: a word for programs, and a text."""
+        found = []
+        if self.last_seen is None and not self.is_running:
+            found.append(("daemon_down", "the daemon has never run: `heartbeatd run` starts it"))
+        elif not self.is_running and self.last_seen is not None:
+            how = "it was stopped" if self.ended_cleanly else "it ended unexpectedly"
+            found.append(("daemon_down", f"the daemon has not run since {times.at(self.last_seen)}; {how}"))
+        elif self.is_frozen and self.last_seen is not None:
+            how = f"pid {self.pid} is stopped; `kill -CONT {self.pid}`" if self.is_stopped else f"pid {self.pid} hangs"
+            found.append(("frozen", f"the daemon is frozen since {times.at(self.last_seen)}: {how}"))
+        if self.refused and self.refused_at:
+            more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
+            says = f"the config of {times.at(self.refused_at)} was refused: {self.refused[0]}{more}"
+            found.append(("config_refused", says))
+        return found
+
+
+def read_daemon_state(
+    db: sqlite3.Connection, now: datetime, *, running: bool, pid: int | None = None, is_stopped: bool = False
+) -> DaemonState:
+    """The state of the daemon. `running`: a process holds its lock; `pid` and `is_stopped` describe that process."""
+    boot = boots.latest_boot(db)
+    last_seen = from_millis(boot["last_tick_at"]) if boot else None
+    return DaemonState(
+        is_running=running,
+        pid=pid or (boot["pid"] if boot else None),
+        last_seen=last_seen,
+        ended_cleanly=bool(boot and boot["ended_at"] is not None),
+        is_frozen=running and last_seen is not None and now - last_seen > FROZEN_AFTER,
+        is_stopped=is_stopped,
+        refused=tuple(boot["config_problem"].splitlines()) if boot and boot["config_problem"] else (),
+        refused_at=from_optional_millis(boot["config_refused_at"]) if boot else None,
+    )

@@ -1,0 +1,751 @@
+"""Explains a day of all agents and jobs: which were silent or unusual, why, and which command says more.
+
+It reads the run records of the day in one query, counted by cause. Details are read only for entries that have something to
+explain, so ten thousand entries take seconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from heartbeat import checklist, due_items
+from heartbeat.checks import load_checklist
+from heartbeat.spec import Heartbeat
+from scheduler.config.file.message_parts import format_count
+from scheduler.insight import reason_texts, schedule_texts, wake_waits
+from scheduler.insight.daemon_state import DaemonState
+from scheduler.insight.reason_texts import REASON_TEXTS, SUPPRESSION_TEXTS
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.insight.slot_history import MissedRecords
+from scheduler.model import entry_schedule
+from scheduler.model.entry import Entry, Key
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.entry_schedule import TICK
+from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.settings import LAST_TARGET
+from scheduler.model.timestamps import iso_utc
+from scheduler.store import boots, clock_changes, conditions, entries, lane_holds, outbox, run_history, wakes
+from scheduler.store.outbox import EntryMessages
+from scheduler.store.run_history import CauseCount
+from scheduler.work.plan import Plan
+
+MAX_ERROR = 160  # characters of an error in a line
+SOON = timedelta(minutes=1)  # so long a message or a due run may wait without being unusual
+UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
+
+# Skips that are part of normal work if the entry also ran on that day.
+NORMAL_SKIPS = frozenset(
+    {
+        Skip.ACTIVE_HOURS,
+        Skip.CALENDAR,
+        Skip.NOTHING_DUE,
+        Skip.PRECHECK,
+        Skip.PRECHECK_UNCHANGED,
+        Skip.SUPERSEDED,
+        Skip.CHECKLIST_EMPTY,
+    }
+)
+BY_SCHEDULE = (Skip.ACTIVE_HOURS, Skip.CALENDAR)  # explain a silence only if nothing else does
+
+NO_SLOT = "no_slot"
+NO_SCHEDULE = "no_schedule"
+NOT_ADOPTED = "not_adopted"
+FROZEN = "frozen"
+NO_CAPACITY = "no_capacity"
+RENAMED = "renamed"
+DELIVER_NONE = "deliver_none"
+NO_TARGET = "no_target"
+WAKES_WAIT = "wakes_wait"
+DONE = "done"
+
+
+class DayStatus(StrEnum):
+    """How the day of an entry went, the worst first."""
+
+    UNDELIVERED = "undelivered"  # it had a message that has not arrived
+    FAILED = "failed"  # its last run failed
+    SILENT = "silent"  # its last slot did not run, or nothing ran on that day
+    UNUSUAL = "unusual"  # it ran, but something else is out of the ordinary
+    QUIET = "quiet"  # it ran, and nothing was to be sent
+    NORMAL = "normal"
+
+
+RANKS = {status: rank for rank, status in enumerate(DayStatus)}
+
+
+@dataclass(frozen=True, slots=True)
+class DayExplanation:
+    """What is to be said about the day of one entry.
+
+    `code` is a word for programs: an outcome, a skip reason, a suppression, or one of the words of this file. `is_expected`: the
+    settings of the entry lead to this, and nothing went wrong.
+    """
+
+    status: DayStatus
+    code: str
+    says: str
+    command: str = ""
+    run_id: int | None = None
+    is_expected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The time to explain, [begin, end). `zone` is that of the reader; `until` is `end`, or now if that is earlier."""
+
+    begin: datetime
+    end: datetime
+    until: datetime
+    zone: ZoneInfo
+
+
+def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> dict[str, Any]:
+    """The day of every entry, those first that were silent or unusual, and what concerns all of them."""
+    records = _Records(db, plan, period, now, daemon)
+    listed = [(row, _EntryDay(records, row)) for row in records.rows if records.existed(row)]
+    found = [_entry_data(row, day, day.explain()) for row, day in listed]
+    found += [_new_entry_data(entry, records) for key, entry in records.unknown_entries()]
+    found.sort(key=lambda each: (RANKS[each["status"]], each["expected"], each["kind"] == Kind.CRON, each["name"]))
+    return {
+        "from": iso_utc(period.begin),
+        "until": iso_utc(period.end),
+        "asked_at": iso_utc(now),
+        "zone": period.zone.key,
+        "counts": {status.value: sum(each["status"] == status for each in found) for status in DayStatus},
+        "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
+        "entries": found,
+    }
+
+
+def _entry_data(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> dict[str, Any]:
+    return {
+        "kind": row.kind.value,
+        "name": row.name,
+        "status": explained.status.value,
+        "cause": explained.code,
+        "says": explained.says,
+        "command": explained.command,
+        "expected": explained.is_expected,
+        "run": explained.run_id,
+        "ran": day.ran,
+        "skipped": day.skipped,
+        "delivered": day.delivered,
+        "undelivered": sum(each.count for each in day.undelivered),
+    }
+
+
+def _new_entry_data(entry: Entry, records: _Records) -> dict[str, Any]:
+    """An entry that the config has and the daemon does not know."""
+    says = "in the config file, but the daemon does not know it yet"
+    explained = DayExplanation(DayStatus.SILENT, NOT_ADOPTED, says, _adopt_command(records.daemon))
+    return {
+        "kind": entry.kind.value, "name": entry.name, "status": explained.status.value, "cause": explained.code, "says": says,
+        "command": explained.command, "expected": False, "run": None, "ran": 0, "skipped": 0, "delivered": 0, "undelivered": 0,
+    }  # fmt: skip
+
+
+def _adopt_command(daemon: DaemonState) -> str:
+    return "heartbeatd reload" if daemon.is_running else "heartbeatd run"
+
+
+class _Records:
+    """Everything on record about all entries in a period. Each query is made once."""
+
+    def __init__(self, db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> None:
+        self.db = db
+        self.plan = plan
+        self.period = period
+        self.now = now
+        self.daemon = daemon
+        self.rows = entries.all_entries(db)
+        self.causes = run_history.count_causes(db, period.begin, period.end)
+        self.messages = outbox.messages_by_entry(db, period.begin, period.end)
+        self.unaddressed = run_history.unaddressed_alerts(db, period.begin, period.end)
+        self.past = entries.past_states_since(db, period.begin)
+        self.missed = MissedRecords(
+            boots.downtimes_between(boots.all_boots(db), running=daemon.is_running),
+            clock_changes.clock_changes_between(db, period.begin, period.end),
+            boots.stalls_between(db, period.begin, period.end),
+        )
+        self.waiting_wakes = {row["name"]: row["rows"] for row in wakes.count_waiting_by_agent(db)}
+
+    @property
+    def is_today(self) -> bool:
+        """Whether the period reaches up to now."""
+        return self.period.until >= self.now
+
+    @cached_property
+    def holds(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Who holds the lane of each agent over HTTP now."""
+        return lane_holds.holds_by_agent(self.db, self.now)
+
+    @cached_property
+    def in_progress(self) -> list[tuple[Kind, str, int]]:
+        """The runs that are in progress now."""
+        return run_history.runs_in_progress_at(self.db, self.now)
+
+    @cached_property
+    def added(self) -> dict[tuple[Kind, datetime], list[EntryRow]]:
+        """The entries by kind and by the time at which they were first seen."""
+        found: dict[tuple[Kind, datetime], list[EntryRow]] = {}
+        for row in self.rows:
+            found.setdefault((row.kind, row.first_seen_at), []).append(row)
+        return found
+
+    def entry(self, row: EntryRow) -> Entry | None:
+        """The entry in the config, None without one."""
+        return self.plan.entries.get((row.kind, row.name)) if self.plan else None
+
+    def existed(self, row: EntryRow) -> bool:
+        """Whether an entry belongs to the period: it existed at that time."""
+        if row.first_seen_at >= self.period.end:
+            return False
+        return row.state != "removed" or (row.kind, row.name) in self.past
+
+    def unknown_entries(self) -> Iterator[tuple[Key, Entry]]:
+        """The entries of the config that have no row."""
+        if self.plan and self.is_today:
+            known = {(row.kind, row.name) for row in self.rows}
+            yield from ((key, entry) for key, entry in self.plan.entries.items() if key not in known and entry.enabled)
+
+    def times(self, zone: ZoneInfo) -> TimeFormat:
+        """How times of an entry in this zone are shown."""
+        return TimeFormat(zone, self.period.begin, self.period.end, self.period.zone)
+
+    def path_text(self, path: Path) -> str:
+        """A path, relative to the config's folder if it lies there."""
+        folder = self.plan.settings.path.parent if self.plan else None
+        return str(path.relative_to(folder)) if folder and path.is_relative_to(folder) else str(path)
+
+    def present_problems(self) -> list[tuple[str, str]]:
+        """What is wrong with the daemon or its config at present, for a period up to now."""
+        return self.daemon.problems(self.times(self.period.zone)) if self.is_today else []
+
+
+class _EntryDay:
+    """The day of one entry."""
+
+    def __init__(self, records: _Records, row: EntryRow) -> None:
+        self._all = records
+        self._row = row
+        self._key = row.kind, row.name
+        self._entry = records.entry(row)
+        found = records.causes.get(self._key, [])
+        self._causes = sorted((each for each in found if each.trigger not in OTHER_TRIGGERS), key=_newest)
+        self._other_runs = [each for each in found if each.trigger in OTHER_TRIGGERS]
+        self._messages = records.messages.get(self._key, [])
+        self._past = records.past.get(self._key, [])
+        self._times = records.times(self._zone)
+
+    @property
+    def ran(self) -> int:
+        """The runs of the day, by slots or wakes, whatever their outcome."""
+        return sum(each.runs for each in (*self._causes, *self._other_runs) if _has_run(each))
+
+    @property
+    def skipped(self) -> int:
+        """The slots of the day that did not run."""
+        return sum(each.slots for each in self._causes if each.outcome == Outcome.SKIPPED)
+
+    @property
+    def delivered(self) -> int:
+        """The messages of its runs that were delivered."""
+        return sum(each.count for each in self._messages if each.state is DeliveryState.DELIVERED and not each.is_notice)
+
+    @cached_property
+    def undelivered(self) -> list[EntryMessages]:
+        """Messages and notifications that have not arrived, those first that will never arrive by themselves."""
+        found = [each for each in self._messages if each.state in UNDELIVERED and not self._is_on_its_way(each)]
+        return sorted(found, key=lambda each: (each.is_notice, UNDELIVERED.index(each.state), -each.last_id))
+
+    def _is_on_its_way(self, messages: EntryMessages) -> bool:
+        is_moving = messages.state in (DeliveryState.PENDING, DeliveryState.SENDING)
+        return is_moving and messages.tries <= 1 and messages.error is None and self._all.now - messages.oldest < SOON
+
+    @property
+    def _zone(self) -> ZoneInfo:
+        return self._entry.zone if self._entry else entry_schedule.schedule_zone(self._row.schedule_text) or self._all.period.zone
+
+    def explain(self) -> DayExplanation:
+        """The most important thing about this day. The first question with an answer decides."""
+        questions: tuple[Callable[[], DayExplanation | None], ...] = (
+            self._undelivered_messages,
+            self._alerts_without_target,
+            self._retired,
+            self._paused,
+            self._other_settings,
+            self._daemon_is_away,
+            self._open_run,
+            self._last_slot_failed,
+            self._no_run,
+            self._waiting_wakes,
+            self._something_skipped,
+            self._something_failed,
+            self._changed_settings,
+            self._nothing_sent,
+        )
+        for question in questions:
+            explained = question()
+            if explained is not None:
+                return explained
+        return DayExplanation(DayStatus.NORMAL, "ran", self._normal_text(), is_expected=True)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _undelivered_messages(self) -> DayExplanation | None:
+        if not self.undelivered:
+            return None
+        first = self.undelivered[0]
+        number = sum(each.count for each in self.undelivered)
+        noun = "notification" if all(each.is_notice for each in self.undelivered) else "message"
+        state = UNDELIVERED_TEXTS[first.state]
+        more = f" and {number - first.count} others" if number > first.count else ""
+        since = f" since {self._times.at(first.oldest)}"
+        error = f": {_shorten(first.error)}" if first.error else ""
+        says = f"{format_count(first.count, noun)} to {first.channel} {state}{more},{since}{error}"
+        return DayExplanation(DayStatus.UNDELIVERED, first.state, says, "heartbeatd outbox", first.last_run)
+
+    def _alerts_without_target(self) -> DayExplanation | None:
+        if self._key not in self._all.unaddressed:
+            return None
+        number, run_id = self._all.unaddressed[self._key]
+        alerts = f"{format_count(number, 'alert')} sent to no one"
+        if self._entry and not self._entry.deliver:
+            says, code = f"{alerts}: it has no `deliver`, or `deliver: none`", DELIVER_NONE
+        elif self._entry and LAST_TARGET in self._entry.deliver:
+            says, code = f"{alerts}: no target is known for `deliver: last`, because no conversation was reported yet", NO_TARGET
+        else:
+            says, code = f"{alerts}: no target was known", NO_TARGET
+        return DayExplanation(DayStatus.UNDELIVERED, code, says, f"heartbeatd show {run_id}", run_id)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def _retired(self) -> DayExplanation | None:
+        """It is disabled or removed at the end of the period."""
+        state, since = self._state_at_end()
+        when = f" since {self._times.at(since)}" if since else ""
+        if state == "disabled":
+            says = f"disabled in the config{when}{self._disabling_key()}"
+            return DayExplanation(DayStatus.SILENT, Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
+        if state != "removed":
+            return None
+        renamed = self._new_name(since)
+        if renamed:
+            says = f"renamed to {renamed}{when}: it is gone, and {renamed} was added with the same schedule"
+            return DayExplanation(DayStatus.SILENT, RENAMED, says, f"heartbeatd explain {renamed}")
+        return DayExplanation(DayStatus.SILENT, Skip.REMOVED, f"no longer in the config{when}", self._explain_command())
+
+    def _disabling_key(self) -> str:
+        """The key that disables it: `interval: 0` and `enabled: false` do."""
+        spec = self._entry.spec if self._entry else None
+        if spec is None or spec.enabled:
+            return ""
+        if not isinstance(spec, Heartbeat) or spec.interval or spec.schedule:
+            return ": enabled: false"
+        was = next((schedule_texts.schedule_text(past.schedule_text) for past in self._past if past.state == "active"), "")
+        return ": interval: 0" + (f" ({was} before)" if was else "")
+
+    def _state_at_end(self) -> tuple[str, datetime | None]:
+        """Its state at the end of the period, and since when within the period (None: since before)."""
+        later = next((past for past in self._past if past.until >= self._all.period.until), None)
+        earlier = [past for past in self._past if past.until < self._all.period.until]
+        state = later.state if later else self._row.state
+        since = next((after.until for after in reversed(earlier) if after.state != state), None)
+        return state, since
+
+    def _new_name(self, since: datetime | None) -> str | None:
+        """The entry that was added when this one was removed, if it is the only one with the same schedule."""
+        if since is None or not self._past:
+            return None
+        added = self._all.added.get((self._row.kind, since), [])
+        same = [each.name for each in added if each.schedule_text == self._row.schedule_text and each.state != "removed"]
+        return f"{'cron' if self._row.kind is Kind.CRON else 'agent'}/{same[0]}" if len(same) == 1 else None
+
+    def _paused(self) -> DayExplanation | None:
+        if not self._row.paused or self._row.state != "active" or not self._all.is_today:
+            return None
+        until = f"until {self._times.at(self._row.pause_ends)}" if self._row.pause_ends else "until someone resumes it"
+        says = f"paused {until}"
+        return DayExplanation(DayStatus.SILENT, Skip.PAUSED, says, f"heartbeatd resume {self._label}")
+
+    def _other_settings(self) -> DayExplanation | None:
+        """The config file says something else than the daemon has in force."""
+        if self._entry is None or not self._all.is_today:
+            return None
+        planned = "active" if self._entry.enabled else "disabled"
+        if planned != self._row.state:
+            says = f"{self._row.state} for the daemon, but {planned} in the config file"
+        elif self._entry.schedule_text != self._row.schedule_text:
+            found = schedule_texts.schedule_changes(self._row.schedule_text, self._entry.schedule_text)
+            says = "the config file has other settings than the daemon: " + _changes_text(found)
+        else:
+            return None
+        return DayExplanation(DayStatus.UNUSUAL, NOT_ADOPTED, says, _adopt_command(self._all.daemon))
+
+    # --- slots --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _unsettled(self) -> tuple[int, datetime | None, dict[Skip, int]]:
+        """Slots of the period without a record: how many have come due, the first one, and how many are excluded, by reason."""
+        row, period = self._row, self._all.period
+        if row.state != "active":
+            return 0, None, {}
+        schedule = row.schedule
+        after = max(row.settled_until, period.begin - TICK - schedule.offset, row.first_seen_at - timedelta(seconds=1))
+        until = period.until - schedule.offset
+        if after >= until:
+            return 0, None, {}
+        passed = schedule.slots(after, until)
+        closed = {reason: slots.count for reason, slots in schedule.closed_slots(after, until)}
+        return (passed.count, passed.first, closed) if passed else (0, None, closed)
+
+    def _daemon_is_away(self) -> DayExplanation | None:
+        """Slots have come due, and the daemon does not run, is stopped, or has no capacity for them."""
+        count, first, _ = self._unsettled
+        if not count or first is None or not self._all.is_today:
+            return None
+        daemon, slots = self._all.daemon, f"{format_count(count, 'slot')} since {self._times.at(first)}"
+        if not daemon.is_running:
+            says = f"the daemon does not run: {slots} did not run"
+            return DayExplanation(DayStatus.SILENT, reason_texts.DAEMON_DOWN, says, "heartbeatd run")
+        if daemon.is_frozen:
+            says = f"the daemon is frozen: {slots} did not run"
+            return DayExplanation(DayStatus.SILENT, FROZEN, says, "heartbeatd status")
+        if any(each.state != "closed" for each in self._causes) or self._all.now - first - self._row.schedule.offset < SOON:
+            return None
+        running = self._all.in_progress
+        most = self._all.plan.settings.limits.concurrency if self._all.plan else None
+        if running and most is not None and len(running) >= most:
+            return self._no_capacity(running, slots)
+        return DayExplanation(DayStatus.SILENT, reason_texts.DUE, f"due, and not started yet: {slots}", "heartbeatd status")
+
+    def _no_capacity(self, running: list[tuple[Kind, str, int]], slots: str) -> DayExplanation:
+        kind, name, run_id = running[0]
+        others = f" and {len(running) - 1} more" if len(running) > 1 else ""
+        says = f"limits.concurrency is reached by {_label(kind, name)} (run {run_id}){others}: {slots} did not start"
+        return DayExplanation(DayStatus.SILENT, NO_CAPACITY, says, f"heartbeatd show {run_id}", run_id)
+
+    def _open_run(self) -> DayExplanation | None:
+        """A run waits, or has been in progress beyond the next slot."""
+        run = next((each for each in self._causes if each.state != "closed"), None)
+        if run is None or not self._all.is_today:
+            return None
+        if run.state == "waiting":
+            data = self._run(run.last_id)
+            if run.outcome == Outcome.SKIPPED:
+                detail = data["error"] or self._lane_holder() if run.reason == Skip.BUSY else data["error"]
+                says = (
+                    f"its run of {self._times.at(run.last_slot)} waits: {reason_texts.SlotCause(run.reason or '').text_for_now}"
+                )
+                return self._with_run(DayStatus.SILENT, str(run.reason), says + (f": {detail}" if detail else ""), run)
+            says = (
+                f"its run of {self._times.at(run.last_slot)} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried"
+            )
+            return self._with_run(DayStatus.FAILED, str(run.reason), says + self._error_text(data), run)
+        following = self._row.schedule.next(run.last_slot)
+        if following is None or following + self._row.schedule.offset > self._all.now:
+            return None
+        says = f"its run of {self._times.at(run.last_slot)} is still in progress"
+        return self._with_run(DayStatus.SILENT, reason_texts.RUNNING, says, run)
+
+    def _last_slot_failed(self) -> DayExplanation | None:
+        """The last slot failed, or was skipped for a reason that is not part of normal work."""
+        last = next((each for each in reversed(self._causes) if each.reason not in BY_SCHEDULE), None)
+        if last is None or last.state != "closed":
+            return None
+        if last.outcome in FAILURES:
+            return self._failure(last, DayStatus.FAILED)
+        if last.outcome == Outcome.SKIPPED and last.reason not in NORMAL_SKIPS:
+            return self._skip(last, DayStatus.SILENT)
+        return None
+
+    def _failure(self, cause: CauseCount, status: DayStatus) -> DayExplanation:
+        """How many runs failed, and the last error."""
+        failed, total = sum(each.runs for each in self._causes if each.outcome in FAILURES), self.ran
+        verb = OUTCOME_VERBS.get(cause.outcome or "", "failed")
+        alike = {each.outcome for each in self._causes if each.outcome in FAILURES} == {cause.outcome}
+        number = f"all {total} runs" if failed == total else f"{failed} of {total} runs"
+        says = f"its run {verb}" if total <= 1 else f"{number} {verb if alike else 'failed'}"
+        return self._with_run(
+            status, cause.reason or str(cause.outcome), says + self._error_text(self._run(cause.last_id)), cause
+        )
+
+    def _error_text(self, data: Mapping[str, Any]) -> str:
+        """The class and the text of a run's error, and the model if the error may concern only that."""
+        reason, error, model = data["reason"], data["error"], data["model_requested"]
+        named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
+        if model and reason in MODEL_FAILURES and model not in (error or ""):
+            named.append(f"model {model}")
+        words = [", ".join(named), _shorten(error or "")]
+        return "".join(f": {word}" for word in words if word)
+
+    def _no_run(self) -> DayExplanation | None:
+        """Nothing ran in the period: by its settings, or because every slot was skipped."""
+        if self.ran:
+            return None
+        skips = [each for each in self._causes if each.outcome == Outcome.SKIPPED]
+        by_choice = [each for each in skips if each.reason not in BY_SCHEDULE]
+        _, _, closed = self._unsettled
+        if by_choice:
+            return self._skip(by_choice[-1], DayStatus.SILENT)
+        if skips or closed:
+            return self._closed_by_schedule({Skip(each.reason or ""): each for each in skips}, closed)
+        return self._without_slots()
+
+    def _skip(self, cause: CauseCount, status: DayStatus) -> DayExplanation:
+        """Slots that were skipped for one reason."""
+        code, data = str(cause.reason), self._run(cause.last_id)
+        if cause.reason == Skip.MISSED:
+            code = self._all.missed.cause(cause.last_slot + self._row.schedule.offset).code
+        elif cause.reason == Skip.ALREADY_RUNNING:
+            return self._with_run(status, code, f"{self._extent(cause)}: {REASON_TEXTS[code]}{self._running_text()}", cause)
+        detail = self._skip_detail(code, data)
+        says = f"{self._extent(cause)}: {REASON_TEXTS.get(code, code)}" + (f": {detail}" if detail else "")
+        return self._with_run(status, code, says, cause, is_expected=cause.reason in NORMAL_SKIPS)
+
+    def _extent(self, cause: CauseCount) -> str:
+        """How many slots of the period have this cause."""
+        alike = [each for each in self._causes if each.reason == cause.reason and each.outcome == cause.outcome]
+        number = sum(each.slots for each in alike)
+        others = [each for each in self._causes if each.reason not in (cause.reason, *BY_SCHEDULE)]
+        begin = min(each.first_slot for each in alike)
+        since = f" since {self._times.at(begin)}" if begin >= self._all.period.begin else ""
+        if begin < self._all.period.begin:
+            return f"not run since {self._times.at(begin)}"
+        if not others:
+            return f"all {number} slots{since}" if number > 1 else f"the slot of {self._times.at(begin)}"
+        return f"{format_count(number, 'slot')}{since}" if number > 1 else f"the slot of {self._times.at(begin)}"
+
+    def _skip_detail(self, code: str, data: Mapping[str, Any]) -> str:
+        if code == Skip.BUSY:
+            return data["error"] or ""
+        if code in (Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE):
+            return self._checklist_path() + (f" ({data['error']})" if data["error"] else "")
+        if code == Skip.NOTHING_DUE:
+            return self._due_text()
+        if code in (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED):
+            return self._precheck_text(code, data)
+        if code == Skip.PRECHECK_FAILED and data["precheck"]:
+            return _shorten(data["precheck"]["error"] or "")
+        if code == Skip.PROMPT_TOO_LARGE and not data["error"]:
+            return f"{sum(each['chars'] for each in data['prompt_parts']):,} characters"
+        return _shorten(data["error"] or "")
+
+    def _checklist_path(self) -> str:
+        spec = self._entry.spec if self._entry else None
+        if not isinstance(spec, Heartbeat):
+            return ""
+        return self._all.path_text(spec.workspace / spec.checklist) if spec.reads_checklist else "it is in the config"
+
+    def _due_text(self) -> str:
+        """Whether all items are paused, or only not due."""
+        spec = self._entry.spec if self._entry else None
+        text = load_checklist(spec) if isinstance(spec, Heartbeat) else Skip.CHECKLIST_MISSING
+        if isinstance(text, Skip):
+            return ""
+        everything = due_items.select_due_items(text, self._all.now, {}, everything=True)
+        if checklist.has_work(text) and not everything.has_work:
+            return "all its items are paused or completed"
+        return "each was checked within its [every ...]"
+
+    def _precheck_text(self, code: str, data: Mapping[str, Any]) -> str:
+        if code == Skip.PRECHECK_UNCHANGED:
+            since = self._row.looked_at
+            return f"its output is the same as at {self._times.at(since)}" if since else ""
+        printed = (data["precheck"] or {}).get("output", "").strip().splitlines()
+        return f"it printed {printed[-1][:60]}" if printed else ""
+
+    def _closed_by_schedule(self, recorded: Mapping[Skip, CauseCount], closed: Mapping[Skip, int]) -> DayExplanation:
+        """Every slot was outside the active hours, or on a day that calendars exclude."""
+        reason = Skip.CALENDAR if Skip.CALENDAR in (recorded.keys() | closed.keys()) else Skip.ACTIVE_HOURS
+        if reason is Skip.CALENDAR:
+            says = "a calendar excludes the day" + self._calendar_text()
+        else:
+            says = f"outside its active hours {schedule_texts.hours_text(self._row.schedule_text)}{self._local_clock()}"
+        cause = recorded.get(reason)
+        says += self._next_text() + self._schedule_change_text()
+        return DayExplanation(
+            DayStatus.SILENT, reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True
+        )
+
+    def _calendar_text(self) -> str:
+        days, settings = entry_schedule.allowed_days(self._row.schedule_text), self._all.plan
+        if days is None:
+            return ""
+        day = self._all.period.until.astimezone(days.zone).date()
+        found = schedule_texts.calendar_text(days, day, settings.settings.calendars) if settings else ""
+        return f" ({found})" if found else ""
+
+    def _local_clock(self) -> str:
+        """The present time in the zone of the active hours, if that is not the reader's zone."""
+        zones = schedule_texts.hours_zones(self._row.schedule_text)
+        local = self._all.period.until.astimezone(zones[0]) if len(zones) == 1 else None
+        here = self._all.period.until.astimezone(self._all.period.zone)
+        if local is None or local.utcoffset() == here.utcoffset():
+            return ""
+        return f", where it is {local:%H:%M} (UTC{schedule_texts.offset_text(local)})"
+
+    def _next_text(self) -> str:
+        due = self._row.due_at or (self._row.slot and self._row.slot + self._row.schedule.offset)
+        return f"; next {self._times.at(due)}" if due and due > self._all.now else ""
+
+    def _without_slots(self) -> DayExplanation | None:
+        """No slot lies in the period."""
+        row = self._row
+        if row.schedule is entry_schedule.NO_SCHEDULE:
+            says = "it has no schedule, so it runs only when it is woken" + self._schedule_change_text()
+            if row.kind is Kind.CRON:
+                says = "it has no schedule, so it runs only by hand or at the start of the daemon"
+            is_expected = not self._schedule_change_text() and row.kind is Kind.CRON
+            return DayExplanation(DayStatus.SILENT, NO_SCHEDULE, says, self._effective_command(), is_expected=is_expected)
+        done = entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
+        if done:
+            return DayExplanation(DayStatus.NORMAL, DONE, f"done at {self._times.at(done)}", is_expected=True)
+        says = f"no slot on this day, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
+        if entry_schedule.active_hours(row.schedule_text).windows:
+            says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"
+        return DayExplanation(
+            DayStatus.SILENT, NO_SLOT, says + self._schedule_change_text(), f"heartbeatd plan {self._label}", is_expected=True
+        )
+
+    # --- things beside -------------------------------------------------------------------------------------------------
+
+    def _waiting_wakes(self) -> DayExplanation | None:
+        number = self._all.waiting_wakes.get(self._row.name, 0) if self._row.kind is Kind.HEARTBEAT else 0
+        wait = wake_waits.next_wait(self._all.db, self._row.kind, self._row.name, self._all.now) if number else None
+        if wait is None or not self._all.is_today or wait.reason in QUIET_WAITS:
+            return None
+        until = f" until {self._times.at(wait.until)}" if wait.until else ""
+        verb = "waits" if number == 1 else "wait"
+        says = f"{format_count(number, 'wake')} {verb}{until}: {wait.text}"
+        return DayExplanation(DayStatus.UNUSUAL, WAKES_WAIT, says, self._explain_command(), wait.run_id)
+
+    def _something_skipped(self) -> DayExplanation | None:
+        """Some slots of the day were skipped for a reason that is not part of normal work."""
+        found = [each for each in self._causes if each.outcome == Outcome.SKIPPED and each.reason not in NORMAL_SKIPS]
+        return self._skip(found[-1], DayStatus.UNUSUAL) if found else None
+
+    def _something_failed(self) -> DayExplanation | None:
+        found = [each for each in (*self._causes, *self._other_runs) if each.outcome in FAILURES]
+        return self._failure(max(found, key=_newest), DayStatus.UNUSUAL) if found else None
+
+    def _changed_settings(self) -> DayExplanation | None:
+        text = self._schedule_change_text()
+        if not text:
+            return None
+        if self._row.schedule is entry_schedule.NO_SCHEDULE:
+            return self._without_slots()
+        return DayExplanation(DayStatus.UNUSUAL, "changed", text.removeprefix("; "), self._explain_command())
+
+    def _schedule_change_text(self) -> str:
+        """What a reload of the period has changed in its schedule."""
+        past = [each for each in self._past if each.until < self._all.period.until and each.state == "active"]
+        if not past or self._row.state != "active":
+            return ""
+        found = schedule_texts.schedule_changes(past[0].schedule_text, self._row.schedule_text)
+        return f"; changed at {self._times.at(past[-1].until)}: {_changes_text(found)}" if found else ""
+
+    def _nothing_sent(self) -> DayExplanation | None:
+        """It ran, and every answer was suppressed."""
+        if self._row.kind is Kind.CRON or self.delivered:
+            return None
+        answers = [each for each in (*self._causes, *self._other_runs) if each.suppression]
+        if not answers:
+            return None
+        loud = [each for each in answers if each.outcome == Outcome.ALERT]
+        most = max(loud or answers, key=lambda each: each.runs)
+        number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
+        says = f"{number} not sent: {SUPPRESSION_TEXTS[most.suppression or '']}{self._known_conditions(most)}"
+        status = DayStatus.UNUSUAL if most.suppression == Suppression.NOT_SHOWN else DayStatus.QUIET
+        return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
+
+    def _known_conditions(self, cause: CauseCount) -> str:
+        """The open conditions that an answer repeated."""
+        if cause.suppression != Suppression.DUPLICATE:
+            return ""
+        found = conditions.open_conditions_of(self._all.db, self._row.name) if self._row.conditions else []
+        names = ", ".join(f"{each.label} since {self._times.at(each.opened_at)}" for each in found[:2])
+        more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+        return f": {_shorten(names)}{more}, already reported" if found else ""
+
+    def _normal_text(self) -> str:
+        ran = f"ran {_times_word(self.ran)}" if self.ran else "nothing to do"
+        sent = f", {format_count(self.delivered, 'message')} delivered" if self.delivered else ""
+        return ran + sent
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _label(self) -> str:
+        return _label(self._row.kind, self._row.name)
+
+    def _explain_command(self) -> str:
+        return f"heartbeatd explain {self._label}"
+
+    def _effective_command(self) -> str:
+        return f"heartbeatd check --effective {self._row.name}" if self._row.kind is Kind.HEARTBEAT else self._explain_command()
+
+    def _run(self, run_id: int) -> dict[str, Any]:
+        found = run_history.get_run(self._all.db, run_id)
+        assert found is not None  # its id has just been read
+        return found
+
+    def _with_run(
+        self, status: DayStatus, code: str, says: str, cause: CauseCount, *, is_expected: bool = False
+    ) -> DayExplanation:
+        return DayExplanation(status, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected)
+
+    def _running_text(self) -> str:
+        run = next((each for each in self._causes if each.state != "closed"), None)
+        return f" (run {run.last_id})" if run else ""
+
+    def _lane_holder(self) -> str:
+        held = self._all.holds.get(self._row.name, ())
+        return f"{held[-1]['id']} holds it over HTTP" if held else ""
+
+
+OTHER_TRIGGERS = WOKEN | {Trigger.RESULT, Trigger.REBOOT}  # runs that no slot starts
+QUIET_WAITS = (wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
+OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed out", Outcome.ABANDONED.value: "was interrupted"}
+UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error says it better
+MODEL_FAILURES = (Failure.NOT_FOUND, Failure.RATE, Failure.OVERLOADED, Failure.TOO_LARGE, Reason.RATE_LIMITED)
+UNDELIVERED_TEXTS = {
+    DeliveryState.DEAD: "given up",
+    DeliveryState.HELD: "held, because it may have arrived",
+    DeliveryState.UNCERTAIN: "may not have arrived",
+    DeliveryState.PENDING: "pending",
+    DeliveryState.SENDING: "pending",
+}
+
+
+def _newest(cause: CauseCount) -> tuple[datetime, int]:
+    return cause.last_slot, cause.last_id
+
+
+def _has_run(cause: CauseCount) -> bool:
+    return cause.outcome not in (None, Outcome.SKIPPED) or cause.state == "running"
+
+
+def _label(kind: str, name: str) -> str:
+    return f"{'cron' if kind == Kind.CRON else 'agent'}/{name}"
+
+
+def _shorten(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 1]}…"
+
+
+def _times_word(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
+
+
+def _changes_text(found: Sequence[tuple[str, str, str]]) -> str:
+    return "; ".join(f"{key} {old} -> {new}" for key, old, new in found)

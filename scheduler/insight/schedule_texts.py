@@ -1,0 +1,112 @@
+"""Describes schedules, active hours and calendars for people, and what has changed between two schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from heartbeat.calendars import AllowedDays, Calendar
+from heartbeat.hours import DAYS, EVERY_DAY, Window
+from scheduler.config.file.message_parts import format_duration
+from scheduler.model import entry_schedule
+
+NO_SCHEDULE_TEXT = "without a schedule"
+ALWAYS_TEXT = "always"
+MAX_DIFF = 3  # changed parts of a schedule that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFormat:
+    """Formats times in `zone`, short on the day from `begin` to `end`. Other zones than `around` show their offset."""
+
+    zone: ZoneInfo
+    begin: datetime
+    end: datetime
+    around: ZoneInfo
+
+    def at(self, instant: datetime) -> str:
+        """A time: 08:05, with the day if it is another one, and with the offset if readers would expect another zone."""
+        local = instant.astimezone(self.zone)
+        day = "" if self.begin <= instant < self.end else f"{local:%a %Y-%m-%d} "
+        differs = local.utcoffset() != instant.astimezone(self.around).utcoffset()
+        return f"{day}{local:%H:%M}" + (f" (UTC{offset_text(local)})" if differs else "")
+
+
+def offset_text(local: datetime) -> str:
+    """The offset of a local time from UTC: +01:00."""
+    text = f"{local:%z}"
+    return f"{text[:3]}:{text[3:5]}"
+
+
+def schedule_text(text: str) -> str:
+    """A schedule text of a row in words, without hours and calendars: every 30m, or by '0 9 * * 1-5'."""
+    parts = entry_schedule.schedule_parts(text)
+    if "schedule" in parts:
+        return f"by {parts['schedule']!r}"
+    if "at" in parts:
+        return f"once, at {parts['at']}"
+    period = parts.get("interval") or parts.get("every")
+    return f"every {format_duration(timedelta(seconds=period))}" if period else NO_SCHEDULE_TEXT
+
+
+def hours_text(text: str, *, zones: bool = True) -> str:
+    """The active hours of a schedule text: 08:00-22:00 (Europe/Berlin)."""
+    windows = entry_schedule.active_hours(text).windows
+    shown = ", ".join(dict.fromkeys(map(_window_text, windows))) or ALWAYS_TEXT
+    named = ", ".join(dict.fromkeys(window.zone.key for window in windows))
+    return f"{shown} ({named})" if zones and named else shown
+
+
+def _window_text(window: Window) -> str:
+    begin, end = (f"{minute // 60:02}:{minute % 60:02}" for minute in (window.start, window.end))
+    days = "" if window.days == EVERY_DAY else f" {_days_text(sorted(window.days))}"
+    return f"{begin}-{end}{days}"
+
+
+def _days_text(days: list[int]) -> str:
+    if len(days) > 2 and days == list(range(days[0], days[-1] + 1)):
+        return f"{DAYS[days[0]]}-{DAYS[days[-1]]}"
+    return ",".join(DAYS[day] for day in days)
+
+
+def hours_zones(text: str) -> tuple[ZoneInfo, ...]:
+    """The zones of the active hours of a schedule text, each once."""
+    return tuple(dict.fromkeys(window.zone for window in entry_schedule.active_hours(text).windows))
+
+
+def calendar_text(days: AllowedDays, day: date, calendars: Mapping[str, Calendar]) -> str:
+    """Which calendar excludes a day: skip_on: holidays, or only_on: workdays. Empty if its name is not known."""
+    if days.skip.contains(day):
+        names = [name for name, each in calendars.items() if each.contains(day) and each | days.skip == days.skip]
+        return f"skip_on: {', '.join(names)}" if names else ""
+    if days.only is None:
+        return ""
+    names = [name for name, each in calendars.items() if each | days.only == days.only]
+    return f"only_on: {', '.join(names)}" if names else ""
+
+
+def schedule_changes(old: str, new: str) -> list[tuple[str, str, str]]:
+    """What differs between two schedule texts: the key, and its old and new value in words."""
+    before, after = entry_schedule.schedule_parts(old), entry_schedule.schedule_parts(new)
+    found = [("schedule", schedule_text(old), schedule_text(new)), _changed_hours(old, new)]
+    if "zone" in before and "zone" in after:
+        found.append(("timezone", before["zone"], after["zone"]))
+    found.append(("calendars", before.get("days") or "every day", after.get("days") or "every day"))
+    found.append(("stagger", _stagger_text(before), _stagger_text(after)))
+    found.append(("backoff_on_failure", str("backoff" in before).lower(), str("backoff" in after).lower()))
+    return [(key, was, now) for key, was, now in found if was != now][:MAX_DIFF]
+
+
+def _changed_hours(old: str, new: str) -> tuple[str, str, str]:
+    """The active hours, or only their time zone if nothing else differs."""
+    if hours_text(old, zones=False) != hours_text(new, zones=False):
+        return "active_hours", hours_text(old), hours_text(new)
+    zones = [", ".join(zone.key for zone in hours_zones(text)) for text in (old, new)]
+    return "timezone of active_hours", zones[0], zones[1]
+
+
+def _stagger_text(parts: Mapping[str, Any]) -> str:
+    return format_duration(timedelta(seconds=parts.get("stagger") or parts.get("offset") or 0))

@@ -1,0 +1,597 @@
+"""`explain` without a name: for each planted cause of silence, the first three lines name the agent and the cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, time, timedelta
+from time import process_time
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from rich.cells import cell_len
+from servers.messages import Models, error_answer
+from servers.scripted import Act
+from test_story_lanes import lane_locked
+from world import QUIET, AgentCall, Delayed, MakeWorld, World
+
+from heartbeat.hours import DAYS
+from heartbeat.runners import ProcessResult
+from scheduler.channels.message import DeliveryResult
+from scheduler.cli.main import main
+from scheduler.engine.requests import HoldLane, NoteRejectedConfig
+from scheduler.system.state_lock import StateLock
+
+HOUR = timedelta(hours=1)
+
+
+NOW = datetime.now(UTC)
+AHEAD = (26 - NOW.hour) % 24 - 12  # so many hours ahead of UTC it is between 14:00 and 15:00
+
+
+def fixed_zone(ahead: int) -> str:
+    """The zone that is always so many hours ahead of UTC. The signs of these names are reversed."""
+    return f"Etc/GMT{-ahead:+d}" if ahead else "Etc/GMT"
+
+
+ZONE = fixed_zone(AHEAD)
+TODAY = NOW.astimezone(ZoneInfo(ZONE)).date()
+MIDNIGHT = datetime.combine(TODAY, time(), ZoneInfo(ZONE)).astimezone(UTC)
+OTHER_ZONE = fixed_zone(AHEAD - 9 if AHEAD >= -3 else AHEAD + 15)  # its clocks show 5 in the morning
+
+HEAD = f"""
+timezone: {ZONE}
+channels: {{phone: {{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}}}
+defaults:
+  agent: {{runner: {{kind: command, argv: [agent]}}}}
+  heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, conditions: {{remind: 1h}}}}
+"""
+
+
+def fleet(ops: str | None = "{}", more: str = "", agents: str = "", jobs: str = "") -> str:
+    """The agent `ops`, with these keys of its heartbeat, between agents that send alerts and a job that runs."""
+    planted = "" if ops is None else f"  ops: {{heartbeat: {ops}}}\n"
+    return f"{HEAD}{more}agents:\n  alpha: {{}}\n{agents}{planted}  zeta: {{}}\ncron:\n  backup: {{every: 1h, command: backup}}\n{jobs}"
+
+
+def speaks(call: AgentCall) -> str:
+    """An answer that is new at every run."""
+    return f"ALERT: at {call.at:%H:%M}"
+
+
+SPEAKING: dict[str, Any] = {"alpha": speaks, "zeta": speaks, "ops": speaks}
+Plant = Callable[..., World]
+Say = Callable[..., list[str]]
+
+
+@pytest.fixture
+def plant(make_world: MakeWorld) -> Plant:
+    """`plant(config, scripts={...})` starts a world at midnight, with a day until now before it."""
+
+    def begin(yaml: str, **more: Any) -> World:
+        scripts = SPEAKING | more.pop("scripts", {})
+        return make_world(yaml, start=f"{more.pop('start', MIDNIGHT):%Y-%m-%d %H:%M}", scripts=scripts, **more)
+
+    return begin
+
+
+def run_until_now(world: World) -> None:
+    world.run(seconds=max(0.0, (datetime.now(UTC) - world.clock.now).total_seconds()))
+
+
+def at(hour: int, minute: int = 0) -> str:
+    """A local time of today as `World.run_until` reads it."""
+    return f"{MIDNIGHT + hour * HOUR + timedelta(minutes=minute):%Y-%m-%d %H:%M}"
+
+
+@contextmanager
+def daemon_lock(world: World) -> Iterator[None]:
+    """The lock that a running daemon holds."""
+    path = world.state.with_name(world.state.name + ".lock")
+    with StateLock.take(path, started_at=datetime.now(UTC), instance="boot1"):
+        yield
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """`say(world)` runs `explain --on today` while the daemon is up, and returns its lines, of at most 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(world: World, *words: str, up: bool = True) -> list[str]:
+        capsys.readouterr()
+        command = ["-c", str(world.config), "explain", *(words or ("--on", "today"))]
+        if up:
+            with daemon_lock(world):
+                assert main(command) == 0
+        else:
+            assert main(command) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert "json" in words or max(map(cell_len, lines)) <= 80
+        return lines
+
+    return run
+
+
+def check(lines: list[str], *words: str, name: str = "agent/ops") -> None:
+    """The first three lines contain the entry and these words of its cause."""
+    top = " ".join(" ".join(lines[:3]).split())
+    assert name in top
+    for word in words:
+        assert word in top, (word, lines)
+
+
+# --- the checklist and the precheck -----------------------------------------------------------------------------------
+
+
+def test_a_missing_checklist(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    run_until_now(world)
+    check(say(world), "silent", "no checklist: agents/ops/HEARTBEAT.md", "heartbeatd show")
+
+
+def test_an_empty_checklist(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    world.write("ops/HEARTBEAT.md", "# Look at\n\n- [ ]\n")
+    run_until_now(world)
+    check(say(world), "nothing on the checklist: agents/ops/HEARTBEAT.md")
+
+
+def test_a_checklist_whose_items_are_all_paused(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    world.write("ops/HEARTBEAT.md", "- [paused] look at the disks\n- [paused] read the mail\n")
+    run_until_now(world)
+    check(say(world), "no item of the checklist was due: all its items are paused or completed")
+
+
+def test_a_checklist_with_nothing_due(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"), start=MIDNIGHT - timedelta(hours=6))
+    world.write("ops/HEARTBEAT.md", "- [every 2d] look at the disks\n")
+    run_until_now(world)
+    check(say(world), "no item of the checklist was due: each was checked within its [every ...]")
+
+
+def prints(text: str, code: int = 0, error: str = "") -> Callable[[AgentCall], ProcessResult]:
+    return lambda call: ProcessResult(
+        code, text.encode(), error.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
+    )
+
+
+PRECHECK = "{precheck: {command: look, unchanged: skip}}"
+
+
+def test_a_precheck_without_work(plant: Plant, say: Say) -> None:
+    world = plant(fleet(PRECHECK), prechecks={"ops": prints("NO_WORK\n")})
+    run_until_now(world)
+    check(say(world), "the precheck found nothing to do: it printed NO_WORK")
+
+
+def test_a_precheck_whose_output_stays_the_same(plant: Plant, say: Say) -> None:
+    world = plant(
+        fleet(PRECHECK),
+        prechecks={"ops": prints("disk 80%")},
+        scripts={"ops": lambda call: QUIET},
+        start=MIDNIGHT - timedelta(days=1),
+    )
+    run_until_now(world)
+    check(say(world), "the precheck found nothing new: its output is the same as")
+
+
+def test_a_precheck_that_fails(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{precheck: {command: look, on_error: skip}}"), prechecks={"ops": prints("", 2, "no such table")})
+    run_until_now(world)
+    check(say(world), "silent", "the precheck failed: exit code 2: no such table")
+
+
+# --- when it may run --------------------------------------------------------------------------------------------------
+
+
+def test_outside_the_active_hours(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{active_hours: '19:00-22:00'}"))
+    run_until_now(world)
+    check(say(world), f"outside its active hours 19:00-22:00 ({ZONE})", "next 19:00")
+
+
+def test_active_hours_in_the_wrong_zone(plant: Plant, say: Say) -> None:
+    world = plant(fleet(f"{{active_hours: '09:00-14:00', timezone: {OTHER_ZONE}}}"))
+    run_until_now(world)
+    check(say(world), f"outside its active hours 09:00-14:00 ({OTHER_ZONE}), where it is 05:", "(UTC")
+
+
+def test_a_day_excluded_by_a_calendar(plant: Plant, say: Say) -> None:
+    calendars = f"calendars: {{plant-closed: {{dates: [{TODAY}]}}, other: {{dates: [2020-01-01]}}}}\n"
+    world = plant(fleet("{skip_on: plant-closed}", more=calendars))
+    run_until_now(world)
+    check(say(world), "a calendar excludes the day (skip_on: plant-closed)")
+
+
+def test_another_weekday(plant: Plant, say: Say) -> None:
+    day = DAYS[(TODAY.weekday() + 3) % 7]
+    world = plant(fleet(f"{{schedule: '0 9 * * {day}'}}"))
+    run_until_now(world)
+    check(say(world), f"no slot on this day, by '0 9 * * {day}'; next {day.title()}")
+
+
+def test_an_interval_of_zero(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.reload(fleet("{interval: 0s}"))
+    run_until_now(world)
+    check(say(world), "disabled in the config since 08:00: interval: 0 (every 1h before)")
+
+
+def test_an_agent_that_runs_only_when_it_is_woken(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(0))
+    world.reload(fleet("{interval: none}"))
+    run_until_now(world)
+    check(say(world), "it has no schedule", "every 1h -> without a schedule")
+
+
+# --- what people did --------------------------------------------------------------------------------------------------
+
+
+def test_a_pause(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.pause(("heartbeat", "ops"))
+    run_until_now(world)
+    check(say(world), "silent: paused", "until someone resumes it", "`heartbeatd resume agent/ops`")
+
+
+def test_an_agent_that_is_disabled(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.reload(fleet("{enabled: false}"))
+    run_until_now(world)
+    check(say(world), "disabled in the config since 08:00: enabled: false")
+
+
+def test_an_agent_that_is_removed(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.reload(fleet(None))
+    run_until_now(world)
+    check(say(world), "no longer in the config since 08:00")
+
+
+def test_an_agent_that_is_renamed(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 50m}"))
+    world.run_until(at(8))
+    world.reload(fleet(None, agents="  operations: {heartbeat: {interval: 50m}}\n"))
+    run_until_now(world)
+    check(say(world), "renamed to agent/operations since 08:00")
+
+
+def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    with lane_locked(world):
+        run_until_now(world)
+        check(say(world), "busy: the agent's lane is locked")
+
+
+def test_a_lane_that_a_gateway_holds_over_http(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.request(HoldLane("ops", "telegram-bot", world.clock.now + 20 * HOUR))
+    run_until_now(world)
+    check(say(world), "busy: the agent's lane is locked", "telegram-bot")
+
+
+# --- the daemon and its config ----------------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_is_down(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8, 30))
+    world.kill()
+    world.clock.now = datetime.now(UTC)
+    lines = say(world, up=False)
+    check(lines, "the daemon has not run since 08:30; it ended unexpectedly", name="agent/alpha")
+    assert sum("the daemon does not run: 6 slots since 09:00" in line for line in lines) == 4
+    world.boot()
+
+
+def test_a_daemon_that_was_down(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{misfire: {grace: 1m}}"))
+    world.run_until(at(8, 30))
+    world.downtime(hours=3, minutes=5)
+    run_until_now(world)
+    check(say(world), "3 slots since 09:00: the daemon was down", name="agent/")
+
+
+def test_a_daemon_that_is_frozen(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8, 30))
+    world.clock.now = datetime.now(UTC)
+    check(say(world), "the daemon is frozen since 08:30", name="agent/")
+
+
+def test_a_system_clock_that_jumped(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{misfire: {grace: 1m}}"))
+    world.run_until(at(8, 30))
+    world.clock.now += timedelta(hours=3, minutes=10)
+    run_until_now(world)
+    check(say(world), "3 slots since 09:00: the clock jumped, or the machine slept", name="agent/")
+
+
+def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8, 30))
+    world.config.write_text(fleet("{interval: 1x}"), "utf-8")
+    world.request(NoteRejectedConfig("config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration", "file watch"))
+    run_until_now(world)
+    check(say(world), "the config of 08:30 was refused: config.yaml:9:31: agents.ops.heartbeat.interval", name="ops")
+
+
+def test_an_agent_that_the_daemon_does_not_know_yet(plant: Plant, say: Say) -> None:
+    world = plant(fleet(None))
+    run_until_now(world)
+    world.config.write_text(fleet(), "utf-8")
+    check(say(world), "in the config file, but the daemon does not know it yet", "`heartbeatd reload`")
+
+
+# --- money, limits and models -----------------------------------------------------------------------------------------
+
+
+def cost(call: AgentCall) -> str:
+    return json.dumps({"result": f"ALERT {call.at}", "total_cost_usd": 0.03})
+
+
+def test_a_budget_of_the_agent(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{budget: {usd_per_day: 0.10, usd_per_run: 0.03}}"), scripts={"ops": cost})
+    run_until_now(world)
+    check(say(world), "silent", "the budget is used up: usd_per_day: 0.09 of 0.1 USD")
+
+
+def test_a_budget_of_all_entries(plant: Plant, say: Say) -> None:
+    config = (
+        fleet("{budget: {usd_per_run: 0.03}}", more="limits: {budget: {usd_per_day: 0.10}}\n")
+        .replace("alpha: {}", "alpha: {heartbeat: {budget: {usd_per_run: 0.0000001}}}")
+        .replace("zeta: {}", "zeta: {heartbeat: {budget: {usd_per_run: 0.0000001}}}")
+    )
+    world = plant(config, scripts={"ops": cost})
+    run_until_now(world)
+    check(say(world), "the budget is used up: limits.budget.usd_per_day")
+
+
+def test_a_budget_of_runs_per_day(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{budget: {runs_per_day: 3}}"))
+    run_until_now(world)
+    check(say(world), "the budget is used up: runs_per_day: 3 of 3")
+
+
+MODEL = """
+providers: {{anthropic: {{api_key: "sk-test", base_url: "{url}"}}}}
+"""
+CLAUDE = "  ops: {{runner: {{kind: anthropic}}, model: claude-haiku-5-5, heartbeat: {ops}}}\n"
+
+
+def modelled(url: str, ops: str = "{retries: 0}") -> str:
+    return fleet(None, more=MODEL.format(url=url), agents=CLAUDE.format(ops=ops))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (error_answer(401, "authentication_error", "invalid x-api-key"), ("auth", "invalid x-api-key")),
+        (error_answer(404, "not_found_error", "model: claude-haiku-5-5"), ("claude-haiku-5-5", "HTTP 404")),
+        (error_answer(429, "rate_limit_error", "slow down", retry_after="31536000"), ("slow down", "429")),
+    ],
+    ids=["a refused key", "an unknown model", "a rate limit"],
+)
+def test_a_provider_that_refuses(plant: Plant, say: Say, answer: Act, words: tuple[str, ...]) -> None:
+    with Models(lambda request: answer) as server:
+        world = plant(modelled(server.url))
+        run_until_now(world)
+    check(say(world), *words)
+
+
+def test_retries_that_run_out_of_time_show_the_error(plant: Plant, say: Say) -> None:
+    overloaded = error_answer(529, "overloaded_error", "we are full")
+    with Models(lambda request: overloaded) as server:
+        world = plant(modelled(server.url, "{interval: 5m, retries: 9}"), start=MIDNIGHT + 13 * HOUR)
+        run_until_now(world)
+    check(say(world), "we are full")
+
+
+def test_a_prompt_that_is_too_large(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md, max_input_tokens: 2k}"))
+    world.write("ops/HEARTBEAT.md", "- look at the disks\n" * 1000)
+    run_until_now(world)
+    check(say(world), "the prompt was too large")
+
+
+def test_an_agent_that_always_times_out(plant: Plant, say: Say) -> None:
+    def hangs(call: AgentCall) -> ProcessResult:
+        return ProcessResult(-9, b"", b"", truncated=False, timed_out=True, problem=None, ended_by="timeout")
+
+    world = plant(fleet("{timeout: 5m, retries: 0}"), scripts={"ops": hangs})
+    run_until_now(world)
+    check(say(world), "failed", "timed out")
+
+
+def test_no_free_place(plant: Plant, say: Say) -> None:
+    config = fleet(
+        more="limits: {concurrency: 1}\n", agents="  hog: {heartbeat: {timeout: 20h, interval: 1d, checklist: '- x'}}\n"
+    )
+    world = plant(config.replace("checklist: '- x'", 'checklist: "- x\\n"'))
+    world.scripts["hog"] = lambda call: Delayed("ALERT late", timedelta(hours=20))
+    run_until_now(world)
+    check(say(world), "limits.concurrency is reached by agent/hog (run 2)", name="agent/alpha")
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_has_nothing_to_say(plant: Plant, say: Say) -> None:
+    world = plant(fleet(), scripts={"ops": lambda call: QUIET})
+    run_until_now(world)
+    check(say(world), "quiet", "15 answers not sent: nothing needs attention")
+
+
+def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
+    world = plant(
+        fleet("{conditions: {remind: 7d}}"),
+        scripts={"ops": lambda call: "[disk:/var] /var is full"},
+        start=MIDNIGHT - timedelta(hours=3),
+    )
+    run_until_now(world)
+    check(say(world), "quiet", "its recipients know its content already: disk:/var since")
+
+
+def test_alerts_that_are_not_shown(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{show_alerts: false, show_ok: true}"))
+    run_until_now(world)
+    check(say(world), "alerts are not shown (show_alerts: false)")
+
+
+def refuses(name: str, result: DeliveryResult) -> Callable[[Any], DeliveryResult]:
+    return lambda outgoing: result if outgoing.message.name == name else DeliveryResult("delivered")
+
+
+def test_a_channel_that_is_dead(plant: Plant, say: Say) -> None:
+    world = plant(fleet(), send=refuses("ops", DeliveryResult("dead", "HTTP 404: no such chat")))
+    run_until_now(world)
+    check(say(world), "undelivered", "messages to phone given up", "HTTP 404: no such chat", "`heartbeatd outbox`")
+
+
+def test_eight_messages_that_are_pending(plant: Plant, say: Say) -> None:
+    world = plant(fleet(), send=refuses("ops", DeliveryResult("retry", "HTTP 503")))
+    world.run_until(at(7))
+    world.pause(("heartbeat", "ops"))
+    run_until_now(world)
+    check(say(world), "8 messages to phone pending", "since 00:00: HTTP 503")
+
+
+def test_messages_that_are_held(plant: Plant, say: Say) -> None:
+    config = fleet().replace("allow_private: true", "allow_private: true, uncertain: hold")
+    world = plant(config, send=refuses("ops", DeliveryResult("uncertain", "no answer")))
+    run_until_now(world)
+    check(say(world), "messages to phone held, because it may have arrived")
+
+
+def test_alerts_without_a_known_target(plant: Plant, say: Say) -> None:
+    config = fleet("{deliver: last}", more="").replace(
+        "channels: {", 'channels: {chat: {kind: webhook, url: "https://chat.example.org/{target}"}, '
+    )
+    world = plant(config)
+    run_until_now(world)
+    check(say(world), "15 alerts sent to no one: no target is known for `deliver: last`")
+
+
+def test_alerts_that_are_delivered_nowhere(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{deliver: none}"))
+    run_until_now(world)
+    check(say(world), "15 alerts sent to no one: it has no `deliver`, or `deliver: none`")
+
+
+def test_wakes_that_wait_because_there_were_too_many(plant: Plant, say: Say) -> None:
+    world = plant(fleet(more="limits: {wake_flood: 3 per 20h, wake_gap: 1m}\n"))
+    world.run_until(at(8, 30))
+    for number in range(6):
+        world.wake("ops", f"mail {number}", sender="mailbot")
+        world.run(minutes=2)
+    world.run(seconds=1)
+    run_until_now(world)
+    for number in range(3):
+        world.wake("ops", f"late {number}", sender=f"mailbot{number}")
+    check(say(world), "3 wakes wait", "limits.wake_flood")
+
+
+# --- the overview itself ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_name_and_a_day_all_entries_of_today_are_listed(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    run_until_now(world)
+    lines = say(world, "--format", "text")
+    assert lines[0].startswith(f"{TODAY:%a %Y-%m-%d} until 14:") and lines[0].endswith(f"{ZONE} (UTC{AHEAD:+03d}:00)")
+    assert [line.split("  ")[0] for line in lines[1:] if not line.startswith(" ")] == [
+        "agent/ops", "agent/alpha", "agent/zeta", "cron/backup", "in all",
+    ]  # fmt: skip
+    assert lines[-1] == "in all     4: 1 silent, 3 normal"
+
+
+def test_the_json_form_has_a_word_for_the_status_and_the_cause_of_each_entry(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    run_until_now(world)
+    data = json.loads("\n".join(say(world, "--on", "today", "--format", "json")))
+    first, *others = data["entries"]
+    assert (first["name"], first["status"], first["cause"]) == ("ops", "silent", "checklist_missing")
+    assert (first["ran"], first["skipped"] >= 14, first["run"] is not None) == (0, True, True)
+    assert [(each["name"], each["status"]) for each in others] == [("alpha", "normal"), ("zeta", "normal"), ("backup", "normal")]
+    assert data["counts"]["silent"] == 1
+
+
+def test_a_day_may_be_a_weekday_or_a_date_and_a_time_may_be_given_with_since(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"), start=MIDNIGHT - timedelta(days=1))
+    world.run_until(at(-1, 59))
+    world.write("ops/HEARTBEAT.md", "- look\n")
+    run_until_now(world)
+    yesterday = TODAY - timedelta(days=1)
+    for day in ("yesterday", f"{yesterday}", f"{yesterday:%a}", f"{yesterday:%A}".lower()):
+        lines = say(world, "--on", day)
+        assert lines[0].startswith(f"{yesterday:%a %Y-%m-%d}, ")
+        check(lines, "all 24 slots since 00:00: no checklist")
+    for words in (("--on", f"{TODAY:%a}"), ("--since", "3h")):
+        assert say(world, *words)[-1] == "in all     4: 4 normal"
+    check(say(world, "--since", f"{yesterday} 22:00"), "unusual", "no checklist")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "someday"], "--on: 'someday' is not a day; write 2026-11-20, today, yesterday or monday"),
+        (["--on", "2199-01-01"], "--on: 2199-01-01 is to come; `heartbeatd plan` lists what will run"),
+        (["--since", "2199-01-01"], "--since: write a time in the past"),
+        (["--since", "1h", "--on", "today"], "--at, --on and --since exclude each other"),
+        (["--at", "1h"], "--at needs the name of an agent or a job"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_day_is_refused_in_one_line(
+    plant: Plant, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    world = plant(fleet())
+    assert main(["-c", str(world.config), "explain", *words]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+
+
+def test_one_entry_is_explained_since_a_time(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    run_until_now(world)
+    lines = say(world, "ops", "--since", "150m")
+    assert (lines[1].startswith("since ") and "2 slots" in lines[1]) or "3 slots" in lines[1]
+    assert "no checklist" in lines[3]
+
+
+def test_many_entries_with_the_same_cause_share_a_line(plant: Plant, say: Say) -> None:
+    agents = "".join(f"  many-{number:02}: {{heartbeat: {{checklist: HEARTBEAT.md}}}}\n" for number in range(40))
+    world = plant(fleet(agents=agents))
+    run_until_now(world)
+    lines = say(world)
+    assert len(lines) < 20
+    assert lines[7] == "37 others  silent: likewise (checklist_missing): agent/many-03, agent/many-04,"
+
+
+def test_an_empty_database_has_no_entries(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.kill()
+    world.state.unlink()
+    lines = say(world, up=False)
+    assert "the daemon has never run: `heartbeatd run` starts it" in lines
+    assert "the daemon does not know it yet. `heartbeatd run`" in " ".join(" ".join(lines).split())
+    world.boot()
+
+
+def test_a_thousand_entries_take_a_second(plant: Plant, say: Say) -> None:
+    agents = "".join(f"  many-{number:03}: {{heartbeat: {{checklist: HEARTBEAT.md}}}}\n" for number in range(996))
+    world = plant(fleet(agents=agents), start=MIDNIGHT + 13 * HOUR)
+    run_until_now(world)
+    began = process_time()
+    lines = say(world)
+    assert process_time() - began < 5  # most of it is the config of a thousand agents
+    assert lines[-1].startswith("in all     1,000: 996 silent")
