@@ -22,11 +22,13 @@ from heartbeat.runners import Resources
 from heartbeat.runners import dispatch as runners
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
+from scheduler.channels.telegram_buttons import Presses
 from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.engine import config_reload, deadman_switch, delivery, startup
+from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
+from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
@@ -157,6 +159,10 @@ class Daemon:
         )
         pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, _no_mark_of_ping, _no_wakeup, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
+        bot_calls: LocalExecutor[BotCall, Presses] = LocalExecutor(
+            self._call_bot, _no_mark_of_bot_call, self._wakeup.notify, self._workers
+        )
+        self._buttons = ButtonPoller(bot_calls, inbox.submit)
         self.reloader = Reloader(partial(_load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
 
@@ -238,7 +244,9 @@ class Daemon:
         self._start_reload_thread()
         self._systemd.report_status(self._status_line())
         watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # only here: if this thread hangs, the pings must stop
-        waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in)
+        is_listening = self._server is not None and not self.engine.stopping
+        poll_in = self._buttons.poll(time.monotonic(), self.engine.plan.settings.channels) if is_listening else None
+        waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in, poll_in)
         return min(wait for wait in waits if wait is not None)
 
     def _status_line(self) -> str:
@@ -310,6 +318,9 @@ class Daemon:
     async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send_ping(ping, self._http)
 
+    async def _call_bot(self, call: BotCall, children: Children) -> Presses:  # starts no children
+        return await button_poller.call_bot(call, self._http)
+
     def _delivery_mark(self, outgoing: Delivery) -> str:
         return f"{self.instance}/outbox/{outgoing.message.id}"
 
@@ -335,6 +346,10 @@ def _run_mark(claim: Claim) -> str:
 
 
 def _no_mark_of_ping(ping: Ping) -> str:  # noqa: ARG001
+    return ""
+
+
+def _no_mark_of_bot_call(call: BotCall) -> str:  # noqa: ARG001
     return ""
 
 

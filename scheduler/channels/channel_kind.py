@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from heartbeat.runners import StartProcess
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.channels.message import Button, DeliveryResult, Message
 from scheduler.model.settings import Channel, utf16_length
 
 if TYPE_CHECKING:  # the kinds are needed to read a config; the HTTP client takes a third of a second to import, and is not
@@ -21,13 +21,14 @@ SEND_TIMEOUT = 30.0  # seconds
 class SendContext:
     """What the sending of a message may use: `http` for requests, `start` for programs, and at most `seconds`.
 
-    `now` is the time at which it begins.
+    `now` is the time at which it begins. `buttons` are shown below the message, on kinds that have buttons.
     """
 
     http: HttpClient
     start: StartProcess
     now: datetime
     seconds: float = SEND_TIMEOUT
+    buttons: tuple[Button, ...] = ()
 
 
 class SendMessage(Protocol):
@@ -62,6 +63,7 @@ class ChannelKind:
     - `own_connections` says that the sending does not use our HTTP client, so that `allow_private` has no effect.
     - `names_sender` says that its messages have fields for the agent and the host, so that texts have no prefix by default.
     - `is_signed` says that `secret` signs its requests.
+    - `has_buttons` says that its messages can have buttons.
     - `runs_program` says that `argv` takes the place of `url`.
     """
 
@@ -78,6 +80,7 @@ class ChannelKind:
     own_connections: bool = False
     names_sender: bool = False
     is_signed: bool = False
+    has_buttons: bool = False
     runs_program: bool = False
 
 

@@ -25,6 +25,14 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Button:
+    """A button below a message: its label, and the data that the service sends back when it is pressed."""
+
+    label: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryResult:
     """The result of one attempt to deliver a message.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
@@ -18,7 +19,7 @@ from scheduler.channels.http_post import (
     result_of_status,
     wait_from_seconds,
 )
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.channels.message import Button, DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 SERVER = "https://api.telegram.org"
@@ -26,6 +27,9 @@ MAX_LENGTH = 4096  # UTF-16 units of one message
 BAD_URL = "this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC"
 
 _URL = re.compile(r"tgram://(?:bot)?([0-9A-Za-z:_-]+)/(-?\d{1,20}|@?[A-Za-z]\w{2,63})(?::(\d{1,18}))?/?", re.ASCII)
+
+
+_TOKEN = re.compile(r"tgram://(?:bot)?([0-9A-Za-z:_-]+)/", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,14 @@ def parse_chat_url(url: str) -> TelegramChat:
     return TelegramChat(token, f"@{chat}" if chat[0].isalpha() else chat, int(topic) if topic else None)
 
 
+def parse_token(url: str) -> str:
+    """The token of the bot of a tgram:// URL, whatever its chat. ValueError, which shows nothing of it, if there is none."""
+    found = _TOKEN.match(unquote(url))
+    if not found:
+        raise ValueError(BAD_URL)
+    return found[1]
+
+
 async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
     """Send `message` once as plain text to the chat of a tgram:// URL; `base_url` replaces Telegram's own server.
 
@@ -57,14 +69,17 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
         return DeliveryResult("dead", str(error))
     server = channel.base_url.reveal() if channel.base_url else SERVER
     url = f"{server.rstrip('/')}/bot{chat.token}/sendMessage"
-    answer = await post_json(url, _body(chat, prefixed_text(channel, message)), post_options(channel, context))
+    answer = await post_json(url, _body(chat, prefixed_text(channel, message), context.buttons), post_options(channel, context))
     if isinstance(answer, DeliveryResult):
         return answer
     return _read_answer(answer, [chat.token, *secret_parts(server if channel.base_url else "", whole_url=True)])
 
 
-def _body(chat: TelegramChat, text: str) -> dict[str, Any]:
+def _body(chat: TelegramChat, text: str, buttons: Sequence[Button]) -> dict[str, Any]:
     content: dict[str, Any] = {"chat_id": chat.chat, "text": text, "link_preview_options": {"is_disabled": True}}
+    if buttons:
+        row = [{"text": button.label, "callback_data": button.data} for button in buttons]
+        content["reply_markup"] = {"inline_keyboard": [row]}
     return content | ({"message_thread_id": chat.topic} if chat.topic is not None else {})
 
 
@@ -98,4 +113,5 @@ KIND = ChannelKind(
     url_form="tgram://TOKEN/CHAT",
     bad_target="target: Telegram knows a chat by its number or @name, and a topic in it by CHAT:TOPIC",
     has_base_url=True,
+    has_buttons=True,
 )

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from heartbeat.runners import StartProcess
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.channels.message import Button, DeliveryResult, Message
+from scheduler.engine import buttons
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LOG_CHANNEL, Channel, Network, OnUncertain
 from scheduler.net.http_client import HttpClient
@@ -38,6 +39,7 @@ class Delivery:
 
     message: OutboxMessage
     channel: Channel
+    buttons: tuple[Button, ...] = ()
 
 
 def claim_deliveries(tx: Transaction, channels: Mapping[str, Channel], under_way: Iterable[Delivery]) -> list[Delivery]:
@@ -48,7 +50,8 @@ def claim_deliveries(tx: Transaction, channels: Mapping[str, Channel], under_way
         if channel is None or channel.needs_target != bool(message.recipient):
             outbox.mark_message_dead(tx, message, _describe_unreachable(message, channel))
         else:
-            deliveries.append(Delivery(message, target_urls.channel_for_recipient(channel, message.recipient)))
+            place = target_urls.channel_for_recipient(channel, message.recipient)
+            deliveries.append(Delivery(message, place, buttons.buttons_of(tx, message, channel)))
     return deliveries
 
 
@@ -66,7 +69,8 @@ def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
 
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient, now: datetime) -> DeliveryResult:
     """Send one message to its channel; waits for the channel."""
-    return await registry.send_message(delivery.channel, _to_message(delivery.message), SendContext(http, start, now))
+    context = SendContext(http, start, now, buttons=delivery.buttons)
+    return await registry.send_message(delivery.channel, _to_message(delivery.message), context)
 
 
 def _to_message(message: OutboxMessage) -> Message:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import planning, savepoints, wake_starts
+from scheduler.engine import buttons, planning, savepoints, wake_starts
 from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
@@ -25,6 +25,7 @@ from scheduler.store import (
     runs,
     sessions,
     spend,
+    used_buttons,
 )
 from scheduler.store.transaction import Transaction
 
@@ -104,6 +105,7 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     outbox.expire_held_messages(tick.tx)
     outbox.delete_old_texts(tick.tx)
     sessions.delete_old_messages(tick.tx, tick.plan.settings.history.keep)
+    used_buttons.delete_old_uses(tick.tx, buttons.LIFETIME * 2)
     conditions.delete_old_conditions(tick.tx, tick.plan.settings.history.keep)
     spend.delete_old_days(tick.tx)
     flapping.delete_old_changes(tick.tx)

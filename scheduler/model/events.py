@@ -205,6 +205,17 @@ class ConditionClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class ButtonPressed:
+    """A button of a message was pressed. `result` is `applied`, or why it had no effect. `name` is the entry, if it is known."""
+
+    channel: str
+    button: str
+    result: str
+    user: str
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConditionAcknowledged:
     """A person has acknowledged an open condition. `key` is its key as the agent wrote it."""
 
@@ -235,6 +246,7 @@ Event = (
     SettingsApplied
     | BreakerMoved
     | ChecklistRemarked
+    | ButtonPressed
     | ConditionAcknowledged
     | ConditionClosed
     | MuteChanged

@@ -85,7 +85,8 @@ class Channel:
     to a message that may have arrived, if the config sets it. `limit` is the longest message in UTF-16 units; None: any length.
     `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`. `prefix` is the
     template of what each message begins with, empty for none. `host` is the name of this machine in messages. Requests are
-    signed with `signing_secret` in the header `signature_header`; None: they are not signed.
+    signed with `signing_secret` in the header `signature_header`; None: they are not signed. With `buttons`,
+    messages have buttons.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Channel:
     host: str = ""
     signing_secret: Secret | None = None
     signature_header: str = ""
+    buttons: bool = False
 
     def prefix_for(self, kind: str, name: str) -> str:
         """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room."""

@@ -40,6 +40,16 @@ def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
     )
 
 
+def keys_of_message(db: sqlite3.Connection, outbox_id: int) -> list[str]:
+    """The keys of the open conditions that a message was the last to report."""
+    rows = db.execute(
+        "select key from condition join condition_report on condition_id = condition.id"
+        " where outbox_id = ? and condition.state = 'open' and kind <> 'ended' order by key",
+        (outbox_id,),
+    )
+    return [row["key"] for row in rows]
+
+
 def open_conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
     """The open conditions of an agent, the most important first."""
     return [condition for condition in conditions_of(db, name) if condition.is_open]

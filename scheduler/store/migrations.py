@@ -521,6 +521,16 @@ create table config_event (
 ) strict
 """
 
+
+@migrations()
+def m014_buttons(db: Any) -> None:
+    """Which buttons of messages were used, because each can be used once."""
+    db.conn.execute(
+        "create table used_button (outbox_id integer not null, action text not null,"
+        " used_at integer not null, primary key (outbox_id, action)) strict, without rowid"
+    )
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

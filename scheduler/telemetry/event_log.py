@@ -8,6 +8,7 @@ from collections import Counter
 from scheduler.model.events import (
     AttemptStarted,
     BreakerMoved,
+    ButtonPressed,
     CallCharged,
     ChecklistRemarked,
     ConditionAcknowledged,
@@ -53,6 +54,7 @@ class EventLog:
 
     def __init__(self) -> None:
         self._logged_remarks: dict[str, tuple[str, ...]] = {}
+        self._refused_presses: set[tuple[str, str]] = set()
         self._agents_with_full_queue: set[str] = set()  # their first rejected wake is a warning; a storm brings thousands more
 
     def log_event(self, happened: Event) -> None:
@@ -66,6 +68,8 @@ class EventLog:
                 level = logging.DEBUG if state is DeliveryState.DELIVERED else logging.WARNING
                 problem = happened.error or None
                 log_event(level, "deliver", id=happened.outbox_id, channel=happened.channel, state=state, problem=problem)
+            case ButtonPressed():
+                self._log_press(happened)
             case TargetUnknown():
                 problem = "deliver: last has no target yet; report whom the agent talks with to POST /api/v1/agents/NAME/activity"
                 log_event(
@@ -93,6 +97,15 @@ class EventLog:
         else:
             self._agents_with_full_queue.add(wake.name)
         log_event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
+
+    def _log_press(self, press: ButtonPressed) -> None:
+        """Log a press. The first press of a channel that is refused for a reason is a warning; anyone could send thousands."""
+        key = (press.channel, press.result)
+        is_new = press.result not in ("applied", "failed") and key not in self._refused_presses
+        level = logging.WARNING if is_new else logging.INFO if press.result in ("applied", "failed") else logging.DEBUG
+        self._refused_presses.add(key)
+        button = press.button
+        log_event(level, "button", channel=press.channel, button=button, result=press.result, user=press.user, name=press.name)
 
     def _log_remarks(self, remarked: ChecklistRemarked) -> None:
         """Log each remark once for a version of the checklist, not at every run."""

@@ -16,6 +16,7 @@ from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import (
     AttemptStarted,
     BreakerMoved,
+    ButtonPressed,
     CallCharged,
     ChecklistRemarked,
     ConditionAcknowledged,
@@ -101,6 +102,7 @@ class Metrics:
         self._seconds = _new_counter("run_seconds_total", "Time spent in runs, in seconds.", "kind", "name")
         self._wakes = _new_counter("wakes_total", "Wakes, by their final result.", "name", "source", "result")
         self._deliveries = _new_counter("deliveries_total", "Messages, by the result of the delivery.", "channel", "result")
+        self._presses = _new_counter("button_presses_total", "Presses of buttons of messages, by result.", "channel", "result")
         self._tokens = _new_counter("tokens_total", "Tokens used, by the requested model.", "kind", "name", "model", "type")
         self._cost = _new_counter(
             "cost_usd_total", "The cost of runs in USD, at the prices of the config.", "kind", "name", "model", "outcome"
@@ -155,7 +157,7 @@ class Metrics:
     def _counter_families(self) -> tuple[MetricFamily, ...]:
         runs = (self._runs, self._suppressions, self._truncated, self._skips, self._prechecks, self._retries, self._seconds)
         models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
-        return (*runs, self._wakes, *models, self._deliveries, self._recovered, self._stale, self._taken_back)
+        return (*runs, self._wakes, *models, self._deliveries, self._presses, self._recovered, self._stale, self._taken_back)
 
     def _process_families(self, now: ScrapeState) -> Iterator[MetricFamily]:
         running = MetricFamily("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
@@ -297,6 +299,11 @@ class Metrics:
         """Shown by `conditions` and in the log."""
 
     @_count.register
+    def _count_press(self, press: ButtonPressed) -> None:
+        if press.channel in self._settings.channels:
+            self._presses.increase(press.channel, press.result)
+
+    @_count.register
     def _count_mute(self, changed: MuteChanged) -> None:
         """Shown by a gauge."""
 
@@ -329,6 +336,10 @@ class Metrics:
         self._prechecks.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._wakes.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep_series(lambda labels: labels[0] in settings.channels)
+        self._presses.keep_series(lambda labels: labels[0] in settings.channels)
+        with_buttons = [name for name, channel in settings.channels.items() if channel.buttons]
+        for channel, result in product(with_buttons, possible_labels.PRESS_RESULTS):
+            self._presses.increase(channel, result, by=0)
         for key, possible in shown.items():
             self._declare_series(key, possible)
         models, providers = possible_labels.called_models(settings), possible_labels.called_providers(settings)

@@ -17,6 +17,8 @@ MANUAL_TRIGGERS = (Trigger.MANUAL, Trigger.API)
 EXTERNAL_TRIGGERS = (*MANUAL_TRIGGERS, Trigger.WEBHOOK)
 FAILED_OUTCOMES = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
 
+PRESS_RESULTS = ("applied", "failed", "forged", "expired", "wrong_chat", "replayed")
+
 
 @dataclass(frozen=True, slots=True)
 class PossibleLabels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.scripted import Act, Request, Server, reply
+from servers.scripted import Act, Request, Server, after, reply
 
 TOKEN = "123456:canary-token"
 CHAT = "-1001"
@@ -20,14 +20,33 @@ def refusal(code: int, description: str, status: int | None = None, **parameters
 
 @dataclass
 class Telegram(Server):
-    """A context manager. Answers from `script` come first, then it behaves like Telegram. `messages` has the chat's messages."""
+    """A context manager. Answers from `script` come first, then it behaves like Telegram.
+
+    `messages` has the chat's messages, and `answers` the texts that were shown after presses of buttons. A request for updates is
+    answered after `poll_seconds` if there are none.
+    """
 
     script: list[Act] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    poll_seconds: float = 0.0
 
     @property
     def texts(self) -> list[str]:
         return [message["text"] for message in self.messages]
+
+    def buttons(self, message: int = -1) -> dict[str, str]:
+        """The buttons of a message: their data, by label."""
+        markup = self.messages[message].get("reply_markup", {"inline_keyboard": [[]]})
+        return {button["text"]: button["callback_data"] for row in markup["inline_keyboard"] for button in row}
+
+    def press(self, data: str, chat: str = CHAT, user: str = "anna") -> None:
+        """A person presses a button with this data in a chat."""
+        number = 700 + len(self.updates)
+        about = {"message_id": 1, "chat": {"id": int(chat), "type": "group"}}
+        query = {"id": str(number), "from": {"id": 5, "username": user}, "message": about, "data": data}
+        self.updates.append({"update_id": number, "callback_query": query})
 
     def _next(self, request: Request) -> Act:
         with self._lock:
@@ -35,7 +54,14 @@ class Telegram(Server):
             return self.script.pop(0) if self.script else self._answer(request)
 
     def _answer(self, request: Request) -> Act:
-        if request.path != f"/bot{TOKEN}/sendMessage":
+        method = request.path.removeprefix(f"/bot{TOKEN}/")
+        if method == "getUpdates":
+            wanted = [update for update in self.updates if update["update_id"] >= request.json["offset"]]
+            return after(0.0 if wanted else self.poll_seconds, reply({"ok": True, "result": wanted[: request.json["limit"]]}))
+        if method == "answerCallbackQuery":
+            self.answers.append(request.json["text"])
+            return reply({"ok": True, "result": True})
+        if method != "sendMessage":
             return refusal(401, "Unauthorized")
         message = request.json
         if str(message["chat_id"]) != CHAT:

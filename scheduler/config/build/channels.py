@@ -66,6 +66,7 @@ def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode,
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_other_keys(name, part, kind, base, node)
         _check_signature(name, part, kind, secret, node)
+        _check_buttons(name, part, kind, node)
     prefix = ("" if kind.names_sender else DEFAULT_PREFIX) if part.prefix is None else part.prefix
     return Channel(
         name,
@@ -80,6 +81,7 @@ def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode,
         host=host,
         signing_secret=secret,
         signature_header=part.signature_header,
+        buttons=part.buttons and kind.has_buttons,
     )
 
 
@@ -90,6 +92,7 @@ def _build_program_channel(name: str, kind: str, part: models.Channel, host: str
     if not part.argv:
         node.add_error("is missing; write argv: [program, argument]", name, "argv")
     _check_signature(name, part, registry.kind_for(kind, ""), None, node)
+    _check_buttons(name, part, registry.kind_for(kind, ""), node)
     return Channel(
         name,
         kind,
@@ -101,6 +104,12 @@ def _build_program_channel(name: str, kind: str, part: models.Channel, host: str
         prefix=DEFAULT_PREFIX if part.prefix is None else part.prefix,
         host=host,
     )
+
+
+def _check_buttons(name: str, part: models.Channel, kind: ChannelKind, node: ConfigNode) -> None:
+    if part.buttons and not kind.has_buttons:
+        others = " and ".join(each.name for each in registry.KINDS if each.has_buttons)
+        node.add_error(suggest_removal(f"only {others} has buttons", "remove buttons"), name, "buttons")
 
 
 def _check_signature(name: str, part: models.Channel, kind: ChannelKind, secret: Secret | None, node: ConfigNode) -> None:

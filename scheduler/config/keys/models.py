@@ -596,6 +596,7 @@ class Price(ConfigPart):
 _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.detects_repeats)
 
 _NAMING_SENDER = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.names_sender)
+_WITH_BUTTONS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.has_buttons)
 _SIGNED = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.is_signed)
 
 
@@ -657,6 +658,12 @@ class Channel(ConfigPart):
     )
     signature_header: Annotated[str, text_type(value_parsers.parse_header_name, "name of a header")] = optional_key(
         "X-Heartbeatd-Signature", "The header with the signature."
+    )
+
+    buttons: Boolean = optional_key(
+        False,
+        f"For {_WITH_BUTTONS}: with `true`, messages have buttons to mute the agent for two hours, to acknowledge its conditions,"
+        " and to run it again. The bot must not be used by another program.",
     )
 
 

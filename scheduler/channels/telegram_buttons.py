@@ -1,0 +1,104 @@
+"""Asks Telegram which buttons were pressed, and answers the presses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.channels import telegram
+from scheduler.channels.http_post import HttpOptions, clean_reason, post_json
+from scheduler.channels.message import DeliveryResult
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Channel
+from scheduler.net.http_client import HttpClient
+
+POLL_SECONDS = 50  # for which Telegram waits for a press before it answers
+ANSWER_SECONDS = 10.0  # in addition, until the answer is there
+LONGEST_ANSWER = 200  # characters of the text that Telegram shows after a press
+
+
+@dataclass(frozen=True, slots=True)
+class Bot:
+    """A bot of Telegram. `server` is the address of its API."""
+
+    server: str
+    token: Secret
+    allow_private: bool
+
+    def url(self, method: str) -> str:
+        """The address of a method of the Bot API."""
+        return f"{self.server.rstrip('/')}/bot{self.token.reveal()}/{method}"
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A press of a button: `data` is that of the button, or whatever else the client has sent. `user` is a name for display."""
+
+    id: str
+    chat: str
+    chat_name: str
+    user: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Presses:
+    """The presses since the last poll, and the offset of the next poll. `error` says why there is no answer."""
+
+    presses: tuple[Press, ...] = ()
+    offset: int = 0
+    error: str = ""
+
+
+def bot_of(channel: Channel) -> Bot | None:
+    """The bot of a Telegram channel; None if its URL is not known."""
+    if channel.url is None:
+        return None
+    try:
+        token = telegram.parse_token(channel.url.reveal())
+    except ValueError:
+        return None
+    server = channel.base_url.reveal() if channel.base_url else telegram.SERVER
+    return Bot(server, Secret(token), channel.allow_private)
+
+
+async def get_presses(bot: Bot, offset: int, http: HttpClient) -> Presses:
+    """Wait for a press, at most 50 s. One update is read at a time, so that each fits the part of an answer that is read."""
+    content = {"offset": offset, "limit": 1, "timeout": POLL_SECONDS, "allowed_updates": ["callback_query"]}
+    options = HttpOptions(http, bot.allow_private, POLL_SECONDS + ANSWER_SECONDS)
+    answer = await post_json(bot.url("getUpdates"), content, options)
+    if isinstance(answer, DeliveryResult):
+        return Presses(offset=offset, error=answer.error)
+    data = answer.parse_json()
+    updates = data.get("result")
+    if data.get("ok") is not True or not isinstance(updates, list):
+        reason = clean_reason(data.get("description"), [bot.token.reveal()])
+        return Presses(offset=offset, error=f"{answer.host} answered {answer.status}: {reason or 'no updates'}")
+    found = [update for update in updates if isinstance(update, dict)]
+    numbers = [number for update in found if type(number := update.get("update_id")) is int]
+    if updates and not numbers:
+        return Presses(offset=offset, error=f"{answer.host} sent updates without a number")
+    presses = tuple(press for update in found if (press := _read_press(update.get("callback_query"))))
+    return Presses(presses, max((number + 1 for number in numbers), default=offset))
+
+
+async def answer_press(bot: Bot, press: Press, text: str, http: HttpClient) -> Presses:
+    """Show a text to the person who has pressed a button. Nothing depends on whether it arrives."""
+    content = {"callback_query_id": press.id, "text": text[:LONGEST_ANSWER]}
+    await post_json(bot.url("answerCallbackQuery"), content, HttpOptions(http, bot.allow_private, ANSWER_SECONDS))
+    return Presses()
+
+
+def _read_press(query: Any) -> Press | None:
+    """The press in a callback query; None if it is none of a button of a message."""
+    if not isinstance(query, dict):
+        return None
+    chat, user = _map(_map(query.get("message")).get("chat")), _map(query.get("from"))
+    number, name = query.get("id"), user.get("username") or user.get("first_name") or user.get("id")
+    if not isinstance(number, str):
+        return None
+    return Press(number, str(chat.get("id", "")), str(chat.get("username", "")), str(name), str(query.get("data", "")))
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,106 @@
+"""Asks Telegram for presses of buttons while the daemon runs, and passes them to the engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+from scheduler.channels import telegram_buttons
+from scheduler.channels.telegram_buttons import Bot, Press, Presses
+from scheduler.engine.buttons import PressButton
+from scheduler.model.settings import Channel
+from scheduler.net.http_client import HttpClient
+from scheduler.system.log import log_event
+from scheduler.work.executor import Executor
+
+FIRST_PAUSE = 5.0  # seconds after a poll that failed; doubled after each further one
+LONGEST_PAUSE = 300.0
+SHORTEST_POLL = 1.0  # seconds from a request without presses to the next one, for a server that does not wait for presses
+
+
+@dataclass(frozen=True, slots=True)
+class BotCall:
+    """A request to a bot: for presses from an offset, or the answer to a press."""
+
+    bot: Bot
+    offset: int = 0
+    press: Press | None = None
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _BotState:
+    """A bot that is polled. `channel` is one that has it. `problem` says why the last poll failed."""
+
+    channel: str
+    offset: int = 0
+    is_polled: bool = False
+    next_at: float = 0.0
+    asked_at: float = 0.0
+    pause: float = FIRST_PAUSE
+    problem: str = ""
+
+
+class ButtonPoller:
+    """Keeps one request for presses open for each bot with buttons. The engine's thread calls it after each tick.
+
+    A bot has one open request, because Telegram ends the earlier of two.
+    """
+
+    def __init__(self, calls: Executor[BotCall, Presses], submit: Callable[[PressButton], Future[Any]]) -> None:
+        self._executor = calls
+        self._submit = submit
+        self._numbers = count(1)
+        self._channels: Mapping[str, Channel] | None = None
+        self._bots: dict[Bot, _BotState] = {}
+
+    def poll(self, monotonic: float, channels: Mapping[str, Channel]) -> float | None:
+        """Pass on the presses that have arrived, and ask for more. Returns the seconds until the next call; None: no limit."""
+        if channels is not self._channels:
+            self._adopt_channels(channels)
+        for number, done in self._executor.results():
+            self._executor.ack([number])
+            state = self._bots.get(done.task.bot)
+            if done.task.press is None and state is not None:
+                error = f"{type(done.surprise).__name__} while asking for presses"
+                self._settle_poll(done.task.bot, state, done.result or Presses(offset=done.task.offset, error=error), monotonic)
+        for bot, state in self._bots.items():
+            if not state.is_polled and state.next_at <= monotonic:
+                state.is_polled, state.asked_at = True, monotonic
+                self._executor.submit(next(self._numbers), BotCall(bot, state.offset))
+        waits = [state.next_at - monotonic for state in self._bots.values() if not state.is_polled]
+        return max(min(waits), 0.0) if waits else None
+
+    def _adopt_channels(self, channels: Mapping[str, Channel]) -> None:
+        """Poll the bots of these channels from now on. The offset of a bot that stays is kept."""
+        self._channels = channels
+        bots = {bot: name for name, each in channels.items() if each.buttons and (bot := telegram_buttons.bot_of(each))}
+        self._bots = {bot: self._bots.get(bot) or _BotState(name) for bot, name in bots.items()}
+
+    def _settle_poll(self, bot: Bot, state: _BotState, found: Presses, monotonic: float) -> None:
+        state.is_polled, state.offset = False, found.offset
+        if bool(found.error) != bool(state.problem):
+            log_event(logging.WARNING, "buttons", channel=state.channel, problem=found.error or None)
+        state.problem = found.error
+        earliest = monotonic if found.presses else state.asked_at + SHORTEST_POLL
+        state.next_at = monotonic + state.pause if found.error else max(monotonic, earliest)
+        state.pause = min(2 * state.pause, LONGEST_PAUSE) if found.error else FIRST_PAUSE
+        for press in found.presses:
+            answer = self._submit(PressButton(state.channel, press))
+            answer.add_done_callback(partial(self._answer, bot, press))
+
+    def _answer(self, bot: Bot, press: Press, answer: Future[Any]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=str(answer.result())))
+
+
+async def call_bot(call: BotCall, http: HttpClient) -> Presses:
+    """Send a request to a bot. Errors of the network are in the result."""
+    if call.press is not None:
+        return await telegram_buttons.answer_press(call.bot, call.press, call.text, http)
+    return await telegram_buttons.get_presses(call.bot, call.offset, http)
