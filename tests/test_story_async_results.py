@@ -42,7 +42,7 @@ def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
         world.run(hours=3)
         run_id = server.requests[0].json["run"]
     world.run(hours=25)
-    with pytest.raises(Refused, match="given up"):
+    with pytest.raises(Refused, match="has failed: no result was reported"):
         world.request(ReportResult(run_id, "ALERT: found it", None))
 
 

@@ -68,14 +68,14 @@ COMMANDS = {
     "wake": ("wake_agent:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
     "resume": ("pause:resume", "Resume a paused agent or job."),
-    "mute": ("mute:mute", "Hold back the messages of an agent or a job. Its runs go on."),
+    "mute": ("mute:mute", "Hold back the messages of an agent or a job."),
     "unmute": ("mute:unmute", "Send the messages of a muted agent or job again."),
     "ack": ("mute:ack", "Keep an open condition quiet until it gets worse or ends."),
     "busy": ("busy:busy", "Lock an agent, run a command, and release the agent."),
     "reload": ("reload:reload", "Reload the config in the running daemon."),
     "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
     "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),
-    "import": ("import_config:import_config", "Import the config of another heartbeat system, with a receipt."),
+    "import": ("import_config:import_config", "Import the config of another heartbeat system."),
     "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
 }
 
