@@ -218,3 +218,48 @@ def test_what_changed_while_the_daemon_was_down_is_found_at_its_start(tmp_path: 
     _, overridden = plan_for_start(load_config(write(tmp_path, GOOD), environ), first.stored_config)
     assert overridden is not None
     assert overridden.diff.lines()[0] == 'HEARTBEATD_SET__agents__ops__heartbeat__interval none -> "2h"'
+
+
+class LateAnswer(Future[Any]):
+    """A future whose answer does not come within the time that the caller waits."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            raise TimeoutError
+        return super().result(timeout)
+
+
+class LockedInbox:
+    """An inbox of an engine that cannot write its database until `unlock`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._waiting: list[tuple[Request, LateAnswer]] = []
+
+    def submit(self, request: Request) -> Future[Any]:
+        answer = LateAnswer()
+        self._waiting.append((request, answer))
+        return answer
+
+    def unlock(self) -> None:
+        for request, answer in self._waiting:
+            answer.set_result(self.world.request(request))
+
+
+def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: MakeWorld) -> None:
+    world = make_world(GOOD)
+    inbox = LockedInbox(world)
+    reloader = Reloader(
+        lambda: load_config(world.config, world.environ),
+        lambda: world.engine.plan,
+        inbox,
+        lambda: world.clock.now,  # type: ignore[arg-type]
+    )
+    world.config.write_text(GOOD.replace("30m", "1h"), "utf-8")
+    with pytest.raises(Refused, match="the new config is applied once it can be"):
+        reloader.reload(by="command")
+    assert not reloader.reload_state.successful
+    inbox.unlock()
+    assert reloader.reload_state.successful
+    assert world.engine.plan.settings.heartbeats["ops"].interval == timedelta(hours=1)
+    assert status_data.read_status(world.store.connection, world.clock.now)["config_refused"] is None

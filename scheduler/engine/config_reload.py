@@ -23,6 +23,7 @@ from scheduler.system.log import log_event
 from scheduler.work import plan as plans
 from scheduler.work.plan import ConfigChanges, Plan
 
+NO_ANSWER = "no_answer"
 ANSWER_TIMEOUT = 30.0  # seconds
 MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
 UNKNOWN = "not known"  # an old or new value, if the config in force was too large to be stored
@@ -65,7 +66,7 @@ class Reloader:
             try:
                 return self._reload(by=by, dry=dry, doubt=doubt)
             except (ConfigError, Refused) as error:
-                if not dry:
+                if not dry and not _is_late(error):
                     self._report_rejection(error, by)
                 raise
 
@@ -81,28 +82,42 @@ class Reloader:
         if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is in force already
             return reloaded
         # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
-        self._adopt_plan(new, ConfigEvent("applied", by, diff))
+        self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, diff)), reloaded, by)
+        return reloaded
+
+    def _adopt_plan(self, request: AdoptPlan, reloaded: Reloaded, by: str) -> None:
+        """Let the engine adopt the plan. Raises Refused if the engine cannot do it now. It then does it later."""
+        answer = self._inbox.submit(request)
+        try:
+            answer.result(ANSWER_TIMEOUT)
+        except NoAnswer as error:
+            late = Refused(NO_ANSWER, "the database cannot be written now; the new config is applied once it can be")
+            self._report_rejection(late, by)
+            answer.add_done_callback(lambda _: self._report_success(reloaded, by))
+            raise late from error
+        self._report_success(reloaded, by)
+
+    def _report_success(self, reloaded: Reloaded, by: str) -> None:
         self.reload_state, self._last_rejection = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in reloaded.lines:
             log_event(logging.INFO, "reload", change=line, by=by)
-        for warning in warnings:
+        for warning in reloaded.warnings:
             log_event(logging.WARNING, "config", problem=warning)
-        return reloaded
-
-    def _adopt_plan(self, new: Plan, event: ConfigEvent) -> None:
-        try:
-            self._inbox.submit(AdoptPlan(new, event)).result(ANSWER_TIMEOUT)
-        except NoAnswer as error:
-            raise Refused("no_answer", "the database cannot be written now; the new config is applied once it can be") from error
 
     def _report_rejection(self, error: ConfigError | Refused, by: str) -> None:
         """Log and record the errors once per file, however often a reload is requested. `status` continues to show them."""
         before, self._last_rejection = self._last_rejection, (hash_of_file(self._current_plan().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
         is_new = before != self._last_rejection
-        self._inbox.submit(NoteRejectedConfig(str(error), by, is_new))
+        if not _is_late(error):  # a late config is applied later, so the database must not call it rejected
+            self._inbox.submit(NoteRejectedConfig(str(error), by, is_new))
         for line in str(error).splitlines():
             log_event(logging.ERROR if is_new else logging.DEBUG, "reload_refused", problem=line, by=by)
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether the engine has not answered in time. It adopts the plan later."""
+    return isinstance(error, Refused) and error.code == NO_ANSWER
 
 
 def plan_for_start(loaded: LoadedConfig, last: StoredConfig | None) -> tuple[Plan, ConfigEvent | None]:
