@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,20 @@ def test_unchanged_output_is_looked_at_again_after_its_maximum_age(make_world: M
     world = make_world(config(precheck=check), scripts=answers("HEARTBEAT_OK"), prechecks=outputs("disk is full"))
     world.run(hours=19)
     assert [call.at.hour for call in world.calls] == [8, 14, 20, 2]
+
+
+# --- the clock ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_set_back_stops_neither_reminders_nor_resets(make_world: MakeWorld) -> None:
+    said = iter(["[disk] full", "[disk] resolved"] * 4)
+    world = make_world(config(), scripts={"ops": lambda _: next(said, "[disk] full")})
+    world.run(hours=3)
+    assert "flaps" in sent(world)[-1]
+    world.clock.now -= timedelta(days=10)
+    world.run(hours=80)
+    reminders = [text for text in sent(world) if "still open" in text]
+    assert len(reminders) >= 2
 
 
 # --- at random ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from scheduler.store import (
     boots,
     breakers,
     clock_changes,
+    conditions,
     config_history,
     entries,
     flapping,
@@ -119,6 +120,7 @@ def _limit_future_times(tx: Transaction, plan: Plan) -> None:
     outages.clamp_future_times(tx)
     flapping.clamp_future_times(tx)
     entries.clamp_future_times(tx)
+    conditions.clamp_future_times(tx)
     for entry in plan.entries.values():
         if entry.dedup_window:
             outbox.clamp_dedup_windows(tx, entry.kind, entry.name, entry.dedup_window)

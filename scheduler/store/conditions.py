@@ -128,6 +128,17 @@ def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:
     tx.db.execute("delete from condition_report where condition_id not in (select id from condition)")
 
 
+def clamp_future_times(tx: Transaction) -> None:
+    """After the system clock was set back: no condition was opened, closed or reported in the future."""
+    tx.db.execute(
+        "update condition set opened_at = min(opened_at, :now), last_seen_at = min(last_seen_at, :now),"
+        " closed_at = min(closed_at, :now), acked_at = min(acked_at, :now),"
+        " openings = (select json_group_array(min(value, :now)) from json_each(openings))",
+        {"now": to_millis(tx.now)},
+    )
+    tx.db.execute("update condition_report set reported_at = min(reported_at, ?)", (to_millis(tx.now),))
+
+
 def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, *, closed: bool = False) -> list[dict[str, Any]]:
     """Conditions as plain data, by agent, the most important first; with `closed` the closed ones too. None: of all agents."""
     wanted = None if names is None else json.dumps(list(names))

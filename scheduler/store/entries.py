@@ -212,7 +212,7 @@ def clamp_future_times(tx: Transaction) -> None:
     save_changed_entries(tx)
     tx.db.execute(
         "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
-        " last_success_at = min(last_success_at, :now)",
+        " last_success_at = min(last_success_at, :now), looked_at = min(looked_at, :now)",
         {"now": to_millis(tx.now)},
     )
     tx.db.execute("update former set until_at = min(until_at, ?)", (to_millis(tx.now),))
