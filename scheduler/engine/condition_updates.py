@@ -359,7 +359,7 @@ def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:
 
 
 def is_about_job(text: str, job: str, jobs: frozenset[str]) -> bool:
-    """Whether a text of an agent is about the failed job: it contains the job's name, or a part of it that no other job has.
+    """Whether a text of an agent is about the failed job: it contains the job's name, or a word of it that no other job has.
 
     The prompt asks for the key `job:NAME`. Agents also use keys of their own: `backup:nightly` for the job nightly-backup.
     """
@@ -367,11 +367,13 @@ def is_about_job(text: str, job: str, jobs: frozenset[str]) -> bool:
     if re.search(rf"(?<![\w-]){re.escape(job.casefold())}(?![\w-])", said):
         return True
     others = set().union(*(_name_parts(other) for other in jobs if other != job))
-    return any(part in said for part in _name_parts(job) - others)
+    return not _name_parts(said).isdisjoint(_name_parts(job) - others)
 
 
-def _name_parts(job: str) -> set[str]:
-    return {part for part in re.split(r"[\W_]+", job.casefold()) if len(part) >= MIN_NAME_PART and not part.isdigit()}
+def _name_parts(text: str) -> set[str]:
+    """The words of a name or a text, without those that are short or figures, and without an s at their ends."""
+    words = (word for word in re.split(r"[\W_]+", text.casefold()) if len(word) >= MIN_NAME_PART and not word.isdigit())
+    return {word.removesuffix("s") for word in words}
 
 
 def _failing_jobs(tx: Transaction, known: Iterable[Condition]) -> frozenset[str]:
