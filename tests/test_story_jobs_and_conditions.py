@@ -277,6 +277,30 @@ def test_an_answer_without_keys_is_a_report_too(make_world: MakeWorld) -> None:
     assert sent(world) == ["03-02 08:00 Die Sicherung schlug fehl."]
 
 
+def test_a_second_failure_with_the_same_answer_without_keys_is_notified(make_world: MakeWorld) -> None:
+    world = make_world(
+        config('active_hours: "00:00-24:00"'), start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED, "", FAILED), "ops": by_wake("The backup failed.")},
+    )  # fmt: skip
+    world.clock.advance(timedelta(hours=1))
+    for _ in range(3):
+        world.run_job("nightly-backup")
+        world.run(minutes=20)
+    first, recovery, second = [text for _, _, text in world.delivered]
+    assert first == "The backup failed."
+    assert "works again" in recovery
+    assert second.startswith("Cron job nightly-backup flaps: ")
+    assert "It currently fails." in second
+
+
+def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(make_world: MakeWorld) -> None:
+    text = config().replace("nightly-backup:", "log-rotate:")
+    answer = "[web:login] The catalog is slow."
+    world = make_world(text, start=NIGHT, scripts={"log-rotate": in_turn(FAILED), "ops": by_wake(answer)})
+    world.run_until("2026-03-02 08:20")
+    assert sorted(sent(world)) == ["03-02 08:00 Cron job log-rotate failed at 2026-03-02 03:00 UTC.", f"03-02 08:00 {answer}"]
+
+
 def test_a_job_that_fails_in_three_nights_is_one_condition(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT,

@@ -198,7 +198,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     noted = _record_outcome(tick.tx, entry_row, claim, result, sent=bool(messages))
     _settle_wakes(tick, noted, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.wakes or noted.conditions):
-        held_notices.settle_after_run(tick, claim, result, targets)
+        held_notices.settle_after_run(tick, claim, result, new_targets)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED

@@ -15,7 +15,7 @@ from scheduler.engine import budget_reservations, condition_updates, notices, pl
 from scheduler.engine.notices import Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
 from scheduler.model.settings import Target
 from scheduler.store import breakers, conditions, entries, incidents, outbox, wakes
 from scheduler.store.outbox import HeldNotice, Hold
@@ -114,10 +114,11 @@ def _knows_condition(tick: Tick, job: str, target: Target) -> bool:
     )
 
 
-def settle_after_run(tick: Tick, claim: Claim, result: AttemptResult, targets: Sequence[Target]) -> None:
+def settle_after_run(tick: Tick, claim: Claim, result: AttemptResult, text_targets: Sequence[Target]) -> None:
     """After a run of a woken agent: drop the notifications whose failure it has reported, or stop waiting for it.
 
-    The conditions and wakes of the run are saved already. `targets` are the targets of its message.
+    The conditions and wakes of the run are saved already. `text_targets` are the targets that its text without keys was queued
+    for: none if the agent is muted, and none that had the same text already, for it was about an earlier failure.
     """
     agent = claim.entry.name
     jobs = frozenset(wake.sender for wake in claim.wakes if wake.source == Trigger.CRON)
@@ -127,14 +128,14 @@ def settle_after_run(tick: Tick, claim: Claim, result: AttemptResult, targets: S
         if result.outcome is Outcome.ASYNC and each.name in jobs:
             until = max(each.hold.until, tick.now + claim.entry.async_timeout + REPORT_GRACE)
             outbox.change_hold(tick.tx, each, replace(each.hold, until=until), each.note)
-        elif result.outcome in ANSWERED and _has_reported(tick, claim, result, each, failed, targets):
+        elif result.outcome in ANSWERED and _has_reported(tick, claim, result, each, failed, text_targets):
             outbox.drop_notice(tick.tx, each, f"agent {agent} has reported it (run {claim.run_id})")
         elif each.name in jobs:
             _stop_waiting_for(tick, each, {agent: _why_not_reported(tick, claim, each)})
 
 
 def _has_reported(
-    tick: Tick, claim: Claim, result: AttemptResult, held: HeldNotice, failed: frozenset[str], targets: Sequence[Target]
+    tick: Tick, claim: Claim, result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
 ) -> bool:
     """Whether the target knows of the failure from the agent: by an open condition about the job, or by a text without keys.
 
@@ -143,8 +144,8 @@ def _has_reported(
     known = conditions.open_conditions_of(tick.tx.db, claim.entry.name)
     if any(held.name in condition.jobs and condition.is_known_to(held.target) for condition in known):
         return True
-    text = "" if result.suppression is Suppression.MUTED else result.message
-    if not text or held.target not in targets or held.name not in failed:
+    text = result.message
+    if not text or held.target not in text_targets or held.name not in failed:
         return False
     is_only_content = len(failed) == 1 and not (result.report and result.report.findings)
     return is_only_content or condition_updates.is_about_job(text, held.name, failed)
