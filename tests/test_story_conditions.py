@@ -361,6 +361,34 @@ def test_unchanged_output_is_looked_at_again_after_its_maximum_age(make_world: M
     assert [call.at.hour for call in world.calls] == [8, 14, 20, 2]
 
 
+# --- what was lost or damaged -------------------------------------------------------------------------------------------
+
+
+def test_a_condition_whose_message_was_refused_is_sent_again_with_the_next_run(make_world: MakeWorld) -> None:
+    results = iter([DeliveryResult("dead", "400"), DeliveryResult("delivered")])
+    world = make_world(
+        config(), scripts=answers("[disk] full"),
+        send=lambda delivery: next(results, DeliveryResult("delivered")) if delivery.message.notice is None else DeliveryResult("delivered"),
+    )  # fmt: skip
+    world.run(hours=3)
+    assert [text for text in sent(world) if text.startswith("[")] == ["[disk] full"]
+
+
+@pytest.mark.parametrize("damage", ["{", "", "7", "null"])
+def test_damaged_lists_of_a_condition_stop_neither_its_agent_nor_a_job(make_world: MakeWorld, damage: str) -> None:
+    job = "cron:\n  sync: {schedule: '*/10 * * * *', command: sync, wake_heartbeat: ops, wake_on: failure}\n"
+    world = make_world(config(jobs=job), scripts=answers("[disk] full", "[disk] full", "[disk] resolved"))
+    world.run(minutes=10)
+    world.store.connection.execute(
+        "update condition set openings = :bad, lines = :bad, senders = :bad, jobs = :bad", {"bad": damage}
+    )
+    world.run(hours=1)
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] full", "[disk] resolved after 30m: full"]
+    world.clock.now -= timedelta(days=1)
+    world.run(hours=1)
+    assert {row["outcome"] for row in world.records("sync")} == {"ok"}
+
+
 # --- the clock ----------------------------------------------------------------------------------------------------------
 
 

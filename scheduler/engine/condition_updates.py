@@ -249,7 +249,7 @@ class _Step:
             return report(ReportKind.ENDED, line, last.severity)
         if condition.is_acknowledged:
             return None
-        if last is None or not knows:
+        if last is None or not knows or last.is_lost:
             if flapping:
                 return report(ReportKind.FLAPPING, _flapping_line(text))
             return report(ReportKind.OPEN, text)

@@ -48,13 +48,17 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
-    """The last message about a condition to one target. `message_id` is None if its message was deleted."""
+    """The last message about a condition to one target. `message_id` is None if its message was deleted.
+
+    `is_lost`: the message was given up, so the target does not know of it.
+    """
 
     kind: ReportKind
     severity: Severity
     at: datetime
     message_id: int | None = None
     is_pending: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Condition:
     def is_known_to(self, target: Target) -> bool:
         """Whether the target was notified of it, and not of its end."""
         last = self.reports.get(target)
-        return last is not None and last.kind is not ReportKind.ENDED
+        return last is not None and last.kind is not ReportKind.ENDED and not last.is_lost
 
     @property
     def is_open(self) -> bool:

@@ -29,8 +29,9 @@ def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
     for row in db.execute(query, (name,)):
         is_pending = row["message_state"] in ("pending", "sending", "uncertain", "held")
         reports.setdefault(row["condition_id"], {})[Target(row["channel"], row["whom"])] = ConditionReport(
-            ReportKind(row["kind"]), Severity(row["severity"]), from_millis(row["reported_at"]), row["message_id"], is_pending
-        )
+            ReportKind(row["kind"]), Severity(row["severity"]), from_millis(row["reported_at"]), row["message_id"], is_pending,
+            row["message_state"] == "dead",
+        )  # fmt: skip
     found = [
         _condition_from_row(row, reports.get(row["id"], {}))
         for row in db.execute("select * from condition where name = ?", (name,))
@@ -59,7 +60,8 @@ def agents_with_conditions_of_job(db: sqlite3.Connection, job: str) -> list[str]
     """The agents that have an open condition about this job, or one that came with its wake."""
     rows = db.execute(
         "select distinct name from condition where state = 'open' and (jobs <> '[]' or senders <> '[]')"
-        " and (? in (select value from json_each(jobs)) or ? in (select value from json_each(senders))) order by name",
+        " and (? in (select value from json_each(iif(json_valid(jobs), jobs, '[]')))"
+        " or ? in (select value from json_each(iif(json_valid(senders), senders, '[]')))) order by name",
         (job, sender_of_job(job)),
     )
     return [row["name"] for row in rows.fetchall()]
@@ -132,8 +134,8 @@ def clamp_future_times(tx: Transaction) -> None:
     """After the system clock was set back: no condition was opened, closed or reported in the future."""
     tx.db.execute(
         "update condition set opened_at = min(opened_at, :now), last_seen_at = min(last_seen_at, :now),"
-        " closed_at = min(closed_at, :now), acked_at = min(acked_at, :now),"
-        " openings = (select json_group_array(min(value, :now)) from json_each(openings))",
+        " closed_at = min(closed_at, :now), acked_at = min(acked_at, :now), openings ="
+        " (select json_group_array(min(value, :now)) from json_each(iif(json_valid(openings), openings, '[]')))",
         {"now": to_millis(tx.now)},
     )
     tx.db.execute("update condition_report set reported_at = min(reported_at, ?)", (to_millis(tx.now),))
@@ -157,6 +159,15 @@ def count_open(db: sqlite3.Connection) -> dict[tuple[str, str], int]:
     return {(row[0], row[1]): row[2] for row in rows}
 
 
+def _read_list(text: str) -> list[Any]:
+    """A list in a column. It is empty if the column is damaged, so that the other columns can be used."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
 def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]) -> Condition:
     return Condition(
         name=row["name"],
@@ -173,10 +184,10 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
         ended_by=EndedBy(row["ended_by"]) if row["ended_by"] else None,
         missed=row["missed"],
         wrongly_closed=row["wrongly_closed"],
-        openings=tuple(from_millis(opened) for opened in json.loads(row["openings"])),
-        lines=frozenset(json.loads(row["lines"])),
-        senders=frozenset(json.loads(row["senders"])),
-        jobs=frozenset(json.loads(row["jobs"])),
+        openings=tuple(from_millis(opened) for opened in _read_list(row["openings"])),
+        lines=frozenset(_read_list(row["lines"])),
+        senders=frozenset(_read_list(row["senders"])),
+        jobs=frozenset(_read_list(row["jobs"])),
         acked_at=from_optional_millis(row["acked_at"]),
         acked_severity=Severity(row["acked_severity"]) if row["acked_severity"] else None,
         acked_by=row["acked_by"],
@@ -190,7 +201,7 @@ def _condition_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, An
         "select channel, whom, kind, severity, reported_at from condition_report where condition_id = ? order by channel, whom",
         (row["id"],),
     )
-    openings: list[datetime] = [from_millis(opened) for opened in json.loads(row["openings"])]
+    openings: list[datetime] = [from_millis(opened) for opened in _read_list(row["openings"])]
     return {
         "name": row["name"],
         "key": row["label"],
