@@ -332,6 +332,13 @@ def test_a_finding_that_was_cut_is_sent_with_the_next_run_at_the_latest(make_wor
     assert sent(world) == ["[disk] the disk /var is nea"]
 
 
+def test_a_finding_that_is_cut_in_each_run_is_sent_with_the_second(make_world: MakeWorld) -> None:
+    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
+    world = make_world(config(), scripts=answers(cut))
+    world.run(hours=2)
+    assert [text.splitlines()[0] for text in sent(world)] == ["[disk] the disk /var is nea"]
+
+
 def test_answers_that_are_always_cut_are_paid_four_times_for_one_output(make_world: MakeWorld) -> None:
     cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
     world = make_world(config(precheck=PRECHECK), scripts=answers(cut), prechecks=outputs("disk is full"))

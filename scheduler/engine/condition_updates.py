@@ -230,8 +230,14 @@ class _Step:
                         self._note_report(report)
 
     def _cut_finding(self) -> str | None:
-        """The key of the finding at which the answer was cut, if a run follows soon that may have the whole text."""
+        """The key of the finding at which the answer was cut, if a run follows soon that may have the whole text.
+
+        None if an earlier run has opened its condition, for it has waited for a run already.
+        """
         report = self.result.report
+        before = self.known.get(report.cut_key) if report and report.cut_key else None
+        if before is not None and before.is_open:
+            return None
         is_soon = self.next_slot is not None and self.next_slot - self.now <= LONGEST_HOLD
         return report.cut_key if is_soon and report else None
 
