@@ -77,6 +77,7 @@ COMMANDS = {
     "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),
     "import": ("import_config:import_config", "Import the config of another heartbeat system."),
     "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
+    "backup": ("backup:backup", "Copy the database to a file, also while the daemon runs."),
 }
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.

@@ -322,7 +322,29 @@ def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
 
 def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
     """Copy the database, as it is before a migration, to a file beside it."""
-    copy = path.with_name(path.name + ".before-migration")
+    _copy(connection, path.with_name(path.name + ".before-migration"))
+
+
+def back_up(path: Path, copy: Path) -> None:
+    """Copy a database to a new file of mode 0600. The copy is consistent, also while a daemon writes to the database.
+
+    Raises StoreError if there is nothing to copy, if the database is damaged, or if `copy` exists.
+    """
+    if os.path.lexists(copy):
+        raise StoreError(f"{copy} exists; name a new file")
+    check_database(path)
+    unfinished = copy.with_name(copy.name + ".unfinished")
+    with closing(open_read_only(path)) as connection:
+        try:
+            _copy(connection, unfinished)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"cannot copy {path} to {copy}: {error}") from error
+    unfinished.rename(copy)
+    sync_folder(copy.absolute().parent)
+
+
+def _copy(connection: sqlite3.Connection, copy: Path) -> None:
+    """Write all pages of a database to a file, or leave no file."""
     try:
         _create_private(copy)
         with closing(sqlite3.connect(copy)) as target:
@@ -349,7 +371,8 @@ def _refuse_newer(path: Path, database: Database) -> None:
     unknown = sorted({migration.name for migration in migrations.applied(database)} - known)
     if unknown:
         raise StoreError(
-            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); upgrade heartbeatd"
+            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); nothing was changed;"
+            f" upgrade heartbeatd, or restore {path.name}.before-migration"
         )
 
 

@@ -1,0 +1,24 @@
+"""The command `backup`: copies the database to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scheduler.cli import daemon_state, options
+from scheduler.store import database
+
+
+@click.command()
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@options.config_option
+@options.state_option
+def backup(copy: Path, path: Path, state: Path | None) -> None:
+    """Copy the database to a file, also while the daemon runs.
+
+    FILE must not exist yet. To restore a copy, stop the daemon, move the database and its -wal away, and copy FILE to its place.
+    """
+    files = daemon_state.locate_files(path, state)
+    database.back_up(files.database, copy)
+    click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")
