@@ -1,13 +1,17 @@
 # make: everything that a change must pass. make run: the daemon on the shipped config.yaml. make test: all tests.
+# make man: the man page, after a change of a command or an option.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench run test unit lint types format clean
+.PHONY: all bench run test unit lint types format man clean
 
 all: format lint types unit
 
-run: .venv/ready
+# Only what the daemon needs. The tools of developers are in .venv/ready.
+run: .venv/runtime
+	@echo 'The daemon starts. In another shell: $(BIN)/heartbeatd status, then $(BIN)/heartbeatd docs getting-started'
+	@echo 'To run your own agents: $(BIN)/heartbeatd init DIR. To stop the daemon: Ctrl-C.'
 	$(BIN)/heartbeatd run
 
 # Many tests wait for a process or a socket, so there are more workers than cores.
@@ -26,6 +30,15 @@ format: .venv/ready
 
 types: .venv/ready
 	$(BIN)/mypy
+
+man: .venv/ready
+	$(BIN)/python -m scheduler.cli.manual > packaging/heartbeatd.1
+
+.venv/runtime: pyproject.toml
+	@echo 'Installing heartbeatd into .venv. This takes about 20 seconds.'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable .
+	@touch $@
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

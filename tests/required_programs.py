@@ -18,6 +18,8 @@ PACKAGES = {
     "amtool": "apt-get install prometheus-alertmanager",
     "systemd-analyze": "apt-get install systemd",
     "curl": "apt-get install curl",
+    "pipx": "apt-get install pipx",
+    "uv": "pip install uv",
     "strace": "apt-get install strace",
     "mount": "apt-get install mount",
 }

@@ -9,6 +9,7 @@ import pytest
 from config_file import read
 
 import heartbeat
+from scheduler.cli import manual
 from scheduler.config.build.load import config_schema
 from scheduler.config.file.diagnostics import ConfigError
 
@@ -75,3 +76,7 @@ def test_the_mistake_in_the_readme_gives_the_error_shown_there(tmp_path: Path) -
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, shipped.replace("interval: 5m ", "interval: soon ", 1), {})
     assert str(refused.value).removeprefix(f"{tmp_path}/") == shown
+
+
+def test_the_man_page_has_the_help_texts_of_all_commands() -> None:
+    assert (DOCS.parent / "packaging" / "heartbeatd.1").read_text("utf-8") == manual.manual(), "run `make man`"

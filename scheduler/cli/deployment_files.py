@@ -1,0 +1,205 @@
+"""The commands `systemd`, `compose` and `grafana`: write the files for a service, for containers, and for Grafana."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from scheduler import __version__
+from scheduler.cli.options import InputError
+from scheduler.cli.shipped_files import list_files, read_text
+from scheduler.config.build import skeleton
+
+PROGRAM = "/usr/local/bin/heartbeatd"  # the path in the shipped unit
+HIDDEN_FOLDERS = ("/home/", "/root/", "/run/user/")  # `ProtectHome=yes` of the unit hides these
+
+# In the containers, each program has a host name of its own. The shipped files are for one machine.
+CONTAINER_ADDRESSES = {
+    "127.0.0.1:7857": "heartbeatd:7857",
+    "127.0.0.1:9090": "prometheus:9090",
+    "127.0.0.1:9093": "alertmanager:9093",
+}
+ALERTING = "# To receive the alerts through Alertmanager:\n"  # the rest of prometheus.yml is a comment without this section
+
+Command = Callable[..., None]
+
+
+def out_options(command: Command) -> Command:
+    """Add `--out DIR` as `folder` and `--force` to a command."""
+    command = click.option("--force", is_flag=True, help="Replace files that differ.")(command)
+    return click.option(
+        "--out",
+        "folder",
+        metavar="DIR",
+        required=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        help="The folder for the files. It is created if it does not exist.",
+    )(command)
+
+
+@click.command()
+@out_options
+def systemd(folder: Path, force: bool) -> None:
+    """Write a hardened systemd unit, and a file that creates its user.
+
+    The unit starts this installation of heartbeatd. The commands to install it are printed.
+    """
+    program = _own_program()
+    _write(
+        folder,
+        {
+            "heartbeatd.service": read_text("packaging/heartbeatd.service").replace(PROGRAM, program),
+            "heartbeatd.sysusers": read_text("packaging/heartbeatd.sysusers"),
+        },
+        force=force,
+    )
+    if program.startswith(HIDDEN_FOLDERS):
+        click.echo(
+            f"warning: the service cannot run {program}, because it has no access to home folders; install heartbeatd for all"
+            f" users and run this command again: sudo pipx install --global {shlex.quote(_own_source())}",
+            err=True,
+        )
+    place = shlex.quote(str(folder))
+    _print_next(
+        f"sudo install -m 644 {place}/heartbeatd.sysusers /etc/sysusers.d/heartbeatd.conf",
+        "sudo systemd-sysusers",
+        f"sudo {shlex.quote(program)} init /etc/heartbeatd",
+        "echo 'state: /var/lib/heartbeatd/heartbeatd.db' | sudo tee -a /etc/heartbeatd/config.yaml",
+        f"sudo install -m 644 {place}/heartbeatd.service /etc/systemd/system/",
+        "sudo systemctl daemon-reload",
+        "sudo systemctl enable --now heartbeatd",
+        "journalctl -u heartbeatd -f",
+    )
+
+
+@click.command()
+@out_options
+def compose(folder: Path, force: bool) -> None:
+    """Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana.
+
+    The first call also writes a config and a token. These are never replaced, not even with --force.
+    """
+    prometheus = _for_containers(read_text("grafana/prometheus/prometheus.yml"))
+    provisioning = {path: _for_containers(read_text(path)) for path in list_files("grafana/provisioning")}
+    boards = {path: read_text(path) for path in list_files("grafana/dashboards")}
+    _write(
+        folder,
+        {
+            "Dockerfile": read_text("packaging/compose/Dockerfile"),
+            ".dockerignore": read_text("packaging/compose/dockerignore"),
+            "compose.yaml": read_text("packaging/compose/compose.yaml"),
+            "prometheus/prometheus.yml": prometheus,
+            "prometheus/rules.yml": read_text("grafana/prometheus/rules.yml"),
+            "alertmanager/alertmanager.yml": read_text("packaging/compose/alertmanager.yml"),
+            **provisioning,
+            **boards,
+        },
+        force=force,
+        first={
+            "secrets/alertmanager_token": secrets.token_urlsafe(32) + "\n",
+            "secrets/heartbeatd.env": "# Variables of config.yaml, one NAME=value in each line\n",
+            **{f"config/{path}": text for path, text in skeleton.starter_files().items()},
+        },
+    )
+    (folder / "secrets").chmod(0o700)  # the files in it are read by users of the containers
+    wheel = f"pip wheel --no-deps --wheel-dir wheels {shlex.quote(_own_source())}"
+    _print_next(
+        f"cd {shlex.quote(str(folder))}", wheel, "docker compose up --detach", "docker compose exec heartbeatd heartbeatd status"
+    )
+
+
+@click.command()
+@out_options
+def grafana(folder: Path, force: bool) -> None:
+    """Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus."""
+    shipped = [path for part in ("dashboards", "provisioning") for path in list_files(f"grafana/{part}")]
+    shipped += ["grafana/prometheus/prometheus.yml", "grafana/prometheus/rules.yml"]
+    _write(folder, {path.removeprefix("grafana/"): read_text(path) for path in shipped}, force=force)
+    place = shlex.quote(str(folder))
+    _print_next(
+        f"prometheus --config.file={place}/prometheus/prometheus.yml",
+        f"sudo cp -r {place}/provisioning /etc/grafana/",
+        f"sudo install -D -m 644 -t /var/lib/grafana/dashboards/heartbeatd {place}/dashboards/*.json",
+        "sudo systemctl restart grafana-server",
+    )
+
+
+def _write(folder: Path, texts: Mapping[str, str], *, force: bool, first: Mapping[str, str] | None = None) -> None:
+    """Write files, and print the path of each. Those in `first` are only written if they do not exist.
+
+    Raises InputError, before anything is written, if a file exists with another content and `force` is not set.
+    """
+    files = {folder / path: text for path, text in texts.items()}
+    for path, text in files.items():
+        if os.path.lexists(path) and not force and not _has_text(path, text):
+            raise InputError(f"{path} exists and differs; nothing was written; --force replaces it")
+    for path, text in files.items():
+        if _has_text(path, text):
+            click.echo(f"unchanged {path}")
+            continue
+        _replace(path, text)
+        click.echo(f"wrote {path}")
+    for path, text in ((folder / name, text) for name, text in (first or {}).items()):
+        if os.path.lexists(path):
+            click.echo(f"kept {path}")
+            continue
+        _replace(path, text)
+        click.echo(f"wrote {path}")
+
+
+def _has_text(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file with mode 0644, whatever the umask is: the users of the service and of the containers read it."""
+    missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir()
+        folder.chmod(0o755)
+    path.unlink(missing_ok=True)  # writes no other file through a link
+    path.write_text(text, "utf-8")
+    path.chmod(0o644)
+
+
+def _print_next(*lines: str) -> None:
+    click.echo("next:")
+    for line in lines:
+        click.echo(f"  {line}")
+
+
+def _for_containers(text: str) -> str:
+    """A shipped file with the addresses of the containers, and with the commented section for Alertmanager."""
+    before, marker, after = text.partition(ALERTING)
+    if marker:
+        after = "".join(line.removeprefix("# ") for line in after.splitlines(keepends=True))
+    text = before + after
+    for address, name in CONTAINER_ADDRESSES.items():
+        text = text.replace(address, name)
+    return text
+
+
+def _own_program() -> str:
+    """The absolute path of the command `heartbeatd` of this installation."""
+    return str(Path(sys.executable).parent / "heartbeatd")
+
+
+def _own_source() -> str:
+    """The requirement from which pip can build a wheel of this version: a folder, file or URL, or the name with the version."""
+    try:
+        recorded = distribution("heartbeatd").read_text("direct_url.json")  # absent after an installation from an index
+    except PackageNotFoundError:
+        recorded = None
+    url = json.loads(recorded)["url"] if recorded else ""
+    if url.startswith("file://"):
+        return unquote(urlsplit(url).path)
+    return f"heartbeatd @ {url}" if url else f"heartbeatd=={__version__}"
