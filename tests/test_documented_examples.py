@@ -28,8 +28,9 @@ import pytest
 import required_programs
 from config_file import write
 from ruamel.yaml import YAML
-from servers import gateway
+from servers import gateway, telegram
 from servers.scripted import Server
+from servers.telegram import Telegram
 from test_daemon import Daemon
 
 import heartbeat
@@ -98,14 +99,18 @@ def find_blocks(page: Path) -> Iterator[Block]:
 BLOCKS = [block for page in PAGES for block in find_blocks(page)]
 
 
-def blocks(language: str) -> pytest.MarkDecorator:
-    """One test for each block of a language."""
-    found = [block for block in BLOCKS if block.language == language and not is_excluded(block)]
-    return pytest.mark.parametrize("block", found, ids=str)
-
-
 def is_excluded(block: Block) -> bool:
     return any(block.first_line.startswith(line) for line in NOT_EXECUTED)
+
+
+def runnable(language: str) -> list[Block]:
+    """The blocks of a language that are executed or checked."""
+    return [block for block in BLOCKS if block.language == language and not is_excluded(block)]
+
+
+def blocks(language: str) -> pytest.MarkDecorator:
+    """One test for each block of a language."""
+    return pytest.mark.parametrize("block", runnable(language), ids=str)
 
 
 def parse(text: str) -> Any:
@@ -199,22 +204,45 @@ def check_foreign_file(block: Block, folder: Path, scratch: Scratch) -> None:
 
 # --- sh -----------------------------------------------------------------------------------------------------------------------
 
-# Programs that would change this machine or need an account, with what they do here. `$0` is the path of the stand-in.
+# Programs that would change this machine or need an account, with what they do here. `test_installation` runs the real installers.
 STAND_INS = {
     "heartbeatd": f'exec {shlex.quote(sys.executable)} -m scheduler "$@"',
     "curl": f'exec {shutil.which("curl") or "curl"} -f "$@"',  # an error status fails the example
     "crontab": 'case "$1" in -l) echo "30 2 * * * /srv/backup.sh" ;; -e) ;; *) exit 2 ;; esac',
+    "sudo": 'exec "$@"',
+    "pipx": '[ "$1" = install ]',
+    "uv": '[ "$1 $2" = "tool install" ]',
+    "pip": '[ "$1" = wheel ]',
+    "docker": '[ "$1" = compose ]',
+    "systemctl": 'case "$1" in daemon-reload|enable|start|stop|restart) ;; *) exit 2 ;; esac',
+    "systemd-sysusers": "",
+    "journalctl": "",
 }
+STARTED = "getting-started.md"  # is typed by one user in one shell, so it has a test of its own
+NEEDS_DAEMON = re.compile(r"^heartbeatd (?:explain|status|wake)", re.MULTILINE)
+SMALL = """\
+agents:
+  ops:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {interval: 30m, checklist: look, deliver: log}
+"""
 
 
 class Scratch:
-    """A folder with a running daemon, in which examples of the shell are run."""
+    """A folder with stand-ins, in which examples of the shell are run. `address` is the address of its daemon, if it has one."""
 
-    def __init__(self, folder: Path, daemon: Daemon, async_run: int) -> None:
+    def __init__(self, folder: Path, address: str = "", async_run: int = 0) -> None:
         self.folder = folder
-        self.address = json.loads((folder / "state/daemon.json").read_text())["url"].removeprefix("http://")
-        self.daemon = daemon
+        self.address = address
         self.async_run = async_run
+        for place in (folder / "bin", folder / ".venv/bin"):
+            place.mkdir(parents=True)
+            for name, script in STAND_INS.items():
+                (place / name).write_text(f"#!/bin/sh\n{script}\n")
+                (place / name).chmod(0o755)
+        for place in ("cron.d", "sysusers.d", "systemd/system"):
+            (folder / "etc" / place).mkdir(parents=True)
+        (folder / "etc/cron.d/site").write_text("0 3 * * * root /usr/local/bin/site.sh\n")
 
     def run(self, script: str, **environment: str) -> str:
         """Run a script with `sh -eu`, and return its output. Fails if a command fails."""
@@ -223,14 +251,18 @@ class Scratch:
             "https://heartbeatd.example.org": f"http://{self.address}",  # the proxy with TLS of the page
             "127.0.0.1:7857": self.address,
             "localhost:7857": self.address,
-            "/etc/cron.d/": f"{self.folder}/cron.d/",
+            "/etc/": f"{self.folder}/etc/",
             "/runs/12/": f"/runs/{self.async_run}/",
-            "~/.openclaw/cron/": f"{HOME}/tests/data/import/openclaw/",
-            "~/.openclaw/": f"{HOME}/tests/data/import/openclaw/",
+            "TG_TOKEN=123456:ABC": f"TG_TOKEN={telegram.TOKEN}",
+            "TG_CHAT=4711": f"TG_CHAT={telegram.CHAT}",
         }
         for written, here in places.items():
             script = script.replace(written, here)
-        values = {"SCRIPTS_TOKEN": TOKEN, "TOKEN": TOKEN, "PYTHONPATH": str(HOME), **environment}
+        for system, files in re.findall(r"heartbeatd import (\w+) (.*)", script):
+            for file in re.findall(r"~/(\S+)", files):  # a file of the other system, in the home folder
+                (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(HOME / "tests/data/import" / system / Path(file).name, self.folder / file)
+        values = {"HOME": str(self.folder), "SCRIPTS_TOKEN": TOKEN, "TOKEN": TOKEN, "PYTHONPATH": str(HOME), **environment}
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         ended = subprocess.run(
             ["sh", "-eu", "-c", script],
@@ -248,29 +280,77 @@ class Scratch:
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scratch]:
-    """A folder with stand-ins in bin/, a system crontab, and a daemon with one finished run of host and one `async` run of ops."""
+    """A folder with a daemon, with one finished run of host and one `async` run of ops."""
     folder = tmp_path_factory.mktemp("scratch")
-    for place in (folder / "bin", folder / ".venv/bin"):
-        place.mkdir(parents=True)
-        for name, script in STAND_INS.items():
-            (place / name).write_text(f"#!/bin/sh\n{script}\n")
-            (place / name).chmod(0o755)
-    (folder / "cron.d").mkdir()
-    (folder / "cron.d/site").write_text("0 3 * * * root /usr/local/bin/site.sh\n")
     with Server([gateway.async_answer()]) as server:
         daemon = Daemon(folder, CONFIG.format(token=TOKEN, url=server.url))
         try:
             daemon.wait_until(lambda: {row["name"]: row["outcome"] for row in daemon.runs()} == {"host": "alert", "ops": "async"})
-            yield Scratch(folder, daemon, next(row["id"] for row in daemon.runs("ops")))
+            url = json.loads((folder / "state/daemon.json").read_text())["url"]
+            yield Scratch(folder, url.removeprefix("http://"), next(row["id"] for row in daemon.runs("ops")))
         finally:
             daemon.kill()
 
 
+def pages_of_commands(*, curl: bool) -> list[str]:
+    """The pages with commands. Those that call curl need a running daemon."""
+    pages = {block.page.name for block in runnable("sh")} - {STARTED}
+    with_curl = {block.page.name for block in runnable("sh") if "curl " in block.text}
+    return sorted(pages & with_curl if curl else pages - with_curl)
+
+
+def commands_of(page: str) -> list[Block]:
+    return [block for block in runnable("sh") if block.page.name == page]
+
+
 @pytest.mark.process
 @required_programs.needs("curl")
-@blocks("sh")
-def test_the_commands_of_a_block_succeed(block: Block, scratch: Scratch) -> None:
-    scratch.run(block.text)
+@pytest.mark.parametrize("page", pages_of_commands(curl=True))
+def test_the_commands_of_a_page_work_with_a_daemon(page: str, scratch: Scratch) -> None:
+    for block in commands_of(page):
+        scratch.run(block.text)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", pages_of_commands(curl=False))
+def test_the_commands_of_a_page_work_without_a_daemon(page: str, tmp_path: Path) -> None:
+    """Each block is run in a folder with a small config and one recorded run, after the blocks before it."""
+    write(tmp_path, SMALL)
+    here = Scratch(tmp_path)
+    here.run("heartbeatd run --once")
+    for block in commands_of(page):
+        here.run(block.text)
+    if page == "operations.md":
+        assert "state: /var/lib/heartbeatd/heartbeatd.db" in (tmp_path / "etc/heartbeatd/config.yaml").read_text()
+        assert (tmp_path / "state/heartbeatd.db").read_bytes() == (tmp_path / "heartbeatd-backup.db").read_bytes()
+
+
+@pytest.mark.process
+def test_getting_started_ends_with_an_alert_in_the_chat(tmp_path: Path) -> None:
+    """The commands and the config of the page in order, as a new user types them. The chat is a stand-in of Telegram."""
+    here = Scratch(tmp_path)
+    typed = []
+    for block in (block for block in BLOCKS if block.page.name == STARTED):
+        if block.language == "yaml":
+            name = block.first_line.removeprefix("# ")
+            typed.append(f"cat > {tmp_path / name} <<'END'\n{block.text}END\n")
+        elif not NEEDS_DAEMON.search(block.text):
+            typed.append(block.text)
+    with Telegram() as server:
+        stand_in = {"kind": "telegram", "url": telegram.URL, "base_url": server.url, "allow_private": True}
+        shown = here.run("\n".join(typed), HEARTBEATD_SET__channels__phone=json.dumps(stand_in))
+        test_message, alert = server.texts
+    assert "test message" in test_message.lower()
+    assert "[disk@" in alert
+    assert "Mounted on" in alert
+    assert "Mounted on" in shown  # `heartbeatd show 2`
+
+
+def test_the_last_commands_of_getting_started_are_accepted() -> None:
+    """They need the running daemon of the page, whose replies other tests compare."""
+    (block,) = (block for block in runnable("sh") if block.page.name == STARTED and NEEDS_DAEMON.search(block.text))
+    for line in block.text.splitlines():
+        parse_command(shlex.split(line, comments=True)[1:])
 
 
 PLACEHOLDERS = {"RUN": "1", "ID": "1"}
@@ -288,7 +368,10 @@ def quoted_commands() -> list[tuple[str, str]]:
 
 def parse_command(words: list[str]) -> None:
     """Parse a command line of heartbeatd without running it. Raises UsageError."""
-    context = commands.make_context("heartbeatd", list(words))
+    try:
+        context = commands.make_context("heartbeatd", list(words))
+    except click.exceptions.Exit:
+        return  # --help or --version
     command: click.Command | None = commands
     while isinstance(command, click.Group):
         rest = [*context._protected_args, *context.args]
@@ -298,6 +381,8 @@ def parse_command(words: list[str]) -> None:
         assert command is not None
         try:
             context = command.make_context(name, rest, parent=context)
+        except click.exceptions.Exit:
+            return
         except click.MissingParameter:
             if rest:
                 raise
