@@ -43,7 +43,7 @@ man: .venv/ready
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+	touch .venv/runtime $@
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist

@@ -19,7 +19,7 @@ PACKAGES = {
     "systemd-analyze": "apt-get install systemd",
     "curl": "apt-get install curl",
     "pipx": "apt-get install pipx",
-    "uv": "pip install uv",
+    "uv": "pipx install uv",
     "strace": "apt-get install strace",
     "mount": "apt-get install mount",
 }

@@ -46,7 +46,7 @@ PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), HOME / "graf
 NOT_EXECUTED = {
     "make run     # the daemon": "would start the daemon of this checkout, or its tests within its tests. `make -n` accepts the commands",
 }
-CHECKED = {"yaml", "sh", "crontab", "ini", "python", "markdown", "json", "promql", "text"}
+CHECKED = {"yaml", "sh", "crontab", "ini", "python", "markdown", "json", "json5", "promql", "text"}
 
 # Values of the environment variables that the examples use. All others get OTHER_VALUE.
 ENVIRONMENT = {"TG_TOKEN": "123456:ABC", "TG_CHAT": "4711", "HC_URL": "https://hc.example.org/ping/1", "TOKEN": ""}
@@ -353,16 +353,18 @@ def test_the_last_commands_of_getting_started_are_accepted() -> None:
         parse_command(shlex.split(line, comments=True)[1:])
 
 
-PLACEHOLDERS = {"RUN": "1", "ID": "1"}
+PLACEHOLDERS = {"RUN": "1", "ID": "1", "SYSTEM": "openclaw"}
 QUOTED = re.compile(r"`((?:\.venv/bin/)?heartbeatd(?: [^`]*)?)`")
 
 
 def quoted_commands() -> list[tuple[str, str]]:
-    """Each command line that the text of a page quotes, with the page that quotes it first."""
+    """Each command line that the text of a page quotes, with the page that quotes it first. `bash|zsh` stands for two commands."""
     found: dict[str, str] = {}
     for page in [*PAGES, HOME / "CHANGELOG.md"]:
         for command in QUOTED.findall(page.read_text("utf-8")):
-            found.setdefault(command, page.name)
+            choice = re.search(r"\w+(?:\|\w+)+", command)
+            for word in choice[0].split("|") if choice else [""]:
+                found.setdefault(command.replace(choice[0], word) if choice else command, page.name)
     return [(page, command) for command, page in found.items()]
 
 
@@ -463,6 +465,12 @@ def test_a_checklist_has_only_known_annotations(block: Block) -> None:
 @blocks("json")
 def test_json_is_an_answer_with_findings(block: Block) -> None:
     assert findings.read_report(block.text)
+
+
+@blocks("json5")
+def test_json5_is_a_config_of_openclaw(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "openclaw.json").write_text(block.text)
+    assert main(["import", "openclaw", str(tmp_path / "openclaw.json")]) == 0
 
 
 @required_programs.needs("promtool")
