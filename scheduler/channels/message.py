@@ -26,8 +26,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button below a message: its label, and the data that the service sends back when it is pressed."""
+    """A button or a link of a message: its name for programs, its label, and the data that comes back, or the URL."""
 
+    name: str
     label: str
     data: str
 

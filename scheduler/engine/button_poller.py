@@ -96,7 +96,7 @@ class ButtonPoller:
 
     def _answer(self, bot: Bot, press: Press, answer: Future[Any]) -> None:
         if not answer.cancelled() and answer.exception() is None:
-            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=str(answer.result())))
+            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=answer.result().text))
 
 
 async def call_bot(call: BotCall, http: HttpClient) -> Presses:

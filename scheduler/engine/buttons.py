@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -35,6 +37,8 @@ CODE_BYTES = 16  # of the HMAC; Telegram accepts 64 bytes of data
 PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the bot for this purpose alone
 
 MUTE, ACKNOWLEDGE, RUN = "m", "a", "r"
+NAMES = {MUTE: "mute", ACKNOWLEDGE: "acknowledge", RUN: "run"}
+LINK_PATH = "/act/"
 LABELS = {MUTE: "Mute 2h", ACKNOWLEDGE: "Acknowledge", RUN: "Run again"}
 
 PressResult = Literal["applied", "failed", "forged", "expired", "wrong_chat", "replayed"]
@@ -48,12 +52,15 @@ REFUSALS: dict[PressResult, str] = {
 
 def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
-    if not channel.buttons or message.part != message.parts or channel.url is None:
+    if not (channel.buttons or channel.links) or message.part != message.parts or _signing_key(channel) is None:
         return ()
     has_conditions = bool(conditions.keys_of_message(tx.db, message.id))
     actions = (MUTE, ACKNOWLEDGE, RUN) if has_conditions else (MUTE, RUN)
     expires = to_millis(tx.now + LIFETIME) // 1000
-    return tuple(Button(LABELS[action], _button_data(channel, message, action, expires)) for action in actions)
+    before = f"{channel.links}{LINK_PATH}" if channel.links else ""
+    return tuple(
+        Button(NAMES[action], LABELS[action], before + _button_data(channel, message, action, expires)) for action in actions
+    )
 
 
 def _button_data(channel: Channel, message: OutboxMessage, action: str, expires: int) -> str:
@@ -62,60 +69,84 @@ def _button_data(channel: Channel, message: OutboxMessage, action: str, expires:
 
 def _code(channel: Channel, message: OutboxMessage, action: str, expires: int) -> str:
     """The code that makes a button genuine. The key of the message is part of it, as numbers begin again in a new database."""
-    assert channel.url is not None
-    key = hmac.digest(telegram.parse_token(channel.url.reveal()).encode(), PURPOSE, "sha256")
+    secret = _signing_key(channel)
+    assert secret is not None
+    key = hmac.digest(secret.encode(errors="surrogateescape"), PURPOSE, "sha256")
     signed = f"{action}:{message.id}:{expires}:{message.key}".encode()
     return base64.urlsafe_b64encode(hmac.new(key, signed, hashlib.sha256).digest()[:CODE_BYTES]).decode().rstrip("=")
 
 
+def _signing_key(channel: Channel) -> str | None:
+    """The secret from which the key of a channel's codes is derived: the bot's token, or the secret of the webhook."""
+    if channel.links:
+        return channel.signing_secret.reveal() if channel.signing_secret else None
+    return telegram.parse_token(channel.url.reveal()) if channel.url else None
+
+
+@dataclass(frozen=True, slots=True)
+class GenuineButton:
+    """A button or link whose code is right: its message, its action, and when it expires, in seconds since 1970."""
+
+    message: OutboxMessage
+    action: str
+    expires: int
+
+
+def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: str, *, is_link: bool) -> GenuineButton | None:
+    """The button, or the link, with this data, if its code is right; otherwise None."""
+    try:
+        action, number, expires, code = data.split(":")
+        found = outbox.find_message(db, int(number, 16)) if action in LABELS else None
+        until = int(expires, 16)
+    except (ValueError, OverflowError):
+        return None
+    channel = channels.get(found[0].channel) if found else None
+    if found is None or channel is None or not (channel.links if is_link else channel.buttons) or _signing_key(channel) is None:
+        return None
+    is_genuine = hmac.compare_digest(_code(channel, found[0], action, until).encode(), code.encode(errors="replace"))
+    return GenuineButton(found[0], action, until) if is_genuine else None
+
+
+@dataclass(frozen=True, slots=True)
+class PressAnswer:
+    """The text for the person who has pressed a button, and whether its action was carried out."""
+
+    text: str
+    is_done: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class PressButton:
-    """Carry out the action of a pressed button. `channel` is one that has the bot. Answers the text for the person."""
+    """Carry out the action of a pressed button or link. `channel` is one that has the bot, or that has links."""
 
     channel: str
     press: Press
+    is_link: bool = False
 
-    def apply(self, tick: Tick) -> str:
+    def apply(self, tick: Tick) -> PressAnswer:
         """A button that is forged, expired, used before or from another chat has no effect. Each press is counted."""
         action, _, _ = self.press.data.partition(":")
-        found = self._genuine_message(tick)
-        if not isinstance(found, tuple):
-            self._report(tick, action, found, None)
-            return REFUSALS[found]
-        message, expires = found
-        result = self._check(tick, message, action, expires)
+        found = find_genuine(tick.tx.db, tick.plan.settings.channels, self.press.data, is_link=self.is_link)
+        if found is None:
+            self._report(tick, action, "forged", None)
+            return PressAnswer(REFUSALS["forged"])
+        message = found.message
+        result = self._check(tick, message, action, found.expires)
         if result is not None:
             self._report(tick, action, result, message)
-            return REFUSALS[result]
+            return PressAnswer(REFUSALS[result])
         try:
             text = self._act(tick, message, action)
         except Refused as refused:
             self._report(tick, action, "failed", message)
-            return str(refused)
+            return PressAnswer(str(refused))
         used_buttons.record_use(tick.tx, message.id, action)
         self._report(tick, action, "applied", message)
-        return text
-
-    def _genuine_message(self, tick: Tick) -> tuple[OutboxMessage, int] | PressResult:
-        """The message of the button and when the button expires, if its code is right."""
-        try:
-            action, number, expires, code = self.press.data.split(":")
-            found = outbox.find_message(tick.tx.db, int(number, 16)) if action in LABELS else None
-            until = int(expires, 16)
-        except (ValueError, OverflowError):
-            return "forged"
-        if found is None:
-            return "forged"
-        message, _ = found
-        channel = tick.plan.settings.channels.get(message.channel)
-        if channel is None or not channel.buttons or channel.url is None:
-            return "forged"
-        is_genuine = hmac.compare_digest(_code(channel, message, action, until).encode(), code.encode(errors="replace"))
-        return (message, until) if is_genuine else "forged"
+        return PressAnswer(text, is_done=True)
 
     def _check(self, tick: Tick, message: OutboxMessage, action: str, expires: int) -> PressResult | None:
         """Why a genuine button must not be obeyed; None if it may be."""
-        if not self._is_from_its_chat(tick, message):
+        if not self.is_link and not self._is_from_its_chat(tick, message):
             return "wrong_chat"
         if from_millis(expires * 1000) < tick.now:
             return "expired"

@@ -41,13 +41,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the HTTP interface listens. `hosts` are further accepted Host headers. Without `tokens` one is generated."""
+    """Where the HTTP interface listens. `hosts` are further accepted Host headers, and
+    `public_url` is the URL at which users reach it, without a slash at its end. Without `tokens` one is generated."""
 
     host: str
     port: int
     hosts: tuple[str, ...]
     tokens: tuple[Token, ...]
     metrics_entries: int
+    public_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Channel:
     `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`. `prefix` is the
     template of what each message begins with, empty for none. `host` is the name of this machine in messages. Requests are
     signed with `signing_secret` in the header `signature_header`; None: they are not signed. With `buttons`,
-    messages have buttons.
+    messages have buttons. With `links`, they have links that begin with this URL.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Channel:
     signing_secret: Secret | None = None
     signature_header: str = ""
     buttons: bool = False
+    links: str = ""
 
     def prefix_for(self, kind: str, name: str) -> str:
         """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room."""

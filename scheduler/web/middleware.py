@@ -14,6 +14,7 @@ from typing import get_args
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Permission, Settings, Token
@@ -62,6 +63,9 @@ class SecurityMiddleware:
         _check_host(scope, hosts)
         _check_size(scope)
         caller = find_caller(_header_values(scope, b"authorization"), self._token, server.tokens)
+        if scope["path"].startswith(LINK_PATH):
+            scope["caller"] = None
+            return  # the code in a link is the permission; a browser sends the form without an origin (Referrer-Policy)
         if scope["method"] not in SAFE_METHODS:
             _check_origin(scope, hosts)
             _check_content_type(scope)

@@ -8,7 +8,8 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from scheduler.web import checklists, health, operations, queries
+from scheduler.engine.buttons import LINK_PATH
+from scheduler.web import checklists, health, operations, queries, signed_links
 from scheduler.web.api_request import ApiRequest, Endpoint, read_endpoint, write_endpoint
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
@@ -84,6 +85,7 @@ def build_routes(app_state: AppState) -> list[Route]:
     wake = write_endpoint(app_state, "wake", operations.wake_agent, *wakes, largest=MAX_WAKE_BYTES)
     edit = write_endpoint(app_state, "edit", checklists.put_checklist, ChecklistBody, largest=MAX_CHECKLIST_BYTES)
     return [
+        Route(f"{LINK_PATH}{{data}}", signed_links.link_endpoint(app_state), methods=["GET", "POST"]),
         *(Route(path, make(app_state), methods=["GET"]) for path, make in probes.items()),
         *(Route(path, read_endpoint(app_state, "read", answer), methods=["GET"]) for path, answer in reads.items()),
         *(Route(path, do, methods=["POST"]) for path, do in posts.items()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
@@ -22,12 +23,17 @@ LOG = Channel(LOG_CHANNEL, LOG_CHANNEL, None, allow_private=False, uncertain="re
 SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")
 
 
-def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], host: str, node: ConfigNode) -> dict[str, Channel]:
+def build_channels(
+    parts: Mapping[str, models.Channel], used: Collection[str], host: str, public_url: str | None, node: ConfigNode
+) -> dict[str, Channel]:
     """Build all channels by name, including `log`. An unset secret is an error only in the channels that are `used`.
 
-    `host` is the name of this machine in messages.
+    `host` is the name of this machine in messages. Links in messages begin with `public_url`.
     """
     made = {name: _build_channel(name, part, host, node, used=name in used) for name, part in parts.items()}
+    for name, part in parts.items():
+        if part.links and made[name] is not LOG:
+            made[name] = _with_links(made[name], part, public_url, node)
     for name, channel in made.items():
         if channel.needs_target and LAST_TARGET not in used:
             node.add_warning(
@@ -104,6 +110,19 @@ def _build_program_channel(name: str, kind: str, part: models.Channel, host: str
         prefix=DEFAULT_PREFIX if part.prefix is None else part.prefix,
         host=host,
     )
+
+
+def _with_links(channel: Channel, part: models.Channel, public_url: str | None, node: ConfigNode) -> Channel:
+    """The channel with links in its messages, if it can have links."""
+    if not registry.kind_of(channel).has_links:
+        others = " and ".join(each.name for each in registry.KINDS if each.has_links)
+        node.add_error(suggest_removal(f"only {others} has links", "remove links"), channel.name, "links")
+        return channel
+    if not part.secret:
+        node.add_error("links are signed; write a secret for this channel", channel.name, "links")
+    if public_url is None:
+        node.add_error('links need the address of the daemon; write server: {public_url: "https://..."}', channel.name, "links")
+    return replace(channel, links=public_url or "")
 
 
 def _check_buttons(name: str, part: models.Channel, kind: ChannelKind, node: ConfigNode) -> None:

@@ -7,6 +7,7 @@ import ssl
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.build.config_node import ConfigNode
@@ -28,7 +29,19 @@ def build_server(part: models.Server, node: ConfigNode) -> Server:
         near = f"127.0.0.1:{port}"
         words = f"declare server.tokens, or listen on {near}"
         node.add_error(InvalidValue(f"{host} can be reached from other machines", Remedy(near), advice=words), "listen")
-    return Server(host, port, part.hosts, tokens, part.metrics_entries)
+    public = _check_public_url(part, node)
+    hosts = (*part.hosts, urlsplit(public).netloc) if public else part.hosts
+    return Server(host, port, hosts, tokens, part.metrics_entries, public)
+
+
+def _check_public_url(part: models.Server, node: ConfigNode) -> str | None:
+    """The public URL without a slash at its end; None if there is none, or an error in it."""
+    if part.public_url is None:
+        return None
+    if not is_web_address(part.public_url) or any(sign in part.public_url for sign in "@?#"):
+        node.add_error('this is not the address of a server; write "https://HOST" or "https://HOST/PATH"', "public_url")
+        return None
+    return part.public_url.rstrip("/")
 
 
 def is_loopback(host: str) -> bool:

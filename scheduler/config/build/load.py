@@ -115,16 +115,17 @@ def _build_settings(
     if not context.agents and not _named_entries(root, "cron", diagnostics) and not _might_hold_entries(root, diagnostics):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
+    server = http_settings.build_server(config.server, nodes["server"])
     host = config.host or _short_host_name()
     settings = Settings(
         path=path,
         hash=source.hash,
         zone=config.timezone,
         state=real_path(context.resolve_path(config.state)),
-        server=http_settings.build_server(config.server, nodes["server"]),
+        server=server,
         limits=limits,
         history=History(config.history.keep, config.history.runs),
-        channels=channels.build_channels(config.channels, used, host, nodes["channels"]),
+        channels=channels.build_channels(config.channels, used, host, server.public_url, nodes["channels"]),
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,

@@ -530,6 +530,11 @@ class Server(ConfigPart):
     tokens: dict[str, Token] = optional_key(
         {}, "Tokens for the HTTP API, by name.", default_in_words="one token with all permissions is generated"
     )
+    public_url: Annotated[str | None, text_type(value_parsers.parse_nonempty_text, "URL")] = optional_key(
+        None,
+        "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels.",
+        default_in_words="none",
+    )
     metrics_entries: Annotated[int, integer_type(0, 1_000_000)] = optional_key(
         1000, "The maximum number of agents and jobs with metric series of their own."
     )
@@ -597,6 +602,7 @@ _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if 
 
 _NAMING_SENDER = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.names_sender)
 _WITH_BUTTONS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.has_buttons)
+_WITH_LINKS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.has_links)
 _SIGNED = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.is_signed)
 
 
@@ -664,6 +670,11 @@ class Channel(ConfigPart):
         False,
         f"For {_WITH_BUTTONS}: with `true`, messages have buttons to mute the agent for two hours, to acknowledge its conditions,"
         " and to run it again. The bot must not be used by another program.",
+    )
+    links: Boolean = optional_key(
+        False,
+        f"For {_WITH_LINKS}: with `true`, the JSON has links with which a person can do the same as with `buttons`. This needs"
+        " `secret` and `server.public_url`.",
     )
 
 
