@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, time, timedelta
@@ -21,8 +22,9 @@ from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.engine.requests import HoldLane, NoteRejectedConfig
-from scheduler.system.state_lock import StateLock
+from scheduler.engine import startup
+from scheduler.engine.requests import HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
+from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 HOUR = timedelta(hours=1)
 
@@ -237,7 +239,25 @@ def test_a_pause(plant: Plant, say: Say) -> None:
     world.run_until(at(8))
     world.pause(("heartbeat", "ops"))
     run_until_now(world)
-    check(say(world), "silent: paused", "until someone resumes it", "`heartbeatd resume agent/ops`")
+    check(say(world), "silent: paused since 08:00 by command until someone resumes it", "`heartbeatd resume agent/ops`")
+
+
+def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.request(PauseEntries(("heartbeat", "ops"), None, "token chat"))
+    world.run_until(at(13, 30))
+    world.resume(("heartbeat", "ops"))
+    run_until_now(world)
+    check(say(world), "unusual", "5 slots since 09:00: paused: paused by token chat")
+
+
+def test_a_mute(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(f"{MIDNIGHT:%Y-%m-%d %H:%M}")
+    world.request(MuteEntry(("heartbeat", "ops"), None, "chat"))
+    run_until_now(world)
+    check(say(world), "its messages are held back (mute) by chat since 00:00 until unmuted")
 
 
 def test_an_agent_that_is_disabled(plant: Plant, say: Say) -> None:
@@ -269,7 +289,10 @@ def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
     world.run_until(at(8))
     with lane_locked(world):
         run_until_now(world)
-        check(say(world), "busy: the agent's lane is locked")
+        check(say(world), "busy: the agent's lane is locked: process", "has locked it")
+    world.run(minutes=1)
+    slots = [row["error"] for row in world.records("ops") if row["reason"] == "busy"]
+    assert len(slots) >= 5 and all(f"process {os.getpid()} (" in error for error in slots)
 
 
 def test_a_lane_that_a_gateway_holds_over_http(plant: Plant, say: Say) -> None:
@@ -324,6 +347,14 @@ def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
     world.request(NoteRejectedConfig("config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration", "file watch"))
     run_until_now(world)
     check(say(world), "the config of 08:30 was refused: config.yaml:9:31: agents.ops.heartbeat.interval", name="ops")
+
+
+def test_a_second_daemon_that_is_refused(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 50m}"))
+    run_until_now(world)
+    with daemon_lock(world), pytest.raises(AlreadyRunning):
+        startup.take_lock(world.engine.plan.settings, "second", lambda: datetime.now(UTC))
+    check(say(world), "a second daemon (", "config.yaml) was refused at 14:", name="")
 
 
 def test_an_agent_that_the_daemon_does_not_know_yet(plant: Plant, say: Say) -> None:
@@ -401,7 +432,7 @@ def test_a_prompt_that_is_too_large(plant: Plant, say: Say) -> None:
     world = plant(fleet("{checklist: HEARTBEAT.md, max_input_tokens: 2k}"))
     world.write("ops/HEARTBEAT.md", "- look at the disks\n" * 1000)
     run_until_now(world)
-    check(say(world), "the prompt was too large")
+    check(say(world), "the prompt was too large: about", "tokens, and max_input_tokens is 2,000")
 
 
 def test_an_agent_that_always_times_out(plant: Plant, say: Say) -> None:

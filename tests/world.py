@@ -234,10 +234,10 @@ class World:
         return self.request(WakeAgent(Wake(name, source=source, sender=sender, text=text, token=token), cause))
 
     def pause(self, key: Any, until: datetime | None = None) -> list[str]:
-        return self.request(PauseEntries(key, until))
+        return self.request(PauseEntries(key, until, "command"))
 
     def resume(self, key: Any) -> list[str]:
-        return self.request(ResumeEntries(key))
+        return self.request(ResumeEntries(key, "command"))
 
     def run_job(self, name: str) -> int:
         return self.request(RunJob(name, Trigger.MANUAL))

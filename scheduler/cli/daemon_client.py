@@ -292,10 +292,10 @@ class OfflineDaemonClient:
         return int(self._apply_request(RunJob(name, Trigger.MANUAL)))
 
     def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
-        self._apply_request(PauseEntries(key, None if span is None else utc_now() + span))
+        self._apply_request(PauseEntries(key, None if span is None else utc_now() + span, "command"))
 
     def resume_entries(self, key: Key | None) -> list[str]:
-        return list(self._apply_request(ResumeEntries(key)))
+        return list(self._apply_request(ResumeEntries(key, "command")))
 
     def retry_message(self, message_id: int) -> None:
         self._apply_request(ResendMessage(message_id))

@@ -84,7 +84,14 @@ def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> Dae
 
     found = find_running_daemon(files)
     pid = found.pid if found else None
-    return read_daemon_state(db, now, running=found is not None, pid=pid, is_stopped=pid is not None and is_process_stopped(pid))
+    return read_daemon_state(
+        db,
+        now,
+        running=found is not None,
+        pid=pid,
+        is_stopped=pid is not None and is_process_stopped(pid),
+        refused_starts=state_lock.read_refused_starts(files.lock_file),
+    )
 
 
 @contextmanager

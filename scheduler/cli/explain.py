@@ -295,7 +295,9 @@ def _clock_formatter(data: Data) -> Callable[[str], str]:
 
 
 def _format_title(data: Data) -> str:
-    state = data["state"] + (f" until {_format_local(data, data['paused_until'])}" if data["paused_until"] else "")
+    state = data["state"] + (f" since {_format_local(data, data['paused_at'])}" if data["paused_at"] else "")
+    state += f" by {data['paused_by']}" if data["paused_by"] else ""
+    state += f" until {_format_local(data, data['paused_until'])}" if data["paused_until"] else ""
     state += f" at {_format_local(data, data['done_at'])}" if data["done_at"] else ""
     return f"{entry_label(data['kind'], data['name'])}: {state}, {_format_schedule(data['pace'])} ({data['zone']})"
 

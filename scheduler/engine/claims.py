@@ -67,6 +67,7 @@ def take_over_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun)
 def _make_claim(
     tx: Transaction, up_since: datetime, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: tuple[Wake, ...]
 ) -> Claim:
+    busy = entry.lane is not None and lane_holds.is_lane_held(tx, entry.lane)
     return Claim(
         run_id=run.run_id,
         fence=run.fence,
@@ -81,7 +82,8 @@ def _make_claim(
         wakes=taken,
         last_beat=entry_row.last_ended_at,
         failures=entry_row.failures,
-        busy=entry.lane is not None and lane_holds.is_lane_held(tx, entry.lane),
+        busy=busy,
+        held_by=lane_holds.describe_holder(tx.db, entry.lane, entry.zone, tx.now) if busy and entry.lane else None,
         messages=sessions.session_messages(tx, entry.name, entry.session_keep),
         last_checked=checklist_items.last_checked_slots(tx, entry),
         last_precheck=entry_row.precheck,

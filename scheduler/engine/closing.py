@@ -66,7 +66,7 @@ def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     before = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
     call_usage.record_calls(tick, claim, result)
     if isinstance(result.reason, Skip) and _is_temporary_refusal(tick, claim, result.reason):
-        _wait_to_start(tick, before, claim, result.reason)
+        _wait_to_start(tick, before, claim, result.reason, result.error)
         return
     result, again_at = _plan_retry(tick, before, claim, result)
     if again_at is not None:
@@ -86,13 +86,13 @@ def _is_temporary_refusal(tick: Tick, claim: Claim, why: Skip) -> bool:
     return why is Skip.BUSY or (why is Skip.BREAKER_OPEN and breakers.may_close_soon(tick.tx, tick.plan.entries, claim.entry))
 
 
-def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip) -> None:
+def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, detail: str | None) -> None:
     """Let a refused run wait for its lane or for a probe. If its time is over, it is closed as skipped for that reason."""
     entry = claim.entry
     before = runs.find_open_run(tick.tx.db, entry.kind, entry.name)
     is_free = why is Skip.BREAKER_OPEN and breakers.blocking_breaker(tick.tx, tick.plan.entries, entry) is None
     again_at = tick.now if is_free else planning.next_look_at_waiting_run(tick.tx, entry, entry_row, claim.slot)
-    if before is None or not runs.defer_run(tick.tx, claim, why, again_at):
+    if before is None or not runs.defer_run(tick.tx, claim, why, again_at, detail):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return
     if why is Skip.BUSY and before.reason != why:
@@ -101,7 +101,8 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip) -> 
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
     else:
         has_begun = before.outcome and not before.has_not_begun
-        give_up_waiting(tick, entry, entry_row, before if has_begun else replace(before, outcome=Outcome.SKIPPED, reason=why))
+        never_began = replace(before, outcome=Outcome.SKIPPED, reason=why, error=detail)
+        give_up_waiting(tick, entry, entry_row, before if has_begun else never_began)
 
 
 def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> tuple[AttemptResult, datetime | None]:
@@ -340,7 +341,7 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
     `spent`: the reason is its budget, not the time. The run then keeps the reason of its last attempt.
     """
     if run.has_not_begun:
-        close_abandoned(tick, entry, entry_row, run, AttemptResult(Outcome.SKIPPED, run.waits_for))
+        close_abandoned(tick, entry, entry_row, run, AttemptResult(Outcome.SKIPPED, run.waits_for, error=run.error))
         return
     failed = run.has_failed  # otherwise it was interrupted
     error = _error_text(run, spent=spent)

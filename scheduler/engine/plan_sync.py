@@ -127,7 +127,8 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     """Disable or remove an entry. Due slots are recorded, a waiting run is closed, a run in progress may end."""
     if entry_row.state == state:
         return
-    retired = planning.record_passed_slots(tick, entry_row, reason)._replace(state=state, paused_until=None)
+    retired = planning.record_passed_slots(tick, entry_row, reason)
+    retired = retired._replace(state=state, paused_until=None, paused_at=None, paused_by=None)
     planning.save_with_next_due(tick.tx, entry_row, retired)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":

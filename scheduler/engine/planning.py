@@ -186,7 +186,9 @@ def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> 
         parts = [part for part in (*closed, schedule.slots(after, before)) if part]
         if parts:
             first = min(part.first for part in parts)
-            slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
+            count, by = sum(part.count for part in parts), entry_row.paused_by
+            detail = f"paused by {by}" if by else None
+            slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, count, detail)
     return _settled_until(entry_row, horizon)
 
 
@@ -201,7 +203,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     """End a pause at `at`. Its slots get one record, and its wakes start a run unless a slot comes soon."""
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
-    resumed = entry_row._replace(paused_until=None)
+    resumed = entry_row._replace(paused_until=None, paused_at=None, paused_by=None)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         wakes.start_waiting_wakes_now(
             tick.tx, entry_row.kind, entry_row.name, refused_only=entry_row.schedule is not entry_schedule.NO_SCHEDULE

@@ -17,7 +17,7 @@ from scheduler.model.condition import Condition, EndedBy
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.events import ConditionAcknowledged, ConditionClosed, SettingsApplied
+from scheduler.model.events import ConditionAcknowledged, ConditionClosed, PauseChanged, SettingsApplied
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
@@ -96,31 +96,40 @@ def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
 
 @dataclass(frozen=True, slots=True)
 class PauseEntries:
-    """Pause one entry, or all of them (`key` None), until a time or until resumed. Answers their names."""
+    """Pause one entry, or all of them (`key` None), until a time or until resumed. Answers their names.
+
+    `by` is who wants that: command, or token NAME.
+    """
 
     key: Key | None
     until: datetime | None
+    by: str
 
     def apply(self, tick: Tick) -> list[str]:
         """Slots that came due before the pause are recorded with their own reason."""
         chosen = list(_chosen_entries(tick, self.key))
         for entry_row in chosen:
             settled = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
-            planning.save_with_next_due(tick.tx, entry_row, settled._replace(paused_until=self.until or UNTIL_RESUMED))
+            since = settled.paused_at if settled.paused else tick.now
+            paused = settled._replace(paused_until=self.until or UNTIL_RESUMED, paused_at=since, paused_by=self.by)
+            planning.save_with_next_due(tick.tx, entry_row, paused)
+            tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, True, self.by, self.until))
         return [_kind_and_name(entry_row) for entry_row in chosen]
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeEntries:
-    """Resume one entry, or all of them (`key` None). Answers the names of those that were paused."""
+    """Resume one entry, or all of them (`key` None). Answers the names of those that were paused. `by` is who wants that."""
 
     key: Key | None
+    by: str
 
     def apply(self, tick: Tick) -> list[str]:
         """The slots of the pause are recorded as one skip with a count."""
         paused = [entry_row for entry_row in _chosen_entries(tick, self.key) if entry_row.paused]
         for entry_row in paused:
             planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
+            tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, False, self.by, None))
         return [_kind_and_name(entry_row) for entry_row in paused]
 
 

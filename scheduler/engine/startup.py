@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +26,14 @@ from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system import orphans
 from scheduler.system.log import log_event
-from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder, network_filesystem
+from scheduler.system.state_lock import (
+    AlreadyRunning,
+    RefusedStart,
+    StateLock,
+    make_state_folder,
+    network_filesystem,
+    record_refused_start,
+)
 
 LOCK_RETRY_SECONDS = 0.3  # seconds
 
@@ -38,7 +46,7 @@ SurvivorsByRun = Mapping[str, bool] | None
 def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> StateLock:
     """Take the lock of the state folder, so that no second daemon uses it.
 
-    Raises AlreadyRunning, StateFolderError or StoreError; then nothing is created.
+    Raises AlreadyRunning, StateFolderError or StoreError; then nothing is created. A refused start is recorded beside the lock.
     """
     folder = settings.state.parent
     check_file(settings.state)
@@ -53,7 +61,11 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
         return StateLock.take(path, started_at=now(), instance=instance)
     except AlreadyRunning:
         time.sleep(LOCK_RETRY_SECONDS)  # a command that writes while no daemon runs holds the lock briefly
+    try:
         return StateLock.take(path, started_at=now(), instance=instance)
+    except AlreadyRunning:
+        record_refused_start(path, RefusedStart(now(), os.getpid(), str(settings.path)))
+        raise
 
 
 def open_store(path: Path) -> Store:

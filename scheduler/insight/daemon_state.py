@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.store import boots
+from scheduler.system.state_lock import RefusedStart
 
 FROZEN_AFTER = timedelta(minutes=1)  # the main loop records a tick at least every 20 s
 
@@ -18,7 +21,8 @@ class DaemonState:
     """The daemon at one time.
 
     `last_seen` is its last recorded tick, None if it never ran. `is_stopped`: the system has stopped the process, for example by
-    SIGSTOP. `refused` are the errors of a config that was changed and rejected, at `refused_at`.
+    SIGSTOP. `refused_starts` are daemons that were started while this one held the lock. `refused` are the errors of a config
+    that was changed and rejected, at `refused_at`.
     """
 
     is_running: bool
@@ -29,6 +33,7 @@ class DaemonState:
     is_stopped: bool
     refused: tuple[str, ...]
     refused_at: datetime | None
+    refused_starts: tuple[RefusedStart, ...] = ()
 
     def problems(self, times: TimeFormat) -> list[tuple[str, str]]:
         """What is wrong at present: a word for programs, and a text."""
@@ -41,6 +46,12 @@ class DaemonState:
         elif self.is_frozen and self.last_seen is not None:
             how = f"pid {self.pid} is stopped; `kill -CONT {self.pid}`" if self.is_stopped else f"pid {self.pid} hangs"
             found.append(("frozen", f"the daemon is frozen since {times.at(self.last_seen)}: {how}"))
+        recent = [each for each in self.refused_starts if each.at >= times.begin]
+        if recent and self.is_running:
+            last, number = recent[-1], f", {len(recent)} times" if len(recent) > 1 else ""
+            who = f"a second daemon ({shorten_path(last.config)})"
+            says = f"{who} was refused at {times.at(last.at)}{number}: pid {self.pid} has the database"
+            found.append(("second_daemon", says))
         if self.refused and self.refused_at:
             more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
             says = f"the config of {times.at(self.refused_at)} was refused: {self.refused[0]}{more}"
@@ -48,8 +59,19 @@ class DaemonState:
         return found
 
 
+def shorten_path(text: str) -> str:
+    """The last two parts of a path: it is never broken at the end of a line."""
+    return "/".join(Path(text).parts[-2:])[-40:]
+
+
 def read_daemon_state(
-    db: sqlite3.Connection, now: datetime, *, running: bool, pid: int | None = None, is_stopped: bool = False
+    db: sqlite3.Connection,
+    now: datetime,
+    *,
+    running: bool,
+    pid: int | None = None,
+    is_stopped: bool = False,
+    refused_starts: Sequence[RefusedStart] = (),
 ) -> DaemonState:
     """The state of the daemon. `running`: a process holds its lock; `pid` and `is_stopped` describe that process."""
     boot = boots.latest_boot(db)
@@ -63,4 +85,5 @@ def read_daemon_state(
         is_stopped=is_stopped,
         refused=tuple(boot["config_problem"].splitlines()) if boot and boot["config_problem"] else (),
         refused_at=from_optional_millis(boot["config_refused_at"]) if boot else None,
+        refused_starts=tuple(refused_starts),
     )

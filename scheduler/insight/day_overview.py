@@ -27,8 +27,9 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
-from scheduler.model.entry_row import EntryRow
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.entry_schedule import TICK
+from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET
 from scheduler.model.timestamps import iso_utc
@@ -373,7 +374,8 @@ class _EntryDay:
         if not self._row.paused or self._row.state != "active" or not self._all.is_today:
             return None
         until = f"until {self._times.at(self._row.pause_ends)}" if self._row.pause_ends else "until someone resumes it"
-        says = f"paused {until}"
+        since = f" since {self._times.at(self._row.paused_at)}" if self._row.paused_at else ""
+        says = f"paused{since}{f' by {self._row.paused_by}' if self._row.paused_by else ''} {until}"
         return DayExplanation(DayStatus.SILENT, Skip.PAUSED, says, f"heartbeatd resume {self._label}")
 
     def _other_settings(self) -> DayExplanation | None:
@@ -654,18 +656,29 @@ class _EntryDay:
         return f"; changed at {self._times.at(past[-1].until)}: {_changes_text(found)}" if found else ""
 
     def _nothing_sent(self) -> DayExplanation | None:
-        """It ran, and every answer was suppressed."""
-        if self._row.kind is Kind.CRON or self.delivered:
-            return None
+        """It ran, and every answer was suppressed, or some alerts were hidden."""
         answers = [each for each in (*self._causes, *self._other_runs) if each.suppression]
+        if self._row.kind is Kind.CRON or self.delivered:
+            answers = [each for each in answers if each.suppression in HIDDEN]
         if not answers:
             return None
         loud = [each for each in answers if each.outcome == Outcome.ALERT]
         most = max(loud or answers, key=lambda each: each.runs)
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
         says = f"{number} not sent: {SUPPRESSION_TEXTS[most.suppression or '']}{self._known_conditions(most)}"
-        status = DayStatus.UNUSUAL if most.suppression == Suppression.NOT_SHOWN else DayStatus.QUIET
+        if most.suppression == Suppression.MUTED:
+            says += self._mute_text()
+        status = DayStatus.UNUSUAL if most.suppression in HIDDEN else DayStatus.QUIET
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
+
+    def _mute_text(self) -> str:
+        """Who muted it, since when and until when."""
+        row = self._row
+        if row.mute is None or row.muted_until is None or not row.is_muted(self._all.now):
+            return ""
+        mute = parse_mute(row.mute)
+        until = "until unmuted" if row.muted_until == UNTIL_RESUMED else f"until {self._times.at(row.muted_until)}"
+        return f" by {mute.by} since {self._times.at(mute.since)} {until}; `heartbeatd unmute {self._row.name}`"
 
     def _known_conditions(self, cause: CauseCount) -> str:
         """The open conditions that an answer repeated."""
@@ -715,6 +728,7 @@ class _EntryDay:
 OTHER_TRIGGERS = WOKEN | {Trigger.RESULT, Trigger.REBOOT}  # runs that no slot starts
 QUIET_WAITS = (wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
 OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed out", Outcome.ABANDONED.value: "was interrupted"}
+HIDDEN = (Suppression.NOT_SHOWN, Suppression.MUTED)
 UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error says it better
 MODEL_FAILURES = (Failure.NOT_FOUND, Failure.RATE, Failure.OVERLOADED, Failure.TOO_LARGE, Reason.RATE_LIMITED)
 UNDELIVERED_TEXTS = {

@@ -233,6 +233,8 @@ def _header_data(explained: ExplainedEntry) -> dict[str, Any]:
         "state": "paused" if paused else "done" if done else entry_row.state,
         "done_at": iso_utc(done),
         "paused_until": iso_utc(entry_row.pause_ends) if paused else None,
+        "paused_at": iso_utc(entry_row.paused_at) if paused else None,
+        "paused_by": entry_row.paused_by if paused else None,
         "pace": entry_schedule.schedule_parts(entry_row.schedule_text),
     }
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from scheduler.config.file.message_parts import format_count
 from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
@@ -50,6 +49,7 @@ def check_preconditions(
     if plan is None or entry is None:
         held = _lane_hold_detail(
             db,
+            lanes,
             entry_row.name if entry_row.kind is Kind.HEARTBEAT else None,
             entry_schedule.schedule_zone(entry_row.schedule_text),
             now,
@@ -61,7 +61,8 @@ def check_preconditions(
     claim = claims.hypothetical_claim(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
-    details = _lane_hold_detail(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
+    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now)
+    details |= {Skip.BUDGET: claim.over_budget} if claim.over_budget else {}
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
     return Preconditions(_ordered_results(answers | _check_open_run(db, entry_row)), is_complete=True, details=details)
@@ -84,15 +85,14 @@ def _check_recorded_entry(
     return _ordered_results(answers | _check_open_run(db, entry_row))
 
 
-def _lane_hold_detail(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: datetime) -> dict[Skip, str]:
-    """Who holds a lane over HTTP for the longest time. The holder of a file lock is unknown."""
-    holders = lane_holds.holds_by_agent(db, now).get(lane, []) if lane else []
-    if not holders:
-        return {}
-    last, zone = holders[-1], zone or ZoneInfo("UTC")
-    until = datetime.fromisoformat(last["until"]).astimezone(zone)
-    more = f", and {format_count(len(holders) - 1, 'other')} for a shorter time" if len(holders) > 1 else ""
-    return {Skip.BUSY: f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"}
+def _lane_hold_detail(
+    db: sqlite3.Connection, lanes: Lanes, lane: str | None, zone: ZoneInfo | None, now: datetime
+) -> dict[Skip, str]:
+    """Who holds a lane: over HTTP, or the process that has locked its file."""
+    holder = lane_holds.describe_holder(db, lane, zone, now) if lane else None
+    if holder is None and lane is not None:
+        holder = lanes.find_holder(lane)
+    return {Skip.BUSY: holder} if holder else {}
 
 
 def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:

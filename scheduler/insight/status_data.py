@@ -139,6 +139,7 @@ def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> d
         "name": row["name"],
         "state": "paused" if paused else "done" if done else row["state"],
         "paused_until": _pause_end(row["paused_until"]) if paused else None,
+        "paused_by": row["paused_by"] if paused else None,
         "done_at": iso_utc(done),
         "next_slot": iso_utc(from_optional_millis(row["slot"])),
         "next_due": None if paused else iso_utc(from_optional_millis(row["due_at"])),

@@ -34,11 +34,11 @@ class Claim:
     `entry` is the config with which the attempt began. `last_beat` and `failures` describe the runs before this slot, `messages`
     the agent's session, as (role, text). `breaker_open` names the open circuit breaker that blocks it, None without one; `probes`
     are the open ones that it may probe. `last_checked` holds when each checklist item was last checked, by its hash, and
-    `last_precheck` the digest of the last precheck's output. `busy`: another process holds the lane. `last_error` is the error of
-    the previous run, if it failed. `up_since` is when the daemon started, or its machine last woke up. `activity` is what a
-    gateway last reported about the agent. `over_budget` says why its maximum usage no longer fits into the day, None if it does.
-    `reserved` is what it may use, None without a budget. `conditions` are the agent's open conditions. `looked_at` is the time of
-    the agent's last complete answer.
+    `last_precheck` the digest of the last precheck's output. `busy`: another process holds the lane, and `held_by` says which, if
+    that is known. `last_error` is the error of the previous run, if it failed. `up_since` is when the daemon started, or its
+    machine last woke up. `activity` is what a gateway last reported about the agent. `over_budget` says why its maximum usage no
+    longer fits into the day, None if it does. `reserved` is what it may use, None without a budget. `conditions` are the agent's
+    open conditions. `looked_at` is the time of the agent's last complete answer.
     """
 
     run_id: int
@@ -56,6 +56,7 @@ class Claim:
     failures: int
     breaker_open: str | None = None
     busy: bool = False
+    held_by: str | None = None
     over_budget: str | None = None
     reserved: Reservation | None = None
     probes: tuple[Circuit, ...] = ()

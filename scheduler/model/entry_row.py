@@ -18,8 +18,8 @@ class EntryRow(NamedTuple):
     `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
     precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
     lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that
-    are not final. `mute` is the mute until `muted_until`, as text (`model/mute`). A mute that is over may still have a recovery
-    to report.
+    are not final. `paused_by` is who paused it: command, or token NAME. `mute` is the mute until `muted_until`, as text
+    (`model/mute`). A mute that is over may still have a recovery to report.
 
     Functions return a changed row, and `store.entries` writes it once, at the end of the step. This is a named tuple because
     one run makes nine of these values, and a tuple takes a tenth of the time of a dataclass.
@@ -56,6 +56,8 @@ class EntryRow(NamedTuple):
     looked_lines: str | None = None
     muted_until: datetime | None = None
     mute: str | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
 
     @property
     def schedule(self) -> EntrySchedule:

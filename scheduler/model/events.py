@@ -236,6 +236,17 @@ class MuteChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseChanged:
+    """An entry was paused until a time (None: until it is resumed), or resumed. `by` is who did it: command, or token NAME."""
+
+    kind: Kind
+    name: str
+    paused: bool
+    by: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsApplied:
     """New settings are in force."""
 
@@ -250,6 +261,7 @@ Event = (
     | ConditionAcknowledged
     | ConditionClosed
     | MuteChanged
+    | PauseChanged
     | RunClosed
     | LaneBusy
     | ModelMismatched

@@ -22,7 +22,8 @@ from scheduler.store.transaction import Transaction
 SELECT_ENTRY = (
     "select id, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,"
     " last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,"
-    " flapping, conditions, unconfirmed, unconfirmed_answers, looked_at, looked_lines, muted_until, mute"
+    " flapping, conditions, unconfirmed, unconfirmed_answers, looked_at, looked_lines, muted_until, mute,"
+    " paused_at, paused_by"
     " from entry"
 )
 
@@ -32,7 +33,7 @@ def _entry_from_row(row: sqlite3.Row) -> EntryRow:
         number, kind, name, state, schedule, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
         last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
         flapping, conditions, unconfirmed, unconfirmed_answers, looked_at,
-        looked_lines, muted_until, mute,
+        looked_lines, muted_until, mute, paused_at, paused_by,
     ) = row  # fmt: skip
     return EntryRow(
         number, Kind(kind), name, state, schedule, from_millis(first_seen_at), from_millis(anchor), from_millis(settled_until),
@@ -40,7 +41,7 @@ def _entry_from_row(row: sqlite3.Row) -> EntryRow:
         from_optional_millis(last_slot), from_optional_millis(last_ended_at), from_optional_millis(last_woken_at),
         from_optional_millis(last_success_at), failures, quiet, alerting, troubles, precheck, queue, approvals,
         from_optional_millis(active_at), flapping, conditions, unconfirmed, unconfirmed_answers, from_optional_millis(looked_at),
-        looked_lines, from_optional_millis(muted_until), mute,
+        looked_lines, from_optional_millis(muted_until), mute, from_optional_millis(paused_at), paused_by,
     )  # fmt: skip
 
 

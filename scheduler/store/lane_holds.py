@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from scheduler.model.timestamps import from_millis, iso_utc, to_millis
 from scheduler.store.transaction import Transaction
@@ -37,6 +38,18 @@ def is_lane_held(tx: Transaction, name: str) -> bool:
         rows = tx.db.execute("select distinct name from hold where until_at > ?", (to_millis(tx.now),))
         tx.held_lanes = {row[0] for row in rows}
     return name in tx.held_lanes
+
+
+def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, now: datetime) -> str | None:
+    """Who holds a lane over HTTP for the longest time, and until when in this zone; None if it is not held."""
+    holders = holds_by_agent(db, now).get(name, [])
+    if not holders:
+        return None
+    last, zone = holders[-1], zone or ZoneInfo("UTC")
+    until = datetime.fromisoformat(last["until"]).astimezone(zone)
+    others = len(holders) - 1
+    more = f", and {others} {'other' if others == 1 else 'others'} for a shorter time" if others else ""
+    return f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"
 
 
 def clamp_future_times(tx: Transaction) -> None:

@@ -499,6 +499,13 @@ def m013_config_history(db: Any) -> None:
         db.conn.execute(statement)
 
 
+@migrations()
+def m014_who_paused(db: Any) -> None:
+    """Since when an entry is paused, and by whom."""
+    db.conn.execute("alter table entry add column paused_at integer")
+    db.conn.execute("alter table entry add column paused_by text")
+
+
 CONFIG_HISTORY = """
 create table config_in_force (
   id integer primary key check (id = 1),

@@ -262,15 +262,16 @@ def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not
     return waiting is not None
 
 
-def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime) -> bool:
+def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime, detail: str | None = None) -> bool:
     """Let a run wait for what blocks it, as if this attempt had not begun. False if the run no longer belongs to the claim.
 
-    The result of an earlier attempt is kept. Without one the outcome is `skipped` so far.
+    The result of an earlier attempt is kept. Without one the outcome is `skipped` so far, and `detail` is its error.
     """
     waiting = tx.db.execute(
         "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
+        " error = case when coalesce(outcome, 'skipped') = 'skipped' then coalesce(?, error) else error end,"
         " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (to_millis(not_before), reason, claim.run_id, claim.owner, claim.fence),
+        (to_millis(not_before), reason, detail, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     return waiting is not None
 

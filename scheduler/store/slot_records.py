@@ -15,31 +15,40 @@ from scheduler.store.transaction import Transaction
 
 
 def record_skip(
-    tx: Transaction, entry_row: EntryRow, trigger: Trigger, reason: Skip, first: datetime, count: int = 1
+    tx: Transaction,
+    entry_row: EntryRow,
+    trigger: Trigger,
+    reason: Skip,
+    first: datetime,
+    count: int = 1,
+    detail: str | None = None,
 ) -> int | None:
     """Insert the record of `count` slots, from `first` on, that were skipped, and why; returns its id.
+
+    `detail` says more about the reason, for example who paused the entry.
 
     A slot that has a record keeps it: None is returned and nothing is counted twice. If several slots are skipped, only the first
     has a record, and the clock was set back since, then the new record is moved by a millisecond.
     """
-    row = _insert_skip(tx, entry_row, trigger, reason, first, count)
+    row = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
     while row is None and count > 1 and clock_changes.was_shown_before(tx, first):
         first += MILLISECOND
-        row = _insert_skip(tx, entry_row, trigger, reason, first, count)
+        row = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
     if row is None:
         return None
-    result = AttemptResult(Outcome.SKIPPED, reason)
+    result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
     tx.report(runs.closed_event(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, count))
     return int(row["id"])
 
 
 def _insert_skip(
-    tx: Transaction, entry_row: EntryRow, trigger: Trigger, reason: Skip, first: datetime, count: int
+    tx: Transaction, entry_row: EntryRow, trigger: Trigger, reason: Skip, first: datetime, count: int, detail: str | None
 ) -> sqlite3.Row | None:
     row: sqlite3.Row | None = tx.db.execute(
-        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
-        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
-        (entry_row.kind, entry_row.name, to_millis(first), count, trigger, reason, to_millis(tx.now), tx.config_hash),
+        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, error, finished_at, config_hash)"
+        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?, ?)"
+        " on conflict (kind, name, trigger, slot) do nothing returning id",
+        (entry_row.kind, entry_row.name, to_millis(first), count, trigger, reason, detail, to_millis(tx.now), tx.config_hash),
     ).fetchone()
     return row
 

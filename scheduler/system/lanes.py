@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock, wait_for_lock
+from scheduler.system.orphans import program_name
+from scheduler.system.text import one_line
 
 KERNEL_LOCKS = Path("/proc/locks")
 
@@ -55,6 +57,21 @@ class Lanes:
         except OSError:
             return False
 
+    def find_holder(self, name: str) -> str | None:
+        """The process that has locked a lane: its number and program. None if the lane is free, or that cannot be found out.
+
+        Programs that a locking process has started share its lock. The kernel names the process that locked the file.
+        """
+        try:
+            mark = f":{self.lock_file(name).stat().st_ino} "
+            lines = [line for line in KERNEL_LOCKS.read_text("ascii").splitlines() if " FLOCK " in line and mark in line]
+            pid = next((int(line.split()[4]) for line in lines if "->" not in line), None)
+        except (OSError, ValueError, IndexError):
+            return None
+        if pid is None:
+            return None
+        return f"process {pid}{_name_in_brackets(pid)} has locked it"
+
     def make_lock_files(self, names: Iterable[str] = ()) -> None:
         """Create the folder and the files of these lanes, so that a user can lock one before the first run.
 
@@ -76,6 +93,11 @@ class Lanes:
 
     def _lock_path(self, name: str) -> str:
         return f"{self.folder}/{name}.lock"  # in a tenth of the time that pathlib takes to join it
+
+
+def _name_in_brackets(pid: int) -> str:
+    name = one_line(program_name(pid))
+    return f" ({name})" if name else ""
 
 
 def lanes_beside(state: Path) -> Lanes:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
 from scheduler.system.file_locks import create_lock_file, try_lock
-from scheduler.system.files import MAY_ANYTHING, others_may
+from scheduler.system.files import MAY_ANYTHING, others_may, write_private_file
 
 # On these file systems SQLite's locks or its shared memory do not work. The names are those in /proc/mounts.
 NETWORK_FILESYSTEMS = frozenset(
@@ -90,6 +91,39 @@ class StateLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+MAX_REFUSED = 20  # refused starts that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedStart:
+    """A daemon that was started while another one held the lock: when, its ID, and its config file."""
+
+    at: datetime
+    pid: int
+    config: str
+
+
+def record_refused_start(path: Path, refused: RefusedStart) -> None:
+    """Add a refused start to the file beside the lock at `path`. Only the latest ones are kept. Errors are ignored."""
+    kept = [*read_refused_starts(path)[1 - MAX_REFUSED :], refused]
+    data = [{"at": each.at.isoformat(), "pid": each.pid, "config": each.config} for each in kept]
+    with suppress(OSError):
+        write_private_file(_refused_file(path), json.dumps(data).encode())
+
+
+def read_refused_starts(path: Path) -> list[RefusedStart]:
+    """The refused starts on record beside the lock at `path`, the oldest first; none if the file is damaged."""
+    try:
+        data = json.loads(_refused_file(path).read_text("utf-8"))
+        return [RefusedStart(datetime.fromisoformat(each["at"]), int(each["pid"]), str(each["config"])) for each in data]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _refused_file(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(".lock") + ".refused")
 
 
 def read_lock_holder(path: Path) -> LockHolder | None:

@@ -190,12 +190,16 @@ def _caller_name(request: ApiRequest) -> str:
     return sender
 
 
+def _requester(request: ApiRequest) -> str:
+    """Who asks for a change, as records show it: command, or token NAME."""
+    source, sender = _wake_source(request)
+    return "command" if source is Trigger.MANUAL else f"token {sender}"
+
+
 async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
     """Apply the config file as it is now, or only return what that would change."""
     check_access_to_all(request)
-    source, sender = _wake_source(request)
-    by = "command" if source is Trigger.MANUAL else f"token {sender}"
-    return _reload_data(await run_in_threadpool(request.app_state.reload_config, by=by, dry=body.dry_run))
+    return _reload_data(await run_in_threadpool(request.app_state.reload_config, by=_requester(request), dry=body.dry_run))
 
 
 def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
@@ -213,12 +217,12 @@ def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
 async def _pause_entry(request: ApiRequest, body: PauseBody, key: Key | None) -> dict[str, Any]:
     _check_entry_access(request, key)
     until = _pause_end(body, request.app_state.clock())
-    return {"paused": await call_engine(request, PauseEntries(key, until))}
+    return {"paused": await call_engine(request, PauseEntries(key, until, _requester(request)))}
 
 
 async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
     _check_entry_access(request, key)
-    return {"resumed": await call_engine(request, ResumeEntries(key))}
+    return {"resumed": await call_engine(request, ResumeEntries(key, _requester(request)))}
 
 
 def _pause_end(body: PauseBody, now: datetime) -> datetime | None:

@@ -114,9 +114,18 @@ def exceeds_reservation(claim: Claim, prompt: Prompt) -> bool:
     return most is not None and count_prompt_tokens(claim, prompt) > most
 
 
+def describe_size(claim: Claim, tokens: int, limit: int) -> str:
+    """The size of a prompt that is too large, and the limit: that of its budget, or `max_input_tokens`."""
+    reserved = reserved_input_tokens(claim)
+    if reserved is not None and reserved < limit:
+        return f"at most {tokens:,} tokens, and its budget allows {reserved:,}"
+    return f"about {tokens:,} tokens, and max_input_tokens is {limit:,}"
+
+
 def explain_obstacle(claim: Claim, obstacle: Skip) -> str | None:
     """Details of the reason why a run was skipped, if there are any."""
-    return {Skip.BUDGET: claim.over_budget, Skip.BREAKER_OPEN: claim.breaker_open}.get(obstacle)
+    details = {Skip.BUDGET: claim.over_budget, Skip.BREAKER_OPEN: claim.breaker_open, Skip.BUSY: claim.held_by}
+    return details.get(obstacle)
 
 
 def run_meta(claim: Claim) -> dict[str, object]:
@@ -160,4 +169,4 @@ def lane_of_claim(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int
         yield claim, ()
         return
     with lanes.lock_if_free(lane) as fd:
-        yield (replace(claim, busy=True), ()) if fd is None else (claim, (fd,))
+        yield (replace(claim, busy=True, held_by=lanes.find_holder(lane)), ()) if fd is None else (claim, (fd,))

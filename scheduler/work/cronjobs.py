@@ -108,7 +108,8 @@ class JobEntry(Entry):
         files = await in_daemon_thread(agent_calls.read_workspace_files, agent.workspace, agent.context) if agent.context else ()
         prompt = compose_task(job.prompt or "", agent, claim.started_at, files)
         if agent_calls.exceeds_reservation(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
-            return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
+            size = agent_calls.describe_size(claim, agent_calls.count_prompt_tokens(claim, prompt), agent.max_input_tokens)
+            return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=size, prompt_parts=dict(prompt.part_sizes))
 
         def meta() -> dict[str, object]:
             return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_meta(claim)}

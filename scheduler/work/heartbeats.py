@@ -164,8 +164,9 @@ class _Attempt:
         collect = partial(_prompt_facts, self.spec, self.claim, situation, selection)
         facts = await in_daemon_thread(collect) if reads_files else collect()
         prompt = compose_prompt(facts, self.spec)
-        if late_obstacle(situation.with_results(tokens=agent_calls.count_prompt_tokens(self.claim, prompt))) is not None:
-            return _too_large(prompt)
+        tokens = agent_calls.count_prompt_tokens(self.claim, prompt)
+        if late_obstacle(situation.with_results(tokens=tokens)) is not None:
+            return _too_large(prompt, agent_calls.describe_size(self.claim, tokens, self.spec.max_input_tokens))
         return replace(await self._decide_and_call(facts, prompt), selection=selection)
 
     async def _decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:
@@ -187,7 +188,7 @@ class _Attempt:
         """What a model decides; the result of the attempt if it decides to skip, or does not decide."""
         prompt = decision_prompt(facts, self.spec)
         if agent_calls.exceeds_reservation(self.claim, prompt):
-            return _too_large(prompt)
+            return _too_large(prompt, None)
         request = self._request(facts, prompt, decide.model, time_left)
         answer = await runners.request_decision(request, decide.runner, self.resources.http)
         if isinstance(answer, Answer):
@@ -225,8 +226,8 @@ class _Attempt:
         return AgentRequest(self.spec.name, prompt.text, model, self.spec.workspace, time_left, meta)
 
 
-def _too_large(prompt: Prompt) -> AttemptResult:
-    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
+def _too_large(prompt: Prompt, error: str | None) -> AttemptResult:
+    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
 
 
 def _decision_call(decide: Decide, decided: Decision) -> Call:
