@@ -44,8 +44,10 @@ def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     with subprocess.Popen(command(config, "run"), cwd=config.parent, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if " started " in line)
-        yield process, process.stderr
-        process.kill()
+        try:
+            yield process, process.stderr
+        finally:
+            process.kill()
 
 
 @pytest.fixture
