@@ -530,7 +530,7 @@ create table config_event (
 
 
 @migrations()
-def m014_buttons(db: Any) -> None:
+def m015_buttons(db: Any) -> None:
     """Which buttons of messages were used, because each can be used once."""
     db.conn.execute(
         "create table used_button (outbox_id integer not null, action text not null,"
