@@ -79,10 +79,13 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
     "backup": ("backup:backup", "Copy the database to a file, also while the daemon runs."),
     "docs": ("docs:docs", "Print a page of the documentation, or list all pages."),
-    "systemd": ("deployment_files:systemd", "Write a systemd unit for this installation."),
-    "compose": ("deployment_files:compose", "Write a Dockerfile and a compose.yaml with Prometheus and Grafana."),
-    "grafana": ("deployment_files:grafana", "Write the dashboard, the alert rules and their configs."),
-    "completion": ("completion:completion", "Print a script that completes commands in bash, zsh or fish."),
+    "systemd": ("deployment_files:systemd", "Write a hardened systemd unit, and a file that creates its user."),
+    "compose": ("deployment_files:compose", "Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana."),
+    "grafana": (
+        "deployment_files:grafana",
+        "Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus.",
+    ),
+    "completion": ("completion:completion", "Print a script that completes commands and options in a shell."),
 }
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.

@@ -26,6 +26,7 @@ from scheduler.model.events import (
     MessageMoved,
     ModelMismatched,
     MuteChanged,
+    PauseChanged,
     ProviderFailed,
     RetryPlanned,
     RunClosed,
@@ -302,6 +303,10 @@ class Metrics:
     def _count_press(self, press: ButtonPressed) -> None:
         if press.channel in self._settings.channels:
             self._presses.increase(press.channel, press.result)
+
+    @_count.register
+    def _count_pause(self, changed: PauseChanged) -> None:
+        """A pause is shown by the gauge `entry_state`."""
 
     @_count.register
     def _count_mute(self, changed: MuteChanged) -> None:
