@@ -629,7 +629,7 @@ def test_explain_prints_a_table_in_the_entrys_time_zone_within_80_columns(
     assert [" ".join(line.split()) for line in lines[2:6]] == [
         "FROM TO SLOTS WHY",
         "00:00 CEST 07:30 CET 18 outside active hours (run 1)",
-        "08:00 CET 21:30 CET 28 ran, quiet",
+        "08:00 CET 21:30 CET 28 ran, quiet (runs 2 to 29)",
         "22:00 CET 23:30 CET 4 outside active hours",
     ]
     assert lines[-1] == "02:00:00   Europe/Berlin: 03:00 CEST was 02:00 CET"

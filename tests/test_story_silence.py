@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from time import process_time
 from typing import Any
@@ -22,8 +23,10 @@ from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.config.build.load import load_config
 from scheduler.engine import startup
-from scheduler.engine.requests import HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
+from scheduler.engine.config_reload import plan_for_start
+from scheduler.engine.requests import AdoptPlan, HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 HOUR = timedelta(hours=1)
@@ -530,6 +533,53 @@ def test_wakes_that_wait_because_there_were_too_many(plant: Plant, say: Say) -> 
     for number in range(3):
         world.wake("ops", f"late {number}", sender=f"mailbot{number}")
     check(say(world), "3 wakes wait", "limits.wake_flood")
+
+
+# --- who changed what -------------------------------------------------------------------------------------------------
+
+
+def edit(world: World, yaml: str, by: str = "file watch") -> None:
+    """Save a config and reload it, as the daemon does."""
+    if world.engine.plan.stored_config is None:
+        first, _ = plan_for_start(load_config(world.config, world.environ), None)
+        world.request(AdoptPlan(first))
+    world.config.write_text(yaml, "utf-8")
+    plan, event = plan_for_start(load_config(world.config, world.environ), world.engine.plan.stored_config)
+    assert event
+    world.request(AdoptPlan(plan, replace(event, result="applied", by=by)))
+
+
+def test_active_hours_that_an_edit_has_changed(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(0))
+    edit(world, fleet("{active_hours: '19:00-22:00'}"))
+    run_until_now(world)
+    lines = say(world)
+    check(lines, "outside its active hours 19:00-22:00", "next 19:00", "changed at 00:00 by file watch:")
+    assert "heartbeat.active_hours always -> 19:00-22:00" in " ".join(" ".join(lines).split())
+    assert any(line.startswith("00:00      config reloaded, by file watch: agent/ops: heartbeat") for line in lines)
+
+
+def test_an_agent_that_a_token_has_disabled_by_an_edit(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    edit(world, fleet("{enabled: false}"), by="token chat")
+    run_until_now(world)
+    check(say(world), "disabled in the config since 08:00, by token chat: enabled: false")
+
+
+def test_explain_of_one_entry_shows_changes_messages_and_the_next_commands(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 30m}"), send=refuses("ops", DeliveryResult("dead", "HTTP 404: no such chat")))
+    world.run_until(at(8))
+    edit(world, fleet("{interval: 2h}"), by="command")
+    run_until_now(world)
+    text = " ".join(" ".join(say(world, "ops")).split())
+    assert "messages 20 messages to phone dead" in text and "HTTP 404: no such chat" in text
+    assert "by command: heartbeat.interval 30m -> 2h" in text
+    assert "more `heartbeatd explain agent/ops --on today`, `heartbeatd show" in text and "`heartbeatd outbox`" in text
+    day = " ".join(" ".join(say(world, "ops", "--on", "today")).split())
+    assert "ran, alert not delivered: given up (dead) (runs 2 to" in day
+    assert "08:00:00 by command: heartbeat.interval 30m -> 2h" in day
 
 
 # --- the overview itself ----------------------------------------------------------------------------------------------

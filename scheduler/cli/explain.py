@@ -43,6 +43,7 @@ from scheduler.work.plan import Plan
 
 MAX_CONDITIONS = 10  # in the text; JSON has all of them
 MAX_KEY_WIDTH = 40
+MAX_ERROR_WIDTH = 200  # of a channel
 
 Data = dict[str, Any]
 
@@ -160,6 +161,8 @@ def _explain_one(
 
 MAX_ALIKE = 5  # entries with the same status and cause that are listed one by one
 MAX_LISTED = 20  # entries that are always listed one by one
+MAX_RELOADS = 5  # the latest reloads that the text shows; JSON has all of them
+MAX_CHANGED_LINES = 3  # of a reload
 MAX_NAMES = 3  # names of entries that share a line
 
 
@@ -179,6 +182,8 @@ def _overview_lines(data: Data) -> Iterator[str]:
             command = f" `{each['command']}`" if each["command"] else ""
             yield from wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each['says']}.{command}", 2)
         yield from _left_out_lines(group[len(shown) :])
+    for change in data["changes"][-MAX_RELOADS:]:
+        yield from format_fact(f"{datetime.fromisoformat(change['at']).astimezone(zone):%H:%M}", _reload_text(change))
     if not listed:
         yield "there are no agents and jobs"
         return
@@ -193,6 +198,16 @@ def _left_out_lines(group: list[Data]) -> Iterator[str]:
     names = ", ".join(map(_entry_label, group[:MAX_NAMES]))
     more = f" and {len(group) - MAX_NAMES:,} more" if len(group) > MAX_NAMES else ""
     yield from wrap_text(f"{len(group):,} others  {_status_text(group[0])}likewise ({group[0]['cause']}): {names}{more}", 2)
+
+
+def _reload_text(change: Data) -> str:
+    """One reload: who asked for it, and what it changed, or why it was refused."""
+    if change["result"] == "refused":
+        return f"config refused, by {change['by']}: {'; '.join(change['problems'][:1])}"
+    verb = "config reloaded" if change["result"] == "applied" else "config changed before the start"
+    lines = change["lines"]
+    more = f"; and {len(lines) - MAX_CHANGED_LINES} more" if len(lines) > MAX_CHANGED_LINES else ""
+    return f"{verb}, by {change['by']}: {'; '.join(lines[:MAX_CHANGED_LINES]) or 'nothing changed'}{more}"
 
 
 def _entry_label(entry: Data) -> str:
@@ -235,9 +250,14 @@ def _present_lines(data: Data) -> Iterator[str]:
     yield from format_fact(
         "sent", f"{format_count(data['texts_told'], 'alert')} that would be a duplicate now" if data["texts_told"] else ""
     )
+    for message in data["messages"]:
+        yield from format_fact("messages", _format_messages(data, message))
+    for change in data["changes"][-MAX_CHANGED_LINES:]:
+        yield from format_fact("changed", f"{_format_local(data, change['at'])} by {change['by']}: {change['says']}")
     yield from format_fact("daemon", _format_daemon(data))
     yield from format_fact("next", _format_next(data))
     yield from format_fact("now", _format_now(data))
+    yield from format_fact("more", ", ".join(f"`{command}`" for command in data["commands"]))
     yield ""
     yield format_table(
         ("CHECK", "BLOCKS"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in data["now"]["gates"]]
@@ -276,7 +296,8 @@ def _day_lines(data: Data) -> Iterator[str]:
 def _stretch_row(stretch: Data, clock: Callable[[str], str]) -> list[str]:
     causes = stretch["causes"]
     why = causes[0]["says"] if len(causes) == 1 else "; ".join(f"{each['count']} {each['says']}" for each in causes)
-    row = f" (run {stretch['run']})" if stretch["run"] is not None else ""
+    first, last = stretch["runs"] or (None, None)
+    row = "" if first is None else f" (run {first})" if first == last else f" (runs {first} to {last})"
     if not stretch["slots"]:
         return [clock(stretch["from"]), "", "-", why]
     return [clock(stretch["from"]), clock(stretch["to"]), str(stretch["slots"]), why + row]
@@ -348,6 +369,14 @@ def _format_counts(counts: list[Data], noun: str, sort: str = "") -> str:
         return ""
     total = format_count(sum(each["count"] for each in counts), noun)
     return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
+
+
+def _format_messages(data: Data, messages: Data) -> str:
+    """Messages of the last day with the same channel and state."""
+    noun = "notification" if messages["notice"] else "message"
+    error = f": {shorten_to_line(messages['error'], MAX_ERROR_WIDTH)}" if messages["error"] else ""
+    since = "" if messages["state"] == "delivered" else f", since {_format_local(data, messages['oldest'])}"
+    return f"{format_count(messages['count'], noun)} to {messages['channel']} {messages['state']}{since}{error}"
 
 
 def _format_wakes(data: Data) -> str:

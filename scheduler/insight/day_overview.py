@@ -20,12 +20,13 @@ from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from scheduler.config.file.message_parts import format_count
-from scheduler.insight import reason_texts, schedule_texts, wake_waits
+from scheduler.insight import config_changes, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState
 from scheduler.insight.reason_texts import REASON_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
 from scheduler.model import entry_schedule
+from scheduler.model.config_changes import FoldedChange, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.entry_schedule import TICK
@@ -33,11 +34,12 @@ from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import boots, clock_changes, conditions, entries, lane_holds, outbox, run_history, wakes
+from scheduler.store import boots, clock_changes, conditions, config_history, entries, lane_holds, outbox, run_history, wakes
 from scheduler.store.outbox import EntryMessages
 from scheduler.store.run_history import CauseCount
 from scheduler.work.plan import Plan
 
+MAX_CHANGES = 2  # changed keys in a line
 MAX_ERROR = 160  # characters of an error in a line
 SOON = timedelta(minutes=1)  # so long a message or a due run may wait without being unusual
 UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
@@ -123,6 +125,7 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
         "counts": {status.value: sum(each["status"] == status for each in found) for status in DayStatus},
         "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
         "entries": found,
+        "changes": config_changes.config_changes_between(db, period.begin, period.until),
     }
 
 
@@ -200,6 +203,25 @@ class _Records:
         for row in self.rows:
             found.setdefault((row.kind, row.first_seen_at), []).append(row)
         return found
+
+    @cached_property
+    def reloads(self) -> list[RecordedConfigEvent]:
+        """The reloads of the period, the oldest first."""
+        return config_history.config_events(self.db, self.period.begin, self.period.until)
+
+    @cached_property
+    def config_changes(self) -> dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]]:
+        """What reloads have changed, by agent/NAME or cron/NAME."""
+        found: dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]] = {}
+        for recorded in self.reloads:
+            for change in recorded.event.diff.changes:
+                for label in change.entries:
+                    found.setdefault(label, []).append((recorded, change))
+        return found
+
+    def reload_at(self, instant: datetime | None) -> RecordedConfigEvent | None:
+        """The reload at exactly this time."""
+        return next((each for each in self.reloads if each.at == instant), None)
 
     def entry(self, row: EntryRow) -> Entry | None:
         """The entry in the config, None without one."""
@@ -332,7 +354,8 @@ class _EntryDay:
     def _retired(self) -> DayExplanation | None:
         """It is disabled or removed at the end of the period."""
         state, since = self._state_at_end()
-        when = f" since {self._times.at(since)}" if since else ""
+        reload = self._all.reload_at(since)
+        when = (f" since {self._times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
         if state == "disabled":
             says = f"disabled in the config{when}{self._disabling_key()}"
             return DayExplanation(DayStatus.SILENT, Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
@@ -366,6 +389,10 @@ class _EntryDay:
         """The entry that was added when this one was removed, if it is the only one with the same schedule."""
         if since is None or not self._past:
             return None
+        reload = self._all.reload_at(since)
+        for old, new in reload.event.diff.renamed if reload else ():
+            if old == self._label:
+                return new
         added = self._all.added.get((self._row.kind, since), [])
         same = [each.name for each in added if each.schedule_text == self._row.schedule_text and each.state != "removed"]
         return f"{'cron' if self._row.kind is Kind.CRON else 'agent'}/{same[0]}" if len(same) == 1 else None
@@ -645,10 +672,29 @@ class _EntryDay:
             return None
         if self._row.schedule is entry_schedule.NO_SCHEDULE:
             return self._without_slots()
+        _, _, closed = self._unsettled
+        if closed and not self._ran_since(self._changed_at()):
+            return self._closed_by_schedule({}, closed)
         return DayExplanation(DayStatus.UNUSUAL, "changed", text.removeprefix("; "), self._explain_command())
 
+    def _changed_at(self) -> datetime:
+        """When its settings were last changed in the period, else the begin of the period."""
+        times = [recorded.at for recorded, _ in self._all.config_changes.get(self._label, ())]
+        times += [past.until for past in self._past if past.until < self._all.period.until]
+        return max(times, default=self._all.period.begin)
+
+    def _ran_since(self, instant: datetime) -> bool:
+        return any(_has_run(each) and each.last_slot > instant for each in (*self._causes, *self._other_runs))
+
     def _schedule_change_text(self) -> str:
-        """What a reload of the period has changed in its schedule."""
+        """What reloads of the period have changed, or what has changed in its schedule."""
+        recorded = self._all.config_changes.get(self._label, ())
+        if recorded:
+            last = recorded[-1][0]
+            changes = [each for reload, each in recorded if reload.id == last.id]
+            shown = "; ".join(_shorten(f"{each.key} {each.old} -> {each.new}") for each in changes[:MAX_CHANGES])
+            more = f" and {len(changes) - MAX_CHANGES} more keys" if len(changes) > MAX_CHANGES else ""
+            return f"; changed at {self._times.at(last.at)} by {last.event.by}: {shown}{more}"
         past = [each for each in self._past if each.until < self._all.period.until and each.state == "active"]
         if not past or self._row.state != "active":
             return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
 from scheduler.engine import condition_updates, plan_sync
-from scheduler.insight import preconditions, slot_history, wake_waits
+from scheduler.insight import config_changes, preconditions, slot_history, wake_waits
 from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
@@ -22,7 +22,7 @@ from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK
 from scheduler.model.local_days import LocalDay
-from scheduler.model.outcome import ANSWERED, Kind
+from scheduler.model.outcome import ANSWERED, DeliveryState, Kind
 from scheduler.model.timestamps import MILLISECOND, iso_utc
 from scheduler.store import boots, clock_changes, conditions, entries, outbox, run_history, runs, wakes
 from scheduler.system.lanes import Lanes
@@ -32,6 +32,9 @@ SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800)) 
 
 MAX_FINDINGS_SHOWN = 5  # of the last answer
 MAX_KEY_SHOWN = 30  # characters of the key of a finding
+
+RECENT_MESSAGES = timedelta(days=1)
+RECENT_CHANGES = timedelta(days=7)
 
 EARLIEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 MAX_AHEAD = timedelta(days=400)
@@ -119,9 +122,51 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "held_back": _held_notices_data(explained),
         "reported_as": _job_conditions_data(explained),
         "wakes": _wait_data(explained),
+        "messages": _messages_data(explained),
+        "changes": _changes_data(explained, explained.now - RECENT_CHANGES, explained.now),
+        "commands": _next_commands(explained, last_run),
         "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
         "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
     }
+
+
+def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+    """The messages and notifications of the last day by channel and state, and older ones that are still to be delivered."""
+    found = outbox.messages_of_entry(explained.db, *explained.key, explained.now - RECENT_MESSAGES, explained.now + MILLISECOND)
+    return [
+        {"channel": each.channel, "state": each.state.value, "notice": each.is_notice, "count": each.count}
+        | {"error": each.error, "oldest": iso_utc(each.oldest), "run": each.last_run}
+        for each in found
+    ]
+
+
+def _changes_data(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[dict[str, Any]]:
+    """What reloads have changed for the entry, with a text for people. Shared keys are left out."""
+    found = config_changes.changes_of_entry(explained.db, *explained.key, begin, end)
+    return [each | {"says": _change_text(each)} for each in found if each["what"] != "shared"]
+
+
+def _change_text(change: Mapping[str, Any]) -> str:
+    if change["what"] == "changed":
+        return f"{change['key']} {change['old']} -> {change['new']}"
+    if change["what"] == "renamed":
+        return f"renamed {change['old']} -> {change['new']}"
+    if change["what"] == "refused":
+        return f"the config was refused: {change['new'].splitlines()[0]}"
+    return {"not stored": "many entries changed; which ones is not recorded"}.get(change["what"], str(change["what"]))
+
+
+def _next_commands(explained: ExplainedEntry, last_run: Mapping[str, Any] | None) -> list[str]:
+    """The commands that show more."""
+    name = f"{'cron' if explained.row.kind is Kind.CRON else 'agent'}/{explained.row.name}"
+    found = [f"heartbeatd explain {name} --on today"]
+    if last_run is not None:
+        found.append(f"heartbeatd show {last_run['id']}")
+    if any(each["state"] not in (DeliveryState.DELIVERED, DeliveryState.DROPPED) for each in _messages_data(explained)):
+        found.append("heartbeatd outbox")
+    if explained.row.paused:
+        found.append(f"heartbeatd resume {name}")
+    return found
 
 
 def _answer_data(run: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -212,8 +257,18 @@ def explain_period(explained: ExplainedEntry, span: LocalDay) -> dict[str, Any]:
         "stretches": [_group_data(stretch) for stretch in stretches],
         "totals": [_counted_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
         "beside": [_counted_cause(cause, runs) for cause, runs in Counter(found.other_runs).most_common()],
-        "events": events_of_day(explained.db, explained.zone, span, running=explained.is_daemon_running),
+        "events": _events_with_changes(explained, span),
     }
+
+
+def _events_with_changes(explained: ExplainedEntry, span: LocalDay) -> list[dict[str, Any]]:
+    """The events of a span of time, with what reloads have changed for the entry."""
+    found = events_of_day(explained.db, explained.zone, span, running=explained.is_daemon_running)
+    changes = [
+        {"at": each["at"], "what": "config_changed", "says": f"by {each['by']}: {each['says']}"}
+        for each in _changes_data(explained, span.begins, span.ends)
+    ]
+    return sorted([*found, *changes], key=lambda event: str(event["at"]))
 
 
 def _check_time(explained: ExplainedEntry, instant: datetime) -> None:
@@ -290,6 +345,7 @@ def _group_data(stretch: SlotGroup) -> dict[str, Any]:
         "slots": stretch.slot_count,
         "causes": [_counted_cause(cause, count) for cause, count in stretch.cause_counts],
         "run": stretch.run_id,
+        "runs": list(stretch.run_ids) if stretch.run_ids else None,
     }
 
 

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
+from scheduler.insight import schedule_texts
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
@@ -63,6 +64,9 @@ def check_preconditions(
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
     details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now)
     details |= {Skip.BUDGET: claim.over_budget} if claim.over_budget else {}
+    days = entry_schedule.allowed_days(entry.schedule_text)
+    excluded = days and schedule_texts.calendar_text(days, now.astimezone(days.zone).date(), plan.settings.calendars)
+    details |= {Skip.CALENDAR: excluded} if excluded else {}
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
     return Preconditions(_ordered_results(answers | _check_open_run(db, entry_row)), is_complete=True, details=details)

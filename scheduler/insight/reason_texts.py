@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.model.condition import Effect, EndedBy
-from scheduler.model.outcome import Outcome, Skip, Suppression
+from scheduler.model.outcome import DeliveryState, Outcome, Skip, Suppression
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"
@@ -57,6 +57,11 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet apart from a few characters",
     (Outcome.OK, Suppression.EMPTY): "ran, empty answer",
     (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
+    (Outcome.ALERT, None): "ran, alert delivered",
+    (Outcome.ALERT, DeliveryState.NO_TARGET): "ran, alert sent to no one: no target",
+    (Outcome.ALERT, DeliveryState.DEAD): "ran, alert not delivered: given up (dead)",
+    (Outcome.ALERT, DeliveryState.PENDING): "ran, alert not delivered yet: pending",
+    (Outcome.ALERT, DeliveryState.HELD): "ran, alert held: it may have arrived",
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert as before: not sent again",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
     (Outcome.ALERT, Suppression.MUTED): "ran, alert held back (mute)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,9 +16,9 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK, EntrySchedule, slots_between
-from scheduler.model.outcome import WOKEN, Outcome, Skip, Trigger
+from scheduler.model.outcome import WOKEN, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
-from scheduler.store import boots, clock_changes, entries, run_history, runs
+from scheduler.store import boots, clock_changes, entries, outbox, run_history, runs
 from scheduler.store.boots import Downtime, Stall
 from scheduler.store.clock_changes import ClockChange
 
@@ -268,11 +268,14 @@ def load_history(
 ) -> LoadedHistory:
     """Read the record of an entry in [begin, end); `running`: a daemon runs now."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
+    states = outbox.delivery_states(db, entry_row.kind, entry_row.name, begin)
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
         rows=tuple(
-            SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row)) for row in rows if _is_of_slot(row)
+            SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row, states))
+            for row in rows
+            if _is_of_slot(row)
         ),
         missed=MissedRecords(
             boots.downtimes_between(boots.all_boots(db), running=running),
@@ -285,15 +288,20 @@ def load_history(
         backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
-    return LoadedHistory(record, tuple(_cause_of_row(row) for row in rows if not _is_of_slot(row)))
+    return LoadedHistory(record, tuple(_cause_of_row(row, states) for row in rows if not _is_of_slot(row)))
 
 
 def _is_of_slot(row: sqlite3.Row) -> bool:
     return row["trigger"] not in TRIGGERS_WITHOUT_SLOT
 
 
-def _cause_of_row(row: sqlite3.Row) -> SlotCause:
-    return cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"])
+def _cause_of_row(row: sqlite3.Row, states: Mapping[int, list[str]]) -> SlotCause:
+    """What a run record says about its slot. An alert that was not delivered has the state of its message as detail."""
+    found = cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"])
+    if found.code != Outcome.ALERT or found.detail is not None:
+        return found
+    state = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], states.get(row["id"], []))
+    return found if state == DeliveryState.DELIVERED else SlotCause(found.code, state)
 
 
 def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[SchedulePeriod]:
@@ -311,12 +319,16 @@ MAX_GROUPS = 12
 
 @dataclass(frozen=True, slots=True)
 class SlotGroup:
-    """Consecutive slots: how many for each cause, the most frequent first, and the run record if they share one."""
+    """Consecutive slots: how many for each cause, the most frequent first, and the run record if they share one.
+
+    `run_ids` are the lowest and the highest ID of their run records, None without any.
+    """
 
     first: datetime
     last: datetime
     cause_counts: tuple[tuple[SlotCause, int], ...]
     run_id: int | None
+    run_ids: tuple[int, int] | None = None
 
     @property
     def slot_count(self) -> int:
@@ -331,7 +343,17 @@ def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -
     slots is never mixed.
     """
     stretches = _join_neighbours(
-        [SlotGroup(result.at, result.at, ((result.cause, result.count),), result.run_id) for result in results], _have_one_cause
+        [
+            SlotGroup(
+                result.at,
+                result.at,
+                ((result.cause, result.count),),
+                result.run_id,
+                None if result.run_id is None else (result.run_id, result.run_id),
+            )
+            for result in results
+        ],
+        _have_one_cause,
     )
     slots = sum(stretch.slot_count for stretch in stretches)
     for mixed in (_all_have_run, _has_slots):
@@ -376,7 +398,9 @@ def _join_neighbours(stretches: Sequence[SlotGroup], may: Callable[[SlotGroup, S
 
 def _merge_groups(before: SlotGroup, after: SlotGroup) -> SlotGroup:
     run = before.run_id if before.run_id == after.run_id else None
-    return SlotGroup(before.first, after.last, tuple(_sum_by_cause([*before.cause_counts, *after.cause_counts])), run)
+    ids = [number for each in (before, after) for number in each.run_ids or ()]
+    counts = tuple(_sum_by_cause([*before.cause_counts, *after.cause_counts]))
+    return SlotGroup(before.first, after.last, counts, run, (min(ids), max(ids)) if ids else None)
 
 
 def _sum_by_cause(counts: Iterable[tuple[SlotCause, int]]) -> list[tuple[SlotCause, int]]:

@@ -394,24 +394,50 @@ class EntryMessages:
 MESSAGES_BY_ENTRY = """
 select kind, name, channel, state, notice is not null, count(*), max(id), run_id, error, max(attempts), min(created_at)
 from outbox where state in ('pending', 'sending', 'uncertain', 'held') and created_at < :end
+  and (:kind is null or (kind = :kind and name = :name))
 group by kind, name, channel, state, notice is not null
 union all
 select kind, name, channel, state, notice is not null, count(*), max(id), run_id, error, max(attempts), min(created_at)
 from outbox where state in ('delivered', 'dead', 'dropped') and created_at >= :begin and created_at < :end
+  and (:kind is null or (kind = :kind and name = :name))
 group by kind, name, channel, state, notice is not null
 """
 
 
-def messages_by_entry(db: sqlite3.Connection, begin: datetime, end: datetime) -> dict[tuple[Kind, str], list[EntryMessages]]:
-    """The messages that were queued in [begin, end), and all older ones that are still to be delivered, by entry."""
+def messages_by_entry(
+    db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
+) -> dict[tuple[Kind, str], list[EntryMessages]]:
+    """The messages that were queued in [begin, end), and all older ones that are still to be delivered, by entry.
+
+    `only` limits them to one entry.
+    """
     found: dict[tuple[Kind, str], list[EntryMessages]] = {}
-    for row in db.execute(MESSAGES_BY_ENTRY, {"begin": to_millis(begin), "end": to_millis(end)}):
+    wanted = dict(zip(("kind", "name"), only or (None, None), strict=True))
+    for row in db.execute(MESSAGES_BY_ENTRY, {"begin": to_millis(begin), "end": to_millis(end)} | wanted):
         kind, name, channel, state, notice, count, last_id, last_run, error, tries, oldest = row
         messages = EntryMessages(
             channel, DeliveryState(state), bool(notice), count, last_id, last_run, error, tries, from_millis(oldest)
         )
         found.setdefault((Kind(kind), name), []).append(messages)
     return found
+
+
+def delivery_states(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> dict[int, list[str]]:
+    """The states of the messages of an entry's runs that ended at `since` or later, by run. Notifications are left out."""
+    rows = db.execute(
+        "select outbox.run_id, outbox.state from run join outbox on outbox.run_id = run.id and outbox.notice is null"
+        " where run.kind = ? and run.name = ? and run.slot >= ?",
+        (kind, name, to_millis(since)),
+    )
+    found: dict[int, list[str]] = {}
+    for run_id, state in rows:
+        found.setdefault(run_id, []).append(state)
+    return found
+
+
+def messages_of_entry(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[EntryMessages]:
+    """The messages of one entry that were queued in [begin, end), and all older ones that are still to be delivered."""
+    return messages_by_entry(db, begin, end, (kind, name)).get((kind, name), [])
 
 
 def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
