@@ -1,12 +1,17 @@
-"""Tests of the log lines that are written for the engine's events."""
+"""Tests that each event of the engine has a log line and a counter: an event without one would end the daemon."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
+from scheduler.model.events import Event
+from scheduler.telemetry import event_log
 from scheduler.telemetry.event_log import COPIED_LINES
+from scheduler.telemetry.metrics import Metrics
 
 
 @pytest.mark.parametrize("event_type", COPIED_LINES, ids=lambda event_type: event_type.__name__)
@@ -14,3 +19,10 @@ def test_a_log_line_copies_only_fields_that_its_event_has(event_type: type) -> N
     _, _, keys = COPIED_LINES[event_type]
     copied = {key.partition("=")[2] or key for key in keys.split()}
     assert copied <= {field.name for field in fields(event_type)}
+
+
+@pytest.mark.parametrize("event_type", get_args(Event), ids=lambda event_type: event_type.__name__)
+def test_every_event_has_a_log_line_and_a_counter(event_type: type) -> None:
+    counter = Metrics.__dict__["_count"].dispatcher.dispatch(event_type)
+    assert counter is not Metrics.__dict__["_count"].dispatcher.dispatch(object)
+    assert event_type in COPIED_LINES or f"case {event_type.__name__}(" in inspect.getsource(event_log.EventLog.log_event)
