@@ -21,6 +21,7 @@ import required_programs
 from dockerfile_parse import DockerfileParser
 from ruamel.yaml import YAML
 
+from scheduler.cli import deployment_files
 from scheduler.cli.main import main
 
 HOME = Path(__file__).parents[1]
@@ -107,6 +108,11 @@ def unit(tmp_path: Path) -> Path:
 
 def test_the_unit_starts_this_installation(unit: Path) -> None:
     assert f"\nExecStart={BESIDE_PYTHON}/heartbeatd -c /etc/heartbeatd/config.yaml run\n" in unit.read_text()
+
+
+def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:
+    assert deployment_files._quote_for_systemd("/srv/my apps/100%/run") == '"/srv/my apps/100%%/run"'
+    assert deployment_files._quote_for_systemd("/usr/bin/run") == "/usr/bin/run"
 
 
 @required_programs.needs("systemd-analyze")

@@ -57,7 +57,7 @@ def systemd(folder: Path, force: bool) -> None:
     _write(
         folder,
         {
-            "heartbeatd.service": read_text("packaging/heartbeatd.service").replace(PROGRAM, program),
+            "heartbeatd.service": read_text("packaging/heartbeatd.service").replace(PROGRAM, _quote_for_systemd(program)),
             "heartbeatd.sysusers": read_text("packaging/heartbeatd.sysusers"),
         },
         force=force,
@@ -158,6 +158,12 @@ def _write(folder: Path, texts: Mapping[str, str], *, force: bool, first: Mappin
 
 def _has_text(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
+
+
+def _quote_for_systemd(program: str) -> str:
+    """A path as systemd reads it in ExecStart (systemd.service(5), command lines): in quotation marks if it has a blank."""
+    escaped = program.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if " " in program else escaped
 
 
 def _replace(path: Path, text: str) -> None:
