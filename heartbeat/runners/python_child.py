@@ -44,13 +44,15 @@ def main(call: str) -> None:
 
 
 def _take_streams() -> tuple[dict[str, object], int]:
-    """Read the request from standard input, and return it with a descriptor for the result. Standard output leads to standard
-    error afterwards.
+    """Read the request from standard input, and return it with a descriptor for the result. Standard input is empty afterwards,
+    and standard output leads to standard error.
     """
     run = json.load(BytesIO(sys.stdin.buffer.read()))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    # A pipe without a writer, as /dev/null is missing in some containers and an ordinary file with text in others.
+    empty, writer = os.pipe()
+    os.close(writer)
+    os.dup2(empty, 0)
+    os.close(empty)
     answers = os.dup(1)
     os.dup2(2, 1)
     return run, answers
