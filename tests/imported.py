@@ -17,11 +17,10 @@ from scheduler.config.build.load import LoadedConfig, load_config
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import parse_yaml
-from scheduler.migration import output
-from scheduler.migration.draft import Draft
-from scheduler.migration.source_tree import Source, read_source
-from scheduler.migration.system import import_sources
-from scheduler.migration.systems import registry
+from scheduler.importers import config_writer, foreign_system
+from scheduler.importers.config_draft import Draft
+from scheduler.importers.foreign_system import import_sources
+from scheduler.importers.source_files import SourceFile, read_source
 
 EXAMPLES = Path(__file__).parent / "data" / "import"
 NOW = TimeCheck(datetime(2026, 11, 22, 12, tzinfo=UTC), lambda path, name, text: False)
@@ -47,9 +46,9 @@ def example_files(system: str) -> list[Path]:
     return sorted(path for path in (EXAMPLES / system).rglob("*") if path.is_file())
 
 
-def convert(system: str, sources: Sequence[Source]) -> Imported:
-    draft = import_sources(registry.load_system(system), sources, ZONE)
-    text, _ = output.write_new_config(draft, ["Imported."], NOW)
+def convert(system: str, sources: Sequence[SourceFile]) -> Imported:
+    draft = import_sources(foreign_system.load_system(system), sources, ZONE)
+    text, _ = config_writer.write_new_config(draft, ["Imported."], NOW)
     return Imported(text, parse_yaml(text, Diagnostics("")), draft)
 
 

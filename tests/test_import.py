@@ -11,8 +11,8 @@ import pytest
 from imported import EXAMPLES
 
 from scheduler.cli.main import main
-from scheduler.migration.source_tree import MAX_BYTES
-from scheduler.migration.systems import registry
+from scheduler.importers import foreign_system
+from scheduler.importers.source_files import MAX_BYTES
 
 OPENCLAW = EXAMPLES / "openclaw"
 SMALL = """\
@@ -220,7 +220,7 @@ def test_no_content_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str], n
     assert not set(out + err) & set("\x00\x1b\u202e")
 
 
-@pytest.mark.parametrize("system", registry.NAMES)
+@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_a_file_of_another_kind_has_nothing_to_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str) -> None:
     source = write(tmp_path, "x.yaml", "services:\n  web: {image: nginx}\nvolumes: []\n")
     code, out, err = run(capsys, system, source)
@@ -266,4 +266,4 @@ def test_the_example_in_the_documentation_gives_the_receipt_shown_there(
 
 def test_the_documentation_names_every_system() -> None:
     page = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text("utf-8")
-    assert [name for name in registry.NAMES if f"| `{name}` |" not in page] == []
+    assert [name for name in foreign_system.SYSTEM_NAMES if f"| `{name}` |" not in page] == []

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from imported import check, convert, example_files, flatten, has_target
 
-from scheduler.migration.output import NothingToImport
-from scheduler.migration.receipt import format_receipt
-from scheduler.migration.source_tree import Node, Source, read_source
-from scheduler.migration.system import import_sources
-from scheduler.migration.systems import registry
+from scheduler.importers import foreign_system
+from scheduler.importers.config_writer import NothingToImport
+from scheduler.importers.foreign_system import import_sources
+from scheduler.importers.import_receipt import format_receipt
+from scheduler.importers.source_files import Node, SourceFile, read_source
 
 SCALARS = st.one_of(
     st.none(),
@@ -67,7 +67,7 @@ def words(system: str) -> list[str]:
     return sorted(found)
 
 
-def examples(system: str) -> list[Source]:
+def examples(system: str) -> list[SourceFile]:
     return [read_source(path.name, path.read_bytes()) for path in example_files(system)]
 
 
@@ -107,7 +107,7 @@ def holds(system: str, data: Any) -> None:
     text = json.dumps(data)
     sources = [read_source("random.json", text.encode())]
     assert sources[0].problems == ()
-    draft = import_sources(registry.load_system(system), sources, "Europe/Riga")
+    draft = import_sources(foreign_system.load_system(system), sources, "Europe/Riga")
     listed = sorted(entry.key for entry in draft.receipt.entries.values())
     assert listed == sorted(leaf.key for leaf in sources[0].root.leaves() if leaf.steps or not leaf.is_container)
     assert len(listed) == len(list(flatten(json.loads(text)))) or not isinstance(data, dict | list)
@@ -121,7 +121,7 @@ def holds(system: str, data: Any) -> None:
     assert [(entry.key, target) for entry in kept for target in entry.targets if not has_target(imported.data, target)] == []
 
 
-@pytest.mark.parametrize("system", registry.NAMES)
+@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_random_trees_are_imported_as_far_as_possible(system: str) -> None:
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.one_of(trees(system), st.fixed_dictionaries({"jobs": st.lists(trees(system), max_size=3)})))
@@ -131,7 +131,7 @@ def test_random_trees_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
-@pytest.mark.parametrize("system", registry.NAMES)
+@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(mutated(system))
@@ -141,7 +141,7 @@ def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
-@pytest.mark.parametrize("system", registry.NAMES)
+@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_cut_files_are_read_without_an_error(system: str) -> None:
     """Every example is cut in many places, and bytes of it are replaced."""
     contents = [(path.name, path.read_bytes()) for path in example_files(system)]
@@ -153,7 +153,7 @@ def test_cut_files_are_read_without_an_error(system: str) -> None:
         at = int(where * len(content))
         for damaged in (content[:at], content[:at] + put + content[at + len(put) :]):
             source = read_source(name, damaged)
-            draft = import_sources(registry.load_system(system), [source], "Europe/Riga")
+            draft = import_sources(foreign_system.load_system(system), [source], "Europe/Riga")
             assert len(draft.receipt.entries) == len(
                 [leaf for leaf in source.root.leaves() if leaf.steps or not leaf.is_container]
             )

@@ -94,7 +94,7 @@ ROOMS_FROM_THE_GROUND = (
     "net",
     "channels",
     "config",
-    "migration",
+    "importers",
     "work",
     "engine",
     "telemetry",

@@ -18,20 +18,18 @@ from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.entry_insertion import NoInsertionPoint
 from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import time_zones
-from scheduler.migration import output as new_config
-from scheduler.migration import receipt
-from scheduler.migration.draft import Draft
-from scheduler.migration.output import NothingToImport
-from scheduler.migration.source_tree import MAX_BYTES, Problem, Source, read_source
-from scheduler.migration.system import System, import_sources
-from scheduler.migration.systems import registry
+from scheduler.importers import config_writer, foreign_system, import_receipt
+from scheduler.importers.config_draft import Draft
+from scheduler.importers.config_writer import NothingToImport
+from scheduler.importers.foreign_system import ForeignSystem, import_sources
+from scheduler.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.store import entries
 from scheduler.system import files
 from scheduler.system.text import one_line
 
 
 @click.command(name="import")
-@click.argument("system", type=click.Choice(registry.NAMES), metavar="SYSTEM")
+@click.argument("system", type=click.Choice(foreign_system.SYSTEM_NAMES), metavar="SYSTEM")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--into",
@@ -54,7 +52,7 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
 
     The exit code is 1 if a file is damaged or has nothing to import. The rest is imported all the same.
     """
-    found = registry.load_system(system)
+    found = foreign_system.load_system(system)
     sources, problems = _read_files(paths)
     draft = import_sources(found, sources, _find_zone(timezone))
     heading = (
@@ -64,7 +62,7 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     check = TimeCheck(output.utc_now(), entries.has_seen_one_time_job)
     text, loaded, there = "", None, 0
     try:
-        text, loaded = new_config.write_new_config(draft, heading, check)
+        text, loaded = config_writer.write_new_config(draft, heading, check)
     except NothingToImport:
         problems.append(Problem(found.title, 0, "there is nothing to import in these files"))
     lost = strict and bool(draft.receipt.losses or problems)
@@ -81,8 +79,8 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     return 1 if problems else 0
 
 
-def _read_files(paths: Sequence[str]) -> tuple[list[Source], list[Problem]]:
-    sources: list[Source] = []
+def _read_files(paths: Sequence[str]) -> tuple[list[SourceFile], list[Problem]]:
+    sources: list[SourceFile] = []
     problems: list[Problem] = []
     for path in dict.fromkeys(paths):
         try:
@@ -115,11 +113,11 @@ def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
     diagnostics = Diagnostics(str(path))
     config_text.check_owner(path.stat(), path, diagnostics)
     diagnostics.raise_errors()
-    there = new_config.fit_into(draft, config_text.parse_content(before, diagnostics))
+    there = config_writer.fit_into(draft, config_text.parse_content(before, diagnostics))
     if not any(draft.data.values()):
         return there
     try:
-        text, _ = new_config.insert_into_config(draft, path, before, check)
+        text, _ = config_writer.insert_into_config(draft, path, before, check)
         files.replace_file(path, before, text.encode())
     except NoInsertionPoint as error:
         raise InputError(f"{path} {error}") from error
@@ -134,7 +132,7 @@ class _Report:
     """The result of an import, for people and for programs."""
 
     def __init__(
-        self, system: System, draft: Draft, problems: Sequence[Problem], loaded: LoadedConfig | None, there: int
+        self, system: ForeignSystem, draft: Draft, problems: Sequence[Problem], loaded: LoadedConfig | None, there: int
     ) -> None:
         self._system = system
         self._draft = draft
@@ -160,7 +158,7 @@ class _Report:
         """The config on standard output, if there is one, and the receipt on standard error; else the receipt alone."""
         if config:
             click.echo(config, nl=False)
-        for line in receipt.format_receipt(self._draft.receipt):
+        for line in import_receipt.format_receipt(self._draft.receipt):
             click.echo(line, err=written is None)
         for problem in self._problems:
             click.echo(str(problem), err=True)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, JobShape, Path, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.nanobot/workspace"
 HEARTBEAT = (
-    Rule("gateway.heartbeat.enabled", "heartbeat.enabled", values.boolean),
-    Rule("gateway.heartbeat.intervalS", "heartbeat.interval", values.duration("s")),
+    Rule("gateway.heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
+    Rule("gateway.heartbeat.intervalS", "heartbeat.interval", value_converters.duration("s")),
     Rule("agents.defaults.workspace", "workspace"),
 )
 JOBS = JobShape(prompt=("payload.message",))
@@ -35,7 +35,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     configs = find_configs(sources)
     for config in configs:
         base = draft.add_agent("main", *_RUNNER)
@@ -80,7 +80,7 @@ def _put_decision(draft: Draft, config: Node, base: Path) -> None:
     if address and address.text:
         try:
             draft.url(address, (*path, "base_url"), f"{name}_BASE_URL")
-        except values.NotUsable as error:
+        except value_converters.NotUsable as error:
             draft.receipt.drop(address, str(error))
     decide = (*base, "heartbeat", "decide")
     plain = short if name in ("anthropic", "openai") and short else model.text
@@ -96,4 +96,4 @@ _RUNNER = (
     "calls the agent by the command line of nanobot",
 )
 
-SYSTEM = System("nanobot", "nanobot", "config.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("nanobot", "nanobot", "config.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from cron.job_schedules import ScheduleError, parse_schedule
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.keys import time_zones
-from scheduler.migration.source_tree import Node
+from scheduler.importers.source_files import Node
 
 Converter = Callable[[Node], object]
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, Path, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import Drop, System, find_checklists, find_configs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, Path, Rule
+from scheduler.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs
+from scheduler.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
-    Rule("heartbeat.enabled", "heartbeat.enabled", values.boolean),
-    Rule("heartbeat.interval", "heartbeat.interval", values.duration("m")),
+    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
+    Rule("heartbeat.interval", "heartbeat.interval", value_converters.duration("m")),
     Rule("file_state_dir", "workspace", why="the folder of HEARTBEAT.md"),
-    Rule("timeout", "heartbeat.timeout", values.positive_duration("s")),
+    Rule("timeout", "heartbeat.timeout", value_converters.positive_duration("s")),
     Rule("llm.model", "model"),
 )
 DEFAULTS: dict[str, object] = {
@@ -39,7 +39,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     for config in find_configs(sources):
         base = draft.add_agent("main", *_RUNNER)
         heart = (*base, "heartbeat")
@@ -78,7 +78,7 @@ def _put_chats(draft: Draft, config: Node, heart: Path) -> None:
     for chat in chats:
         try:
             name = draft.telegram(chat.text)
-        except values.NotUsable as error:
+        except value_converters.NotUsable as error:
             draft.receipt.drop(chat, str(error))
             continue
         draft.receipt.change(chat, f"channels.{name}.url", draft.data["channels"][name]["url"])
@@ -91,4 +91,4 @@ def _put_chats(draft: Draft, config: Node, heart: Path) -> None:
 _SCRIPT = 'MISTER_MORPH_LLM_MODEL="${HEARTBEATD_MODEL:-$MISTER_MORPH_LLM_MODEL}" mistermorph run --task "$(cat)"'
 _RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of MisterMorph")
 
-SYSTEM = System("mistermorph", "MisterMorph", "config.yaml, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("mistermorph", "MisterMorph", "config.yaml, HEARTBEAT.md", convert, DROPS)

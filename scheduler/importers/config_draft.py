@@ -1,6 +1,6 @@
 """Collects the config that an import makes, together with the receipt of the values it was made from.
 
-A module in `systems/` says which value goes where. This module puts it there, and has the parts that all systems share: channels,
+The module of a system says which value goes where. This module puts it there, and has the parts that all systems share: channels,
 secrets, active hours, schedules and jobs.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.migration import values
-from scheduler.migration.receipt import NO_VALUE, Receipt
-from scheduler.migration.source_tree import LONGEST_LINE, Node, Source
-from scheduler.migration.values import Converter, NotUsable
+from scheduler.importers import value_converters
+from scheduler.importers.import_receipt import NO_VALUE, Receipt
+from scheduler.importers.source_files import LONGEST_LINE, Node, SourceFile
+from scheduler.importers.value_converters import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
 MAX_NAME = 50  # characters, so that there is room for a number
@@ -34,7 +34,7 @@ class Rule:
 
     key: str
     to: str
-    convert: Converter = values.text
+    convert: Converter = value_converters.text
     why: str = ""
 
 
@@ -51,7 +51,7 @@ class JobShape:
     event: Sequence[str] = ()
     command: Sequence[str] = ()
     message: Sequence[str] = ()
-    command_form: Converter = values.text
+    command_form: Converter = value_converters.text
     agent: Sequence[str] = ("agentId", "agent")
     name: Sequence[str] = ("name", "id", "jobId")
     zone: Sequence[str] = ("timezone", "tz")
@@ -125,14 +125,14 @@ class Draft:
         """Set a key to a reference to an environment variable in place of a secret. `form` is the text around the reference."""
         reference = self.reference(node, variable)
         self._set(path, form.replace("{}", reference, 1))
-        if values.is_reference(node.text):
+        if value_converters.is_reference(node.text):
             self.receipt.keep(node, ".".join(path))
         else:
             self.receipt.change(node, ".".join(path), reference, "set this environment variable", is_secret=True)
 
     def reference(self, node: Node | None, variable: str) -> str:
         """The reference to use for a secret: its own, if it is one already."""
-        if node and values.is_reference(node.text):
+        if node and value_converters.is_reference(node.text):
             self.variables.setdefault(node.text[2:-1], node.key)
             return node.text
         name = re.sub(r"[^A-Z0-9]+", "_", variable.upper()).strip("_") or "SECRET"
@@ -146,8 +146,8 @@ class Draft:
 
     def url(self, node: Node, path: Path, variable: str) -> None:
         """Set a key to a URL, or to a reference if the URL may contain a secret."""
-        address = values.web_address(node)
-        if values.holds_secret(address):
+        address = value_converters.web_address(node)
+        if value_converters.holds_secret(address):
             self.secret(node, path, variable)
         else:
             self.put(node, path, address)
@@ -201,8 +201,10 @@ class Draft:
                     self.receipt.drop(node, NO_VALUE if node.value is None else "has no effect without a start and an end")
             return
         try:
-            times = [values.clock_time(node) if node else default for node, default in ((start, "00:00"), (end, "24:00"))]
-            name = self.zone if zone is None or zone.text.lower() in words_for_host else values.zone(zone)
+            times = [
+                value_converters.clock_time(node) if node else default for node, default in ((start, "00:00"), (end, "24:00"))
+            ]
+            name = self.zone if zone is None or zone.text.lower() in words_for_host else value_converters.zone(zone)
         except NotUsable as error:
             for node in (start, end, zone):
                 if node:
@@ -228,7 +230,7 @@ class Draft:
         """Use the time zone of a config for times that name none."""
         if node and node.text:
             try:
-                self.zone, self.zone_source = values.zone(node), node
+                self.zone, self.zone_source = value_converters.zone(node), node
             except NotUsable as error:
                 self.receipt.drop(node, str(error))
 
@@ -258,7 +260,7 @@ class Draft:
 
     def webhook(self, node: Node) -> str:
         """The name of the channel for a URL, which is kept secret."""
-        values.web_address(node)
+        value_converters.web_address(node)
         name = self.free_name("channels", "webhook", "webhook")
         self.add(("channels", name, "kind"), "webhook", "the way in which messages are sent there")
         self.secret(node, ("channels", name, "url"), "WEBHOOK_URL")
@@ -337,7 +339,7 @@ class Draft:
             return ""
         if named:
             self.name_entry(named, base)
-        self.apply((Rule("enabled", "enabled", values.boolean), *shape.rules), job, base)
+        self.apply((Rule("enabled", "enabled", value_converters.boolean), *shape.rules), job, base)
         has_prompt = "prompt" in self.data["cron"][name]
         if not has_prompt and "model" in self.data["cron"][name]:
             self.remove((*base, "model"), "only jobs with a prompt have this setting")
@@ -350,17 +352,17 @@ class Draft:
         if schedule is None or (not schedule.children and not schedule.text):
             raise NotUsable("it has no schedule")
         zone = schedule.first(*shape.zone) or job.first(*shape.zone)
-        zone_name = values.zone(zone) if zone and zone.text else self.zone
+        zone_name = value_converters.zone(zone) if zone and zone.text else self.zone
         kind = schedule.first("kind", "type")
         if not schedule.is_container:
             self._put_schedule_text(schedule, base, zone_name, shape)
         elif found := schedule.first("expr", "cron", "expression"):
-            self.put(found, (*base, "schedule"), values.cron_expression(found, zone_name))
+            self.put(found, (*base, "schedule"), value_converters.cron_expression(found, zone_name))
         elif found := schedule.first("everyMs", "everySeconds", "minutes", "every"):
             unit = {"everyms": "ms", "minutes": "m"}.get(str(found.steps[-1]).replace("_", "").lower(), "s")
-            self.put(found, (*base, "every"), values.positive_duration(unit)(found))
+            self.put(found, (*base, "every"), value_converters.positive_duration(unit)(found))
         elif found := schedule.first("atMs", "atTime", "runAt", "at"):
-            self.put(found, (*base, "at"), values.moment(found, shape.naive_zone or zone_name))
+            self.put(found, (*base, "at"), value_converters.moment(found, shape.naive_zone or zone_name))
         else:
             raise NotUsable("its schedule has no expression, interval or time")
         if kind:
@@ -373,18 +375,18 @@ class Draft:
         elif zone:
             self.receipt.keep(zone, ".".join(base), "needed only to read the time")
         if (stagger := schedule.get("staggerMs")) and stagger.value:
-            self.apply((Rule("staggerMs", "stagger", values.duration("ms", zero="0s")),), schedule, base)
+            self.apply((Rule("staggerMs", "stagger", value_converters.duration("ms", zero="0s")),), schedule, base)
 
     def _put_schedule_text(self, node: Node, base: Path, zone: str, shape: JobShape) -> None:
         """A schedule written as text: a cron expression, `every 2h`, or a time."""
         written = node.text
-        if values.looks_like_cron(node):
-            self.put(node, (*base, "schedule"), values.cron_expression(node, zone))
+        if value_converters.looks_like_cron(node):
+            self.put(node, (*base, "schedule"), value_converters.cron_expression(node, zone))
         elif written.lower().startswith(("every ", "@every ")):
             short = Node(node.file, node.steps, node.line, written.partition(" ")[2])
-            self.put(node, (*base, "every"), values.positive_duration("m")(short))
+            self.put(node, (*base, "every"), value_converters.positive_duration("m")(short))
         else:
-            self.put(node, (*base, "at"), values.moment(node, shape.naive_zone or zone))
+            self.put(node, (*base, "at"), value_converters.moment(node, shape.naive_zone or zone))
 
     def _put_action(self, job: Node, base: Path, shape: JobShape, runner: tuple[dict[str, Any], str]) -> None:
         parts = (shape.command, shape.event, shape.prompt, shape.message)
@@ -396,7 +398,9 @@ class Draft:
             self.put(command, (*base, key), shape.command_form(command))
         elif message and message.text:
             key = "command"
-            self.put(message, (*base, key), ["printf", "%s\n", values.text(message)], "the text is sent without an agent")
+            self.put(
+                message, (*base, key), ["printf", "%s\n", value_converters.text(message)], "the text is sent without an agent"
+            )
         for path in ("payload.kind", "sessionTarget"):
             if node := job.get(path):
                 self.receipt.keep(node, ".".join((*base, key)))
@@ -410,13 +414,13 @@ class Draft:
         agent = self.find_agent(wanted.text if wanted else "", *runner)
         if event:
             self._set((*base, "wake_heartbeat"), agent)
-            self.put(event, (*base, "wake_text"), values.text(event))
+            self.put(event, (*base, "wake_text"), value_converters.text(event))
             if mode := job.get("wakeMode"):
                 word = self.wake_modes.get(mode.text.lower())
                 if word:
                     self.put(mode, (*base, "wake_mode"), word)
         else:
-            self.put(found, (*base, "prompt"), values.text(found))
+            self.put(found, (*base, "prompt"), value_converters.text(found))
             self._set((*base, "agent"), agent)
         target = ".".join((*base, "wake_heartbeat" if event else "agent"))
         if wanted and wanted.text:
@@ -426,7 +430,7 @@ class Draft:
 
     # Checklists
 
-    def put_checklist(self, source: Source, agent: str, *, is_in_workspace: bool) -> None:
+    def put_checklist(self, source: SourceFile, agent: str, *, is_in_workspace: bool) -> None:
         """A HEARTBEAT.md: a `tasks:` block becomes items with `[every ...]` in the config; any other file is left where it is."""
         base = ("agents", agent, "heartbeat", "checklist")
         tasks, lines = source.root.get("tasks"), source.root.get("lines")
@@ -440,7 +444,7 @@ class Draft:
             mark = ""
             if every:
                 try:
-                    mark = f"[every {values.positive_duration('m')(every)}] "
+                    mark = f"[every {value_converters.positive_duration('m')(every)}] "
                     self.receipt.change(every, ".".join(base), mark.strip())
                 except NotUsable as error:
                     self.receipt.drop(every, f"{error}; the item is due at every run")
@@ -474,7 +478,7 @@ class Draft:
         for name in self.data["channels"]:
             if self.telegram_token and name.startswith("telegram"):
                 reference = self.reference(self.telegram_token, "TELEGRAM_BOT_TOKEN")
-                if values.is_reference(self.telegram_token.text):
+                if value_converters.is_reference(self.telegram_token.text):
                     self.receipt.keep(self.telegram_token, f"channels.{name}.url")
                 else:
                     note = "set this environment variable"

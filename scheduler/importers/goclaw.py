@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, JobShape, Path, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import NAMES_A_THING, RECORD, STORE_DROPS, Drop, System, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.importers.foreign_system import NAMES_A_THING, RECORD, STORE_DROPS, Drop, ForeignSystem, find_configs, find_jobs
+from scheduler.importers.source_files import Node, SourceFile
 
 LEAST = 300  # seconds; the least that GoClaw accepts
 PORT = 18790
 HEARTBEAT = (
-    Rule("enabled", "enabled", values.boolean),
-    Rule("intervalSec", "interval", values.duration("s", least=LEAST)),
+    Rule("enabled", "enabled", value_converters.boolean),
+    Rule("intervalSec", "interval", value_converters.duration("s", least=LEAST)),
     Rule("prompt", "prompt"),
-    Rule("isolatedSession", "isolated_session", values.boolean),
-    Rule("lightContext", "light_context", values.boolean),
-    Rule("ackMaxChars", "ack_max_chars", values.whole(0, 10_000)),
-    Rule("maxRetries", "retries", values.whole(0, 10)),
+    Rule("isolatedSession", "isolated_session", value_converters.boolean),
+    Rule("lightContext", "light_context", value_converters.boolean),
+    Rule("ackMaxChars", "ack_max_chars", value_converters.whole(0, 10_000)),
+    Rule("maxRetries", "retries", value_converters.whole(0, 10)),
 )
 DEFAULTS = {"interval": "30m", "ok_match": "anywhere", "answer": "text"}
 JOBS = JobShape(prompt=("payload.message", "message"), command=("payload.command",), agent=("agentKey", "agentId"))
@@ -42,7 +42,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     configs = find_configs(sources)
     for config in configs:
         draft.telegram_token = draft.telegram_token or config.first("channels.telegram.token", "channels.telegram.botToken")
@@ -129,7 +129,7 @@ def _put_model(draft: Draft, beat: Node, base: Path, configs: Sequence[Node]) ->
     try:
         if address and address.text:
             draft.url(address, (*path, "base_url"), f"{name}_BASE_URL")
-    except values.NotUsable as error:
+    except value_converters.NotUsable as error:
         draft.receipt.drop(address or model, str(error))
         return
     draft.add((*path, "kind"), kind, "the kind of its API")
@@ -174,4 +174,4 @@ def _runner() -> tuple[dict[str, object], str]:
     return {"kind": "openai", "provider": "goclaw"}, "calls the agent through the gateway of GoClaw"
 
 
-SYSTEM = System("goclaw", "GoClaw", "config.json, heartbeats and jobs as its API returns them", convert, DROPS)
+SYSTEM = ForeignSystem("goclaw", "GoClaw", "config.json, heartbeats and jobs as its API returns them", convert, DROPS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, JobShape, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, JobShape, Rule
+from scheduler.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.picoclaw/workspace"
 LEAST_MINUTES = 5
@@ -20,13 +20,13 @@ LEAST_MINUTES = 5
 
 def _interval(node: Node) -> object:
     """Minutes. PicoClaw takes 0 as its default of 30 minutes, and 1 to 4 as 5 minutes."""
-    return values.duration("m", least=LEAST_MINUTES * 60, zero="30m")(node)
+    return value_converters.duration("m", least=LEAST_MINUTES * 60, zero="30m")(node)
 
 
 HEARTBEAT = (
-    Rule("heartbeat.enabled", "heartbeat.enabled", values.boolean),
+    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
     Rule("heartbeat.interval", "heartbeat.interval", _interval),
-    Rule("PICOCLAW_HEARTBEAT_ENABLED", "heartbeat.enabled", values.boolean),
+    Rule("PICOCLAW_HEARTBEAT_ENABLED", "heartbeat.enabled", value_converters.boolean),
     Rule("PICOCLAW_HEARTBEAT_INTERVAL", "heartbeat.interval", _interval),
     Rule("agents.defaults.workspace", "workspace"),
     Rule("PICOCLAW_AGENTS_DEFAULTS_WORKSPACE", "workspace"),
@@ -51,7 +51,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     configs = find_configs(sources)
     if configs:
         base = draft.add_agent("main", *_RUNNER)
@@ -84,4 +84,4 @@ _RUNNER = (
     "calls the agent by the command line of PicoClaw",
 )
 
-SYSTEM = System("picoclaw", "PicoClaw", "config.json, cron/jobs.json, .env, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("picoclaw", "PicoClaw", "config.json, cron/jobs.json, .env, HEARTBEAT.md", convert, DROPS)

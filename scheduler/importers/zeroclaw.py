@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, JobShape, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import Drop, System, find_checklists, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, JobShape, Rule
+from scheduler.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.zeroclaw/workspace"
 LEAST = 300  # seconds
 
 
 def _without_context(node: Node) -> bool:
-    if values.boolean(node):
-        raise values.NotUsable("the command line of ZeroClaw begins a new session for each run")
+    if value_converters.boolean(node):
+        raise value_converters.NotUsable("the command line of ZeroClaw begins a new session for each run")
     return True
 
 
 HEARTBEAT = (
-    Rule("heartbeat.enabled", "heartbeat.enabled", values.boolean),
-    Rule("heartbeat.interval_minutes", "heartbeat.interval", values.duration("m", least=LEAST)),
-    Rule("heartbeat.adaptive", "heartbeat.backoff_on_failure", values.boolean, "failures double the interval"),
+    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
+    Rule("heartbeat.interval_minutes", "heartbeat.interval", value_converters.duration("m", least=LEAST)),
+    Rule("heartbeat.adaptive", "heartbeat.backoff_on_failure", value_converters.boolean, "failures double the interval"),
     Rule("heartbeat.load_session_context", "heartbeat.isolated_session", _without_context, "the opposite setting"),
-    Rule("heartbeat.task_timeout_secs", "heartbeat.timeout", values.positive_duration("s")),
+    Rule("heartbeat.task_timeout_secs", "heartbeat.timeout", value_converters.positive_duration("s")),
     Rule("default_model", "model"),
     Rule("workspace_dir", "workspace"),
 )
@@ -62,7 +62,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     jobs = list(find_jobs(sources))
     for config in find_configs(sources):
         base = draft.add_agent("main", *_RUNNER)
@@ -99,4 +99,4 @@ def convert(draft: Draft, sources: Sequence[Source]) -> None:
 _SCRIPT = 'zeroclaw agent ${HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"} --message "$(cat)"'
 _RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of ZeroClaw")
 
-SYSTEM = System("zeroclaw", "ZeroClaw", "config.toml, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("zeroclaw", "ZeroClaw", "config.toml, HEARTBEAT.md", convert, DROPS)

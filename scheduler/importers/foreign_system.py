@@ -1,13 +1,17 @@
-"""Describes a system to import from: how its files become a draft, and why the rest of its keys is left out."""
+"""Lists the systems that `heartbeatd import` knows, and converts their files to a draft with a receipt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
-from scheduler.migration.draft import Draft
-from scheduler.migration.receipt import NO_VALUE, Receipt
-from scheduler.migration.source_tree import Node, Source, Step
+from scheduler.importers.config_draft import Draft
+from scheduler.importers.import_receipt import NO_VALUE, Receipt
+from scheduler.importers.source_files import Node, PathStep, SourceFile
+
+# In the order of the help text. Each name is a module in this folder with a constant SYSTEM.
+SYSTEM_NAMES = ("openclaw", "goclaw", "picoclaw", "mistermorph", "nanobot", "claw0", "zeroclaw", "hermes")
 
 NO_COUNTERPART = "heartbeatd has no such setting"
 RECORD = "a record of the other scheduler; heartbeatd keeps its own"
@@ -25,7 +29,7 @@ class Drop:
     why: str
     is_loss: bool = True
 
-    def matches(self, steps: Sequence[Step]) -> bool:
+    def matches(self, steps: Sequence[PathStep]) -> bool:
         if not self.key:
             return True
         wanted = self.key.split(".")
@@ -49,7 +53,7 @@ STORE_DROPS = (
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class ForeignSystem:
     """A system to import from. `files` names the files that it reads, for the help text.
 
     `convert` moves the values of the sources into the draft. Values that it leaves are dropped, with the reason of the first of
@@ -59,11 +63,17 @@ class System:
     name: str
     title: str
     files: str
-    convert: Callable[[Draft, Sequence[Source]], None]
+    convert: Callable[[Draft, Sequence[SourceFile]], None]
     drops: Sequence[Drop] = ()
 
 
-def import_sources(system: System, sources: Sequence[Source], zone: str) -> Draft:
+def load_system(name: str) -> ForeignSystem:
+    """The system of this name, which is one of SYSTEM_NAMES. Only its module is imported."""
+    system: ForeignSystem = import_module(f"scheduler.importers.{name}").SYSTEM
+    return system
+
+
+def import_sources(system: ForeignSystem, sources: Sequence[SourceFile], zone: str) -> Draft:
     """The config and the receipt of all files together. `zone` is the time zone of times that name none."""
     receipt = Receipt(source.root for source in sources)
     draft = Draft(receipt, zone, system.title)
@@ -82,12 +92,12 @@ def import_sources(system: System, sources: Sequence[Source], zone: str) -> Draf
     return draft
 
 
-def find_configs(sources: Sequence[Source]) -> list[Node]:
+def find_configs(sources: Sequence[SourceFile]) -> list[Node]:
     """The roots of the sources that are configs: neither job stores nor checklists."""
     return [source.root for source in sources if source.form != "markdown" and not _is_store(source.root)]
 
 
-def find_jobs(sources: Sequence[Source]) -> list[Node]:
+def find_jobs(sources: Sequence[SourceFile]) -> list[Node]:
     """The jobs of all job stores: the items of `jobs`, or of a file that is a list."""
     found: list[Node] = []
     for source in sources:
@@ -96,7 +106,7 @@ def find_jobs(sources: Sequence[Source]) -> list[Node]:
     return found
 
 
-def find_checklists(sources: Sequence[Source]) -> list[Source]:
+def find_checklists(sources: Sequence[SourceFile]) -> list[SourceFile]:
     return [source for source in sources if source.form == "markdown"]
 
 
@@ -105,7 +115,7 @@ def _is_store(root: Node) -> bool:
     return bool(jobs and jobs.is_container) or any(isinstance(step, int) for step in root.children)
 
 
-def _begins_with(steps: Sequence[Step], wanted: Sequence[str]) -> bool:
+def _begins_with(steps: Sequence[PathStep], wanted: Sequence[str]) -> bool:
     return len(steps) >= len(wanted) and all(
         want == "*" or _fold(str(step)) == _fold(want) for step, want in zip(steps, wanted, strict=False)
     )

@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from scheduler.migration import values
-from scheduler.migration.draft import OVERRIDDEN, Draft, JobShape, Path, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
+from scheduler.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
-    Rule("every", "interval", values.duration("m")),
+    Rule("every", "interval", value_converters.duration("m")),
     Rule("model", "model"),
     Rule("prompt", "prompt"),
-    Rule("ackMaxChars", "ack_max_chars", values.whole(0, 10_000)),
-    Rule("lightContext", "light_context", values.boolean),
-    Rule("timeoutSeconds", "timeout", values.positive_duration("s")),
+    Rule("ackMaxChars", "ack_max_chars", value_converters.whole(0, 10_000)),
+    Rule("lightContext", "light_context", value_converters.boolean),
+    Rule("timeoutSeconds", "timeout", value_converters.positive_duration("s")),
 )
-VISIBILITY = (Rule("showOk", "show_ok", values.boolean), Rule("showAlerts", "show_alerts", values.boolean))
+VISIBILITY = (Rule("showOk", "show_ok", value_converters.boolean), Rule("showAlerts", "show_alerts", value_converters.boolean))
 JOBS = JobShape(
     prompt=("payload.message",),
     event=("payload.text",),
     rules=(
         Rule("payload.model", "model"),
-        Rule("payload.timeoutSeconds", "timeout", values.positive_duration("s")),
+        Rule("payload.timeoutSeconds", "timeout", value_converters.positive_duration("s")),
     ),
     naive_zone="UTC",  # docs/automation/cron-jobs.md: a time without an offset is UTC
 )
@@ -61,7 +61,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     for config in find_configs(sources):
         _convert_config(draft, config)
     for job in find_jobs(sources):
@@ -133,8 +133,8 @@ def _put_session(draft: Draft, base: Path, isolated: Node | None) -> None:
     if isolated is None:
         return
     try:
-        is_isolated = values.boolean(isolated)
-    except values.NotUsable as error:
+        is_isolated = value_converters.boolean(isolated)
+    except value_converters.NotUsable as error:
         draft.receipt.drop(isolated, str(error))
         return
     if is_isolated:
@@ -165,14 +165,14 @@ def _put_delivery(draft: Draft, job: Node, base: Path) -> None:
     elif mode and mode.text.lower() == "webhook" and to:
         try:
             draft.add((*base, "deliver"), draft.webhook(to), "delivery.mode is webhook")
-        except values.NotUsable as error:
+        except value_converters.NotUsable as error:
             draft.receipt.drop(to, str(error))
             draft.add((*base, "deliver"), "log", "no channel could be imported for its messages")
     else:
         draft.put_deliver(base, delivery.get("channel") if delivery else None, to)
 
 
-def _put_checklist(draft: Draft, checklist: Source) -> None:
+def _put_checklist(draft: Draft, checklist: SourceFile) -> None:
     """A checklist belongs to the agent whose workspace is its folder, else to the default agent."""
     folder = PurePath(checklist.name).parent.name
     owners = [
@@ -190,4 +190,4 @@ def _runner(ident: str) -> tuple[dict[str, object], str]:
     return {"kind": "command", "argv": ["sh", "-c", script, ident]}, "calls the agent through the gateway of OpenClaw"
 
 
-SYSTEM = System("openclaw", "OpenClaw", "openclaw.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("openclaw", "OpenClaw", "openclaw.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS)

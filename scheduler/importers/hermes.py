@@ -9,19 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, JobShape, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import NAMES_A_THING, RECORD, STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, JobShape, Rule
+from scheduler.importers.foreign_system import (
+    NAMES_A_THING,
+    RECORD,
+    STORE_DROPS,
+    Drop,
+    ForeignSystem,
+    find_checklists,
+    find_configs,
+    find_jobs,
+)
+from scheduler.importers.source_files import Node, SourceFile
 
 SCRIPTS = "~/.hermes/scripts"
 
 
 def _script(node: Node) -> str:
     """A script in the folder of scripts, with the interpreter that Hermes uses."""
-    written = values.text(node)
+    written = value_converters.text(node)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", written) or ".." in written:
-        raise values.NotUsable("is no path of a script in ~/.hermes/scripts")
+        raise value_converters.NotUsable("is no path of a script in ~/.hermes/scripts")
     return f"{'python3' if written.endswith('.py') else 'bash'} {SCRIPTS}/{written}"
 
 
@@ -67,7 +76,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     home: Node | None = None
     for config in find_configs(sources):
         draft.take_zone(config.get("timezone"))
@@ -116,4 +125,4 @@ def _put_state(draft: Draft, job: Node, name: str) -> None:
 _SCRIPT_LINE = 'hermes chat -Q ${HEARTBEATD_MODEL:+-m "$HEARTBEATD_MODEL"} -q "$(cat)"'
 _RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT_LINE]}, "calls the agent by the command line of Hermes")
 
-SYSTEM = System("hermes", "Hermes Agent", "cron/jobs.json, config.yaml, .env", convert, DROPS)
+SYSTEM = ForeignSystem("hermes", "Hermes Agent", "cron/jobs.json, config.yaml, .env", convert, DROPS)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.migration import values
-from scheduler.migration.draft import Draft, JobShape, Rule
-from scheduler.migration.source_tree import Node, Source
-from scheduler.migration.system import STORE_DROPS, Drop, System, find_checklists, find_configs, find_jobs
+from scheduler.importers import value_converters
+from scheduler.importers.config_draft import Draft, JobShape, Rule
+from scheduler.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.importers.source_files import Node, SourceFile
 
 LEAST = 300  # seconds; limits.min_interval, because claw0 calls a model directly
 HEARTBEAT = (
     Rule("MODEL_ID", "model"),
-    Rule("HEARTBEAT_INTERVAL", "heartbeat.interval", values.duration("s", least=LEAST), "limits.min_interval is 5m"),
+    Rule("HEARTBEAT_INTERVAL", "heartbeat.interval", value_converters.duration("s", least=LEAST), "limits.min_interval is 5m"),
 )
 JOBS = JobShape(prompt=("payload.message",))
 HOURS = ("09:00", "22:00")
@@ -27,7 +27,7 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[Source]) -> None:
+def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     configs = find_configs(sources)
     jobs = find_jobs(sources)
     for config in configs[:1]:
@@ -56,11 +56,11 @@ def convert(draft: Draft, sources: Sequence[Source]) -> None:
 def _put_address(draft: Draft, address: Node) -> None:
     """The base URL. heartbeatd adds /v1 itself."""
     try:
-        written = values.web_address(address)
-    except values.NotUsable as error:
+        written = value_converters.web_address(address)
+    except value_converters.NotUsable as error:
         draft.receipt.drop(address, str(error))
         return
-    if values.holds_secret(written):
+    if value_converters.holds_secret(written):
         draft.secret(address, ("providers", "anthropic", "base_url"), "ANTHROPIC_BASE_URL")
     else:
         short = written.rstrip("/").removesuffix("/v1")
@@ -69,4 +69,4 @@ def _put_address(draft: Draft, address: Node) -> None:
 
 _RUNNER = ({"kind": "anthropic"}, "a single turn without tools, as in claw0")
 
-SYSTEM = System("claw0", "claw0", ".env, cron/jobs.json, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("claw0", "claw0", ".env, cron/jobs.json, HEARTBEAT.md", convert, DROPS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.config.file.message_parts import format_count
-from scheduler.migration.source_tree import Node, Scalar
+from scheduler.importers.source_files import Node, Scalar
 from scheduler.system.text import one_line
 
 Status = Literal["kept", "changed", "dropped"]
@@ -17,7 +17,7 @@ LONGEST_SHOWN = 60  # characters of a value or key in a line of text; JSON has a
 
 
 @dataclass(slots=True)
-class Entry:
+class ReceiptEntry:
     """What became of one value. `was` and `now` are shown only for a change, and never hold a secret.
 
     `targets` are the keys of the new config that hold the value. `is_loss`: a setting was dropped, not only a record or an empty
@@ -58,15 +58,15 @@ class Receipt:
     """The entries of all values. Every value has one from the beginning, so none can be forgotten."""
 
     def __init__(self, roots: Iterable[Node]) -> None:
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, ReceiptEntry] = {}
         self.leaves: list[Node] = []
         self.additions: list[Addition] = []
-        self._by_name: dict[str, list[Entry]] = {}  # by the section and name of their targets
+        self._by_name: dict[str, list[ReceiptEntry]] = {}  # by the section and name of their targets
         for root in roots:
             for leaf in root.leaves():
                 if leaf.steps or not leaf.is_container:
                     self.leaves.append(leaf)
-                    self.entries[id(leaf)] = Entry(leaf.file, leaf.line, leaf.key)
+                    self.entries[id(leaf)] = ReceiptEntry(leaf.file, leaf.line, leaf.key)
 
     def keep(self, node: Node, target: str, why: str = "") -> None:
         """The values below a node are in the new config, unchanged."""
@@ -125,18 +125,18 @@ class Receipt:
         return any(entry.status != "dropped" for entry in self.entries.values())
 
     @property
-    def losses(self) -> list[Entry]:
+    def losses(self) -> list[ReceiptEntry]:
         """The settings that are not in the new config."""
         return [entry for entry in self.entries.values() if entry.status == "dropped" and entry.is_loss]
 
-    def _decide(self, entry: Entry, target: str, why: str) -> None:
+    def _decide(self, entry: ReceiptEntry, target: str, why: str) -> None:
         if target not in entry.targets:
             entry.targets.append(target)
             self._by_name.setdefault(_section_and_name(target), []).append(entry)
         entry.why = why or ("" if not entry.is_decided else entry.why)
         entry.is_decided = True
 
-    def _entries_of(self, node: Node) -> Iterator[Entry]:
+    def _entries_of(self, node: Node) -> Iterator[ReceiptEntry]:
         for leaf in node.leaves():
             if entry := self.entries.get(id(leaf)):
                 yield entry
@@ -184,7 +184,7 @@ def shorten(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
-def _place(entry: Entry) -> str:
+def _place(entry: ReceiptEntry) -> str:
     return f"{one_line(entry.file)}:{entry.line} {shorten_key(entry.key)}"
 
 
@@ -193,7 +193,7 @@ def shorten_key(key: str) -> str:
     return key if len(key) <= 3 * LONGEST_SHOWN else f"{key[: 3 * LONGEST_SHOWN - 3]}..."
 
 
-def _change(entry: Entry) -> str:
+def _change(entry: ReceiptEntry) -> str:
     return f": {shorten(entry.was)} became {shorten(entry.now)}" if entry.status == "changed" else ""
 
 
@@ -201,8 +201,8 @@ def _reason(why: str) -> str:
     return f" ({one_line(why)})" if why else ""
 
 
-def _by_reason(entries: Iterable[Entry]) -> Sequence[tuple[str, list[Entry]]]:
-    found: dict[str, list[Entry]] = {}
+def _by_reason(entries: Iterable[ReceiptEntry]) -> Sequence[tuple[str, list[ReceiptEntry]]]:
+    found: dict[str, list[ReceiptEntry]] = {}
     for entry in entries:
         found.setdefault(entry.why, []).append(entry)
     return list(found.items())

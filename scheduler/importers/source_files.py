@@ -15,7 +15,7 @@ from pathlib import PurePath
 from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
-from scheduler.migration import json5_reader
+from scheduler.importers import json5_reader
 from scheduler.system.text import one_line
 
 MAX_BYTES = 4 * 1024 * 1024  # of one file; the largest real files are job stores of some 100 KB
@@ -25,7 +25,7 @@ MOST_BREAKS = 20  # syntax errors of a file after which its rest is left out
 LONGEST_LINE = 2000  # characters; longer lines hold no header of a table and no task, and patterns would take long on them
 LARGEST_REPEATED = 200_000  # characters; a longer broken file is not parsed again
 
-Step = str | int
+PathStep = str | int
 Scalar = str | int | float | bool | None
 
 
@@ -34,10 +34,10 @@ class Node:
     """A value of a source file: a scalar in `value`, or `children` by key or index. `line` counts from 1."""
 
     file: str
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     line: int
     value: Scalar = None
-    children: dict[Step, Node] = field(default_factory=dict)
+    children: dict[PathStep, Node] = field(default_factory=dict)
     is_container: bool = False
 
     @property
@@ -100,7 +100,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file that was read. `form` is json, yaml, toml, env or markdown; `problems` are the parts that could not be read."""
 
     name: str
@@ -109,11 +109,11 @@ class Source:
     problems: tuple[Problem, ...] = ()
 
 
-def read_source(name: str, content: bytes) -> Source:
+def read_source(name: str, content: bytes) -> SourceFile:
     """The tree of a file. Nothing is raised: errors are in `problems`."""
     if len(content) > MAX_BYTES:
         problem = Problem(name, 0, f"is larger than {MAX_BYTES // 1024**2} MiB and was not read")
-        return Source(name, "none", Node(name, (), 0, is_container=True), (problem,))
+        return SourceFile(name, "none", Node(name, (), 0, is_container=True), (problem,))
     problems = []
     try:
         text = content.decode("utf-8-sig")
@@ -124,7 +124,7 @@ def read_source(name: str, content: bytes) -> Source:
     form = _guess_form(name, text)
     builder = _Builder(name)
     root = _READERS[form](text, builder)
-    return Source(name, form, root, (*problems, *builder.problems))
+    return SourceFile(name, form, root, (*problems, *builder.problems))
 
 
 class _Builder:
@@ -140,7 +140,7 @@ class _Builder:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def build(self, data: object, line: int, steps: tuple[Step, ...] = ()) -> Node:
+    def build(self, data: object, line: int, steps: tuple[PathStep, ...] = ()) -> Node:
         """The node of a value. Values beyond the limits are left out and reported."""
         if isinstance(data, MarkedMap | MarkedList):
             node = Node(self.file, steps, line, is_container=True)
@@ -158,7 +158,7 @@ class _Builder:
         return Node(self.file, steps, line, _to_scalar(data))
 
 
-def _marked_items(data: MarkedMap | MarkedList) -> Iterator[tuple[Step, object, int]]:
+def _marked_items(data: MarkedMap | MarkedList) -> Iterator[tuple[PathStep, object, int]]:
     if isinstance(data, MarkedMap):
         return ((key, value, data.marks[key][0].line + 1) for key, value in data.items())
     return ((index, value, data.marks[index].line + 1) for index, value in enumerate(data))
@@ -264,7 +264,7 @@ class _Line:
         self.column = 0
 
 
-def _mark_toml(data: object, lines: dict[tuple[Step, ...], int], steps: tuple[Step, ...] = (), above: int = 0) -> object:
+def _mark_toml(data: object, lines: dict[tuple[PathStep, ...], int], steps: tuple[PathStep, ...] = (), above: int = 0) -> object:
     """The data with the line of each key. A key inside an inline table has the line of the table."""
     line = lines.get(steps, above)
     if isinstance(data, dict):
@@ -280,11 +280,11 @@ def _mark_toml(data: object, lines: dict[tuple[Step, ...], int], steps: tuple[St
     return data
 
 
-def _find_toml_lines(lines: list[str]) -> dict[tuple[Step, ...], int]:
+def _find_toml_lines(lines: list[str]) -> dict[tuple[PathStep, ...], int]:
     """The line of each table and key, from 0. tomllib does not report positions."""
-    found: dict[tuple[Step, ...], int] = {}
-    table: tuple[Step, ...] = ()
-    counts: dict[tuple[Step, ...], int] = {}
+    found: dict[tuple[PathStep, ...], int] = {}
+    table: tuple[PathStep, ...] = ()
+    counts: dict[tuple[PathStep, ...], int] = {}
     for number, line in enumerate(lines):
         if len(line) > LONGEST_LINE:
             continue
@@ -304,9 +304,9 @@ def _find_toml_lines(lines: list[str]) -> dict[tuple[Step, ...], int]:
     return found
 
 
-def _inside_arrays(keys: tuple[str, ...], counts: dict[tuple[Step, ...], int]) -> tuple[Step, ...]:
+def _inside_arrays(keys: tuple[str, ...], counts: dict[tuple[PathStep, ...], int]) -> tuple[PathStep, ...]:
     """The steps of a table header: a table below [[name]] belongs to the last item of that array."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PathStep, ...] = ()
     for index, key in enumerate(keys):
         steps = (*steps, key)
         if steps in counts and index < len(keys) - 1:
