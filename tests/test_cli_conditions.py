@@ -12,7 +12,7 @@ from test_cli_writing import Daemon
 from world import MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 
 CONFIG = """

@@ -15,7 +15,7 @@ from config_file import write
 from world import Delayed, MakeWorld
 
 from scheduler.cli import daemon_client
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 from scheduler.cli.wake_progress import print_wait
 from scheduler.engine.pending_runs import CancelRun

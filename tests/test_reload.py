@@ -17,7 +17,7 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.config_reload import Reloader, plan_for_start
 from scheduler.engine.inbox import Refused, Request
 from scheduler.insight import status_data
-from scheduler.insight.config_changes import changes_of_entry, config_changes_between
+from scheduler.insight.reload_history import changes_of_entry, config_changes_between
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
 

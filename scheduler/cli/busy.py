@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.options import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import entries, runs
@@ -31,8 +31,8 @@ def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
     folder of the database.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
-    files = daemon_state.locate_files(path)
-    with daemon_state.open_for_reading(files) as db:
+    files = daemon_files.locate_files(path)
+    with daemon_files.open_for_reading(files) as db:
         _check_known(name, db, path)
         own = db is not None and _is_own_run(db, name)
     if not own:  # a heartbeat run that calls this command holds the lane already, and would wait for itself

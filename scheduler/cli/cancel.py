@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import daemon_state, options
+from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import connect_to_daemon
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import utc_now, wrap_text
 from scheduler.cli.wake_progress import wait_until_closed, waiting_wakes_lines
 from scheduler.insight.status_data import read_entries
@@ -29,7 +29,7 @@ def cancel(run: int, path: Path) -> None:
     not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of the
     cancelled run are put into the prompt of the agent's next run.
     """
-    files = daemon_state.locate_files_or_warn(path)
+    files = daemon_files.locate_files_or_warn(path)
     running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
@@ -42,7 +42,7 @@ def cancel(run: int, path: Path) -> None:
 
 def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
     """Print how many wakes still wait: the cancelled run did not deliver them to the agent."""
-    with daemon_state.open_for_reading(files) as db:
+    with daemon_files.open_for_reading(files) as db:
         run = run_history.get_run(db, run_id) if db else None
         found = read_entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
     for fact in (fact for entry in found for fact in waiting_wakes_lines(entry)):

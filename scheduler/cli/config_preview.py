@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_state
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli import daemon_files
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, format_time, utc_now, wrap_text, zone_name
 from scheduler.config.build.config_data import OVERRIDE_PREFIX
@@ -51,9 +51,9 @@ def preview_file(path: Path, state: Path | None) -> Preview:
     While the daemon runs, its overrides apply, because a reload would apply them too. Otherwise those of this shell apply.
     Raises ConfigError if the file is invalid, and InputError if no config has been in force.
     """
-    files = daemon_state.locate_files(path, state)
-    running = daemon_state.find_running_daemon(files) is not None
-    with daemon_state.open_for_reading(files) as db:
+    files = daemon_files.locate_files(path, state)
+    running = daemon_files.find_running_daemon(files) is not None
+    with daemon_files.open_for_reading(files) as db:
         found = config_history.config_in_force(db) if db else None
         if found is None:
             raise InputError(_nothing_in_force(path, files, state, exists=db is not None))
@@ -72,10 +72,10 @@ def preview_file(path: Path, state: Path | None) -> Preview:
 
 def preview_files(path: Path, other: Path, state: Path | None) -> Preview:
     """What the file `other` would change in the file at `path`. Raises ConfigError if one of them is invalid."""
-    files, salt = daemon_state.locate_files(path, state), new_salt()
+    files, salt = daemon_files.locate_files(path, state), new_salt()
     first = _store(load_config(path, os.environ, resolve_secrets=False), salt, path.absolute())
     second = _store(load_config(other, os.environ, resolve_secrets=False), salt, path.absolute())
-    with daemon_state.open_for_reading(files) as db:
+    with daemon_files.open_for_reading(files) as db:
         return _preview(db, first, second, f"{other} against {path}", {"path": str(path), "hash": first.hash})
 
 

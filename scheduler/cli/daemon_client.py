@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from scheduler.cli import daemon_state
-from scheduler.cli.daemon_state import DaemonFiles, DaemonProcess, open_for_reading
+from scheduler.cli import daemon_files
+from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
 from scheduler.cli.output import utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
@@ -107,7 +107,7 @@ class DaemonClient(Protocol):
 
 def open_client(path: Path) -> DaemonClient:
     """A client of the running daemon, or of its database if the daemon is down. Only the latter needs a valid config."""
-    return connect_to_daemon(daemon_state.locate_files(path)) or OfflineDaemonClient(path)
+    return connect_to_daemon(daemon_files.locate_files(path)) or OfflineDaemonClient(path)
 
 
 def connect_to_daemon(files: DaemonFiles, timeout: float = START_TIMEOUT) -> HttpDaemonClient | None:
@@ -116,7 +116,7 @@ def connect_to_daemon(files: DaemonFiles, timeout: float = START_TIMEOUT) -> Htt
     A daemon that has just started gets `timeout` seconds to write its address. Raises ClickException if it does not.
     """
     deadline = time.monotonic() + timeout
-    while up := daemon_state.find_running_daemon(files):
+    while up := daemon_files.find_running_daemon(files):
         found = HttpDaemonClient.connect_if_listening(files, up)
         if found or time.monotonic() >= deadline:
             return found or _raise_unreachable(files, up)

@@ -24,8 +24,8 @@ from heartbeat import due_items
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.runners import ProcessResult
 from heartbeat.spec import Heartbeat
-from scheduler.cli import daemon_state, options
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli import daemon_files, options
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
 from scheduler.config.build import load
 from scheduler.config.build.time_checks import TimeCheck
@@ -78,7 +78,7 @@ def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:
     yield check_sqlite(sqlite3.sqlite_version_info)
     yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
     yield from _check_config(path)
-    files = daemon_state.locate_files(path, state)
+    files = daemon_files.locate_files(path, state)
     yield from _check_folder(files.database.parent)
     yield from _check_database(files)
 
@@ -177,7 +177,7 @@ def _check_folder(folder: Path) -> Iterator[Finding]:
 def _check_database(files: DaemonFiles) -> Iterator[Finding]:
     try:
         database.check_database(files.database)
-        with daemon_state.open_for_reading(files) as db:
+        with daemon_files.open_for_reading(files) as db:
             if db is None:
                 yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
@@ -215,7 +215,7 @@ def _check_downtime(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _check_daemon(files: DaemonFiles) -> Finding:
-    up = daemon_state.find_running_daemon(files)
+    up = daemon_files.find_running_daemon(files)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     since = f" since {format_time(up.started_at)}" if up.started_at else ""

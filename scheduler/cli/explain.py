@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import arguments, daemon_state, options
-from scheduler.cli.daemon_state import DaemonFiles, load_declared_plan
+from scheduler.cli import arguments, daemon_files, options
+from scheduler.cli.daemon_files import DaemonFiles, load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     display_zone,
@@ -83,10 +83,10 @@ def explain(
         raise InputError("--at, --on and --since exclude each other")
     if name is None and instant is not None:
         raise InputError("--at needs the name of an agent or a job")
-    files, now = daemon_state.locate_files(path, state), utc_now()
+    files, now = daemon_files.locate_files(path, state), utc_now()
     plan = load_declared_plan(path, state, files)
     with (
-        daemon_state.open_for_reading(files) as found,
+        daemon_files.open_for_reading(files) as found,
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
         if name is None:
@@ -114,7 +114,7 @@ def _explain_all(
         period = _parse_period(day, since, zone, now)
     except ValueError as error:
         raise InputError(f"{'--on' if since is None else '--since'}: {error}") from error
-    daemon = daemon_state.read_state(db, files, now)
+    daemon = daemon_files.read_state(db, files, now)
     return day_overview.explain_all(db, plan, period, now, daemon), _overview_lines
 
 
@@ -140,7 +140,7 @@ def _explain_one(
         lambda key: key in declares or entries.find_entry(db, *key) is not None,
         lambda: declares.keys() | entries.states_and_schedules(db).keys(),
     )
-    running = daemon_state.find_running_daemon(files) is not None
+    running = daemon_files.find_running_daemon(files) is not None
     explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
     assert explained is not None  # it was just found
     option = ""

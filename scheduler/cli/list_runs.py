@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heartbeat.findings import Severity
-from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.arguments import REASONS, ZONE_RULE, NumberParam, ReasonParam, TimeParam
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
@@ -69,7 +69,7 @@ def runs(
 
     The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
     """
-    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)
         found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
     if form == "json":
@@ -91,7 +91,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
 
     RUN is the number of the run in `heartbeatd runs`.
     """
-    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         found = run_history.get_run_with_wakes(db, run) if db else None
     if found is None:
         raise InputError(f"no run {run}; `heartbeatd runs` lists them")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from heartbeat.findings import comparable_key
-from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_short_time, format_table, format_target, shorten_to_line, utc_now, zone_name
 from scheduler.config.file.message_parts import did_you_mean
@@ -68,7 +68,7 @@ def conditions(ctx: click.Context, name: str | None, closed: bool, path: Path, s
         if name is not None:
             ctx.fail(f"unexpected argument {name!r}")
         return
-    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         names = None if name is None else [_resolve_agent(db, name)]
         found = list_conditions(db, names, closed=closed) if db else []
     if form == "json":
@@ -95,7 +95,7 @@ def close(key: str, agent: str | None, path: Path) -> None:
     if agent is not None:
         name = arguments.name_of_kind(Kind.HEARTBEAT, agent, NO_CONDITIONS_ADVICE)
     else:
-        with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path)) as db:
+        with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
             name = _agent_with_condition(list_conditions(db) if db else [], key)
     closed = open_client(path).close_condition(name, key)
     click.echo(f"the condition {closed} of agent/{name} is closed")

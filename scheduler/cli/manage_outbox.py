@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_state, options
+from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import DaemonClient, open_client
 from scheduler.cli.options import InputError
@@ -90,7 +90,7 @@ def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 
 
 def _unfinished_messages(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
-    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         return list(list_messages(db)) if db else []
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from scheduler.cli import config_preview, daemon_state, options
+from scheduler.cli import config_preview, daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
 from scheduler.config.file.diagnostics import Diagnostic
 from scheduler.store import config_history
@@ -34,7 +34,7 @@ def reload(dry: bool, path: Path, state: Path | None, form: str) -> int:
     """
     if dry:
         return _show_changes(path, state, form)
-    files = daemon_state.locate_files_or_warn(path, state)
+    files = daemon_files.locate_files_or_warn(path, state)
     running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException(
@@ -54,7 +54,7 @@ def reload(dry: bool, path: Path, state: Path | None, form: str) -> int:
 def _show_changes(path: Path, state: Path | None, form: str) -> int:
     """Show what the file would change. If the running daemon reads this file, its errors and warnings are shown too."""
     preview = config_preview.preview_file(path, state)
-    files = daemon_state.locate_files(path, state)
+    files = daemon_files.locate_files(path, state)
     taken, answer = True, dict[str, Any]()
     if preview.data["against"]["running"] and _config_of_daemon(path, files) is None:
         running = connect_to_daemon(files)
@@ -74,7 +74,7 @@ def _print_notes(answer: dict[str, Any], path: Path) -> None:
 
 def _config_of_daemon(path: Path, files: DaemonFiles) -> Path | None:
     """The file that the running daemon reads, if it is not the one at `path`."""
-    with daemon_state.open_for_reading(files) as db:
+    with daemon_files.open_for_reading(files) as db:
         found = config_history.config_in_force(db) if db else None
     return found[0].path if found and os.path.realpath(found[0].path) != os.path.realpath(path) else None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_state, options
+from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.output import (
     abbreviate_count,
@@ -58,9 +58,9 @@ def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) 
 
     To receive the report regularly, run this command in a cron job with `deliver:`.
     """
-    files, until = daemon_state.locate_files_or_warn(path, state), utc_now()
-    with daemon_state.open_for_reading(files) as db:
-        data = summed(db, until - span, until, running=daemon_state.find_running_daemon(files) is not None) if db else None
+    files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
+    with daemon_files.open_for_reading(files) as db:
+        data = summed(db, until - span, until, running=daemon_files.find_running_daemon(files) is not None) if db else None
     if form == "json":
         click.echo(json.dumps(data, indent=2))
     else:

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import arguments, config_preview, daemon_state, options, output
+from scheduler.cli import arguments, config_preview, daemon_files, options, output
 from scheduler.cli.arguments import ZONE_RULE, DurationParam, TimeParam
-from scheduler.cli.daemon_state import load_declared_plan
+from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
 from scheduler.config.build import load
@@ -84,16 +84,16 @@ def plan(
     if worst:
         _print_worst_day(path, form)
         return
-    files, now = daemon_state.locate_files(path, state), output.utc_now()
+    files, now = daemon_files.locate_files(path, state), output.utc_now()
     config = load_declared_plan(path, state, files)
-    with daemon_state.open_for_reading(files) as db:
+    with daemon_files.open_for_reading(files) as db:
         seen = forecast.forecast_entries(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
         key = arguments.resolve_entry(name, known.__contains__, lambda: known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
-    data = {"running": daemon_state.find_running_daemon(files) is not None} | forecast.forecast_data(
+    data = {"running": daemon_files.find_running_daemon(files) is not None} | forecast.forecast_data(
         seen, begin, begin + span, each=each or name is not None
     )
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(_plan_lines(data)))

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_state, options
-from scheduler.cli.daemon_state import DaemonFiles, DaemonProcess
+from scheduler.cli import daemon_files, options
+from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
     elapsed_time,
     entry_label,
@@ -45,9 +45,9 @@ MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 @options.format_option
 def status(path: Path, state: Path | None, form: str) -> None:
     """Show what is due, what is running, and whether the daemon is up."""
-    files = daemon_state.locate_files_or_warn(path, state)
-    up, now = daemon_state.find_running_daemon(files), utc_now()
-    with daemon_state.open_for_reading(files) as db:
+    files = daemon_files.locate_files_or_warn(path, state)
+    up, now = daemon_files.find_running_daemon(files), utc_now()
+    with daemon_files.open_for_reading(files) as db:
         data = read_status(db, now) if db else None
     if form == "json":
         click.echo(json.dumps(_status_data(data, up) | {"reserve_bytes": disk_reserve.reserved_bytes(files.database)}, indent=2))

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_state
-from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli import daemon_files
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_time, utc_now
 from scheduler.insight import wake_waits
 from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
@@ -31,7 +31,7 @@ SELF_EXPLANATORY = (
 
 def newest_run_id(path: Path) -> int:
     """The newest run before a request. The run that the request starts has a higher ID."""
-    with daemon_state.open_for_reading(daemon_state.locate_files(path)) as db:
+    with daemon_files.open_for_reading(daemon_files.locate_files(path)) as db:
         newest = run_history.list_runs(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
@@ -41,9 +41,9 @@ def wait_for_run(path: Path, wake_id: int, before: int) -> int:
 
     Returns 1 if the run failed or was skipped, else 0.
     """
-    files, printed_reason = daemon_state.locate_files(path), None
+    files, printed_reason = daemon_files.locate_files(path), None
     while True:
-        up = daemon_state.find_running_daemon(files)
+        up = daemon_files.find_running_daemon(files)
         run, over = _find_run(files, wake_id, before)
         wait = None if over else _find_wait(files, wake_id)
         if run is not None:
@@ -65,18 +65,18 @@ def print_wait(path: Path, wake_id: int) -> None:
 
     A run that a daemon has just started may be skipped within moments. This is waited for, but only REFUSAL_TIMEOUT seconds.
     """
-    files, deadline = daemon_state.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
+    files, deadline = daemon_files.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
     while (wait := _find_wait(files, wake_id)) is not None:
         if not wait.is_starting:
             click.echo(_describe_wait(wait))
             return
-        if daemon_state.find_running_daemon(files) is None or time.monotonic() >= deadline:
+        if daemon_files.find_running_daemon(files) is None or time.monotonic() >= deadline:
             return
         time.sleep(POLL_INTERVAL / 4)
 
 
 def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:
-    with daemon_state.open_for_reading(files) as db:
+    with daemon_files.open_for_reading(files) as db:
         return wake_waits.wait_of_wake(db, wake_id, utc_now()) if db else None
 
 
@@ -89,7 +89,7 @@ def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
     """Wait for the end of a run. Returns False if it has not ended within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with daemon_state.open_for_reading(files) as db:
+        with daemon_files.open_for_reading(files) as db:
             run = run_history.get_run(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
@@ -99,7 +99,7 @@ def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
 
 def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
     """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
-    with daemon_state.open_for_reading(files) as db:
+    with daemon_files.open_for_reading(files) as db:
         assert db is not None
         progress = wakes.wake_progress(db, wake_id)
         run_id = (progress or {}).get("run_id") or 0

@@ -9,9 +9,9 @@ from typing import Any
 
 from scheduler.config.build.config_diff import ConfigComparison
 from scheduler.insight import forecast
-from scheduler.insight.config_changes import WORD_BY_KIND
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
+from scheduler.insight.reload_history import WORD_BY_KIND
 from scheduler.model.config_changes import ConfigDiff
 from scheduler.model.entry import Key
 from scheduler.model.entry_schedule import TICK, due_times, due_times_by_day

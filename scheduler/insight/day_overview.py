@@ -20,7 +20,7 @@ from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from scheduler.config.file.message_parts import format_count
-from scheduler.insight import config_changes, reason_texts, schedule_texts, wake_waits
+from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState
 from scheduler.insight.reason_texts import REASON_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
@@ -125,7 +125,7 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
         "counts": {status.value: sum(each["status"] == status for each in found) for status in DayStatus},
         "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
         "entries": found,
-        "changes": config_changes.config_changes_between(db, period.begin, period.until),
+        "changes": reload_history.config_changes_between(db, period.begin, period.until),
     }
 
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
 from scheduler.engine import condition_updates, plan_sync
-from scheduler.insight import config_changes, preconditions, slot_history, wake_waits
+from scheduler.insight import preconditions, reload_history, slot_history, wake_waits
 from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
@@ -142,7 +142,7 @@ def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
 
 def _changes_data(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[dict[str, Any]]:
     """What reloads have changed for the entry, with a text for people. Shared keys are left out."""
-    found = config_changes.changes_of_entry(explained.db, *explained.key, begin, end)
+    found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end)
     return [each | {"says": _change_text(each)} for each in found if each["what"] != "shared"]
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from heartbeat.findings import Severity
-from scheduler.insight import config_changes, wake_waits
+from scheduler.insight import reload_history, wake_waits
 from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES
 from scheduler.model.circuit import Breaker
@@ -36,7 +36,7 @@ def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         ],
         "config_hash": _config_hash(db),
         "config_refused": _refused_config_data(boots.latest_boot(db)),
-        "reload": config_changes.reload_status(db),
+        "reload": reload_history.reload_status(db),
         "deadman_problem": _deadman_problem(boots.latest_boot(db)),
         "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
         "flapping": entries_view.flapping_entries(db),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
@@ -76,7 +76,7 @@ def ack(name: str, key: str | None, path: Path) -> None:
 
 
 def _agent_of(run_id: int, path: Path) -> str:
-    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path)) as db:
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
         run = run_history.get_run(db, run_id) if db else None
     if run is None or run["kind"] != Kind.HEARTBEAT:
         raise InputError(f"there is no run {run_id} of an agent; `heartbeatd runs` lists runs")
