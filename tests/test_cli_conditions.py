@@ -196,6 +196,14 @@ def test_a_condition_is_acknowledged_by_agent_and_key_or_by_run(command: Command
     assert printed.endswith("of agent/ops: quiet until worse or over")
 
 
+def test_an_acknowledgement_is_taken_back_by_agent_and_key_or_by_run(command: Command) -> None:
+    command("ack", "ops", "mail")
+    assert command("unack", "ops", "Mail") == ["the condition mail of agent/ops: reported again"]
+    assert not [line for line in command("conditions", "ops") if "acknowledged" in line]
+    assert command("unack", "ops", "mail") == ["the condition mail of agent/ops was not acknowledged"]
+    assert command("unack", "1") == ["no condition of run 1 of agent/ops was acknowledged"]
+
+
 def test_a_condition_is_closed_by_the_running_daemon(world: World, command: Command) -> None:
     place = DaemonFiles(world.state)
     daemon = Daemon(place)

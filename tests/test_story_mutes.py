@@ -10,9 +10,9 @@ import pytest
 from world import MakeWorld, Script, World
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AcknowledgeConditions, MuteEntry, UnmuteEntry
+from scheduler.engine.requests import AcknowledgeConditions, MuteEntry, UnacknowledgeConditions, UnmuteEntry
 from scheduler.insight.status_data import read_status
-from scheduler.model.events import ConditionAcknowledged, MuteChanged
+from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, MuteChanged
 from scheduler.model.outcome import Kind
 
 OPS = (Kind.HEARTBEAT, "ops")
@@ -283,6 +283,18 @@ def test_a_run_stands_for_all_of_its_open_conditions(make_world: MakeWorld) -> N
     assert sorted(world.request(AcknowledgeConditions("ops", "cli", run_id=1))) == ["disk", "mail"]
     world.run(hours=30)
     assert len(sent(world)) == 1
+
+
+def test_a_condition_gets_reminders_again_when_its_acknowledgement_is_taken_back(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
+    world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    world.run(hours=30)
+    assert world.request(UnacknowledgeConditions("ops", "cli", "DISK ")) == ["disk"]
+    assert world.request(UnacknowledgeConditions("ops", "cli", run_id=1)) == []
+    world.run(hours=1)
+    assert len(sent(world)) == 2
+    assert sent(world)[1].startswith("[disk] still open, since")
+    assert world.events_of(AcknowledgementEnded) == [AcknowledgementEnded("ops", "disk", "cli")]
 
 
 def test_only_open_conditions_can_be_acknowledged(make_world: MakeWorld) -> None:

@@ -101,6 +101,16 @@ def test_a_condition_is_acknowledged_by_its_key_or_by_a_run(daemon: WebDaemon) -
     assert [each["acknowledged_by"] for each in conditions] == ["opsman", "opsman"]
 
 
+def test_an_acknowledgement_is_taken_back_over_http(daemon: WebDaemon) -> None:
+    daemon.post(ACK, {"agent": "ops", "key": "disk"}, OPSMAN)
+    unack, body = "/api/v1/conditions/unack", {"agent": "ops", "key": "DISK "}
+    assert daemon.post(unack, body, READER).status == 403
+    assert daemon.post(unack, body, OPSMAN).data == {"agent": "ops", "keys": ["disk"]}
+    assert daemon.post(unack, body, OPSMAN).data == {"agent": "ops", "keys": []}
+    conditions = daemon.get("/api/v1/conditions?agent=ops", READER).data["conditions"]
+    assert [each["acknowledged_by"] for each in conditions] == [None, None]
+
+
 @pytest.mark.parametrize("body", [{}, {"agent": "ops"}, {"run": 1, "agent": "ops", "key": "disk"}])
 def test_an_acknowledgement_needs_agent_and_key_or_a_run(daemon: WebDaemon, body: dict[str, Any]) -> None:
     answer = daemon.post(ACK, body, CHIEF)

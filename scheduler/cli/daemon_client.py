@@ -33,6 +33,7 @@ from scheduler.engine.requests import (
     ResendMessage,
     ResumeEntries,
     RunJob,
+    UnacknowledgeConditions,
     UnmuteEntry,
     WakeAgent,
 )
@@ -102,6 +103,10 @@ class DaemonClient(Protocol):
 
     def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
         """Acknowledge an open condition of an agent, or those of a run, and return their keys as the agent wrote them."""
+        ...
+
+    def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
+        """Take the acknowledgement back. Returns the keys of the conditions that were acknowledged."""
         ...
 
 
@@ -198,8 +203,10 @@ class HttpDaemonClient:
         return int(answer["held"]) if answer["was_muted"] else None
 
     def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        body = {"run": run_id} if key is None else {"agent": name, "key": key}
-        return list(self._post_or_raise("/api/v1/conditions/ack", body)["keys"])
+        return list(self._post_or_raise("/api/v1/conditions/ack", _condition_body(name, key, run_id))["keys"])
+
+    def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
+        return list(self._post_or_raise("/api/v1/conditions/unack", _condition_body(name, key, run_id))["keys"])
 
     def cancel_run(self, run_id: int) -> bool:
         """Cancel a run. Returns whether it has ended already."""
@@ -243,6 +250,10 @@ def _read_token(files: DaemonFiles) -> str:
         raise click.ClickException(
             f"cannot read {files.token_file}: {error.strerror}; are you the user that runs the daemon?"
         ) from error
+
+
+def _condition_body(name: str, key: str | None, run_id: int | None) -> dict[str, Any]:
+    return {"run": run_id} if key is None else {"agent": name, "key": key}
 
 
 def _entry_path(key: Key | None, verb: str) -> str:
@@ -316,6 +327,9 @@ class OfflineDaemonClient:
 
     def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
         return list(self._apply_request(AcknowledgeConditions(name, "cli", key, run_id)))
+
+    def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
+        return list(self._apply_request(UnacknowledgeConditions(name, "cli", key, run_id)))
 
     def _apply_request(self, request: Request) -> Any:
         """Apply a request in one transaction.

@@ -71,6 +71,7 @@ COMMANDS = {
     "mute": ("manage_mutes:mute", "Hold back the messages of an agent or a job."),
     "unmute": ("manage_mutes:unmute", "Send the messages of a muted agent or job again."),
     "ack": ("manage_mutes:ack", "Keep an open condition quiet until it gets worse or ends."),
+    "unack": ("manage_mutes:unack", "Report an acknowledged condition again."),
     "busy": ("busy:busy", "Lock an agent, run a command, and release the agent."),
     "reload": ("reload:reload", "Reload the config in the running daemon."),
     "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
@@ -85,7 +86,7 @@ COMMANDS = {
         "deployment_files:grafana",
         "Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus.",
     ),
-    "completion": ("completion:completion", "Print a script that completes commands and options in a shell."),
+    "completion": ("completion:completion", "Print a script that completes commands, options and names in a shell."),
 }
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.

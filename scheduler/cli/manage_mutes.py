@@ -1,4 +1,4 @@
-"""The commands `mute`, `unmute` and `ack`: hold back the messages of an entry, or keep an open condition quiet."""
+"""The commands `mute`, `unmute`, `ack` and `unack`: hold back the messages of an entry, or keep an open condition quiet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.store.database import parse_row_id
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=arguments.complete_names())
 @click.option("--for", "span", type=DurationParam(), help="Unmute automatically after this time, for example 2h.")
 @click.option("--until-changed", is_flag=True, help="Unmute as soon as a condition or a message differs from what is known now.")
 @options.config_option
@@ -38,7 +38,7 @@ def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> 
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=arguments.complete_names())
 @options.config_option
 def unmute(name: str, path: Path) -> None:
     """Send the messages of a muted agent or job again.
@@ -55,7 +55,7 @@ def unmute(name: str, path: Path) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="AGENT|RUN")
+@click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
 @click.argument("key", required=False)
 @options.config_option
 def ack(name: str, key: str | None, path: Path) -> None:
@@ -64,15 +64,44 @@ def ack(name: str, key: str | None, path: Path) -> None:
     Give the agent and the key of the condition, or the number of a run to acknowledge all of its conditions that are open.
     KEY is compared without case and blanks.
     """
+    agent, run_id = _find_subject(name, key, path)
+    keys = open_client(path).acknowledge(agent, key, run_id)
+    click.echo(f"{_name_conditions(keys)} of agent/{agent}: quiet until worse or over")
+
+
+@click.command()
+@click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
+@click.argument("key", required=False)
+@options.config_option
+def unack(name: str, key: str | None, path: Path) -> None:
+    """Report an acknowledged condition again.
+
+    Give the agent and the key of the condition, or the number of a run for all of its conditions that are open. From the next
+    run on, reminders are sent again.
+    """
+    agent, run_id = _find_subject(name, key, path)
+    keys = open_client(path).unacknowledge(agent, key, run_id)
+    if keys:
+        click.echo(f"{_name_conditions(keys)} of agent/{agent}: reported again")
+    else:
+        click.echo(
+            f"{f'the condition {key}' if key else f'no condition of run {run_id}'} of agent/{agent} was"
+            f"{' not' if key else ''} acknowledged"
+        )
+
+
+def _find_subject(name: str, key: str | None, path: Path) -> tuple[str, int | None]:
+    """The agent, and the number of the run if that was given instead of agent and key. Raises InputError."""
     run_id = parse_row_id(name) if key is None else None
     if key is None and run_id is None:
         raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
-    agent = (
-        arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions") if run_id is None else _agent_of(run_id, path)
-    )
-    keys = open_client(path).acknowledge(agent, key, run_id)
-    noun = "the condition" if len(keys) == 1 else "the conditions"
-    click.echo(f"{noun} {', '.join(keys)} of agent/{agent}: quiet until worse or over")
+    if run_id is not None:
+        return _agent_of(run_id, path), run_id
+    return arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), None
+
+
+def _name_conditions(keys: list[str]) -> str:
+    return f"the condition{'' if len(keys) == 1 else 's'} {', '.join(keys)}"
 
 
 def _agent_of(run_id: int, path: Path) -> str:

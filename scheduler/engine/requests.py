@@ -17,7 +17,7 @@ from scheduler.model.condition import Condition, EndedBy
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.events import ConditionAcknowledged, ConditionClosed, PauseChanged, SettingsApplied
+from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, ConditionClosed, PauseChanged, SettingsApplied
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
@@ -338,22 +338,47 @@ class AcknowledgeConditions:
 
     def apply(self, tick: Tick) -> list[str]:
         """A run without open conditions, and a key without an open condition, are refused."""
-        found = [_open_condition(tick, self.name, self.key)] if self.key is not None else self._conditions_of_run(tick)
+        found = _open_conditions(tick, self.name, self.key, self.run_id)
         for condition in found:
             acknowledged = replace(condition, acked_at=tick.now, acked_severity=condition.severity, acked_by=self.by)
             conditions.save_condition(tick.tx, acknowledged)
             tick.tx.report(ConditionAcknowledged(self.name, condition.label, self.by))
         return [condition.label for condition in found]
 
-    def _conditions_of_run(self, tick: Tick) -> list[Condition]:
-        assert self.run_id is not None
-        run = run_history.get_run(tick.tx.db, self.run_id)
-        keys = {comparable_key(each["key"]) for each in run["findings"]} if run else set()
-        found = [each for each in conditions.open_conditions_of(tick.tx.db, self.name) if each.key in keys]
-        if not found:
-            problem = f"run {self.run_id} of agent {self.name!r} has no open condition"
-            raise Refused("not_found", f"{problem}; `heartbeatd conditions` lists them")
-        return found
+
+@dataclass(frozen=True, slots=True)
+class UnacknowledgeConditions:
+    """Report open conditions of an agent again that were acknowledged: the one with this key, or those of a run.
+
+    Answers the keys of those that were acknowledged, as the agent wrote them. The key is compared without case and blanks.
+    """
+
+    name: str
+    by: str
+    key: str | None = None
+    run_id: int | None = None
+
+    def apply(self, tick: Tick) -> list[str]:
+        """The next run sends a reminder if it is due. A run or a key without an open condition is refused."""
+        found = [each for each in _open_conditions(tick, self.name, self.key, self.run_id) if each.acked_at is not None]
+        for condition in found:
+            conditions.save_condition(tick.tx, replace(condition, acked_at=None, acked_severity=None, acked_by=""))
+            tick.tx.report(AcknowledgementEnded(self.name, condition.label, self.by))
+        return [condition.label for condition in found]
+
+
+def _open_conditions(tick: Tick, name: str, key: str | None, run_id: int | None) -> list[Condition]:
+    """The open condition of an agent with this key, or (None) those of a run. Raises Refused if there is none."""
+    if key is not None:
+        return [_open_condition(tick, name, key)]
+    assert run_id is not None
+    run = run_history.get_run(tick.tx.db, run_id)
+    keys = {comparable_key(each["key"]) for each in run["findings"]} if run else set()
+    found = [each for each in conditions.open_conditions_of(tick.tx.db, name) if each.key in keys]
+    if not found:
+        problem = f"run {run_id} of agent {name!r} has no open condition"
+        raise Refused("not_found", f"{problem}; `heartbeatd conditions` lists them")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

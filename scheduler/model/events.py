@@ -225,6 +225,15 @@ class ConditionAcknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class AcknowledgementEnded:
+    """A person has taken back the acknowledgement of an open condition. `key` is its key as the agent wrote it."""
+
+    name: str
+    key: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class MuteChanged:
     """An entry was muted until a time, or its mute has ended. `by` is the person or program, or `change`."""
 
@@ -257,6 +266,7 @@ Event = (
     SettingsApplied
     | BreakerMoved
     | ChecklistRemarked
+    | AcknowledgementEnded
     | ButtonPressed
     | ConditionAcknowledged
     | ConditionClosed

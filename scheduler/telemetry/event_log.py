@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 
 from scheduler.model.events import (
+    AcknowledgementEnded,
     AttemptStarted,
     BreakerMoved,
     ButtonPressed,
@@ -40,6 +41,7 @@ COPIED_LINES: dict[type, tuple[int, str, str]] = {
     LaneBusy: (logging.INFO, "busy", "id=run_id kind name slot trigger"),
     RunRecovered: (logging.WARNING, "recovered", "id=run_id kind name again"),
     ConditionAcknowledged: (logging.INFO, "condition_acknowledged", "name key by"),
+    AcknowledgementEnded: (logging.INFO, "acknowledgement_ended", "name key by"),
     ConditionClosed: (logging.INFO, "condition_closed", "name key ended_by"),
     MuteChanged: (logging.INFO, "mute", "kind name muted by until"),
     PauseChanged: (logging.INFO, "pause", "kind name paused by until"),

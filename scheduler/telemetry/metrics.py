@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Histogram, disable_created_metr
 from heartbeat.runners import Tokens
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import (
+    AcknowledgementEnded,
     AttemptStarted,
     BreakerMoved,
     ButtonPressed,
@@ -297,6 +298,10 @@ class Metrics:
 
     @_count.register
     def _count_acknowledgement(self, acknowledged: ConditionAcknowledged) -> None:
+        """Shown by `conditions` and in the log."""
+
+    @_count.register
+    def _count_end_of_acknowledgement(self, ended: AcknowledgementEnded) -> None:
         """Shown by `conditions` and in the log."""
 
     @_count.register

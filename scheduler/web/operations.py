@@ -25,6 +25,7 @@ from scheduler.engine.requests import (
     ResendMessage,
     ResumeEntries,
     RunJob,
+    UnacknowledgeConditions,
     UnmuteEntry,
     WakeAgent,
 )
@@ -294,10 +295,20 @@ async def close_condition(request: ApiRequest, body: CloseConditionBody) -> dict
 
 async def acknowledge_conditions(request: ApiRequest, body: AcknowledgeBody) -> dict[str, Any]:
     """Keep open conditions quiet until they get worse or end."""
+    return await _change_acknowledgement(request, body, AcknowledgeConditions)
+
+
+async def unacknowledge_conditions(request: ApiRequest, body: AcknowledgeBody) -> dict[str, Any]:
+    """Report acknowledged conditions again."""
+    return await _change_acknowledgement(request, body, UnacknowledgeConditions)
+
+
+async def _change_acknowledgement(
+    request: ApiRequest, body: AcknowledgeBody, make_request: Callable[[str, str, str | None, int | None], Request]
+) -> dict[str, Any]:
     name = body.agent if body.agent is not None else await run_in_threadpool(queries.find_run_of_agent, request, body.run or 0)
     check_access(request, Kind.HEARTBEAT, name)
-    wanted = AcknowledgeConditions(name, _caller_name(request), body.key, body.run)
-    return {"agent": name, "keys": await call_engine(request, wanted)}
+    return {"agent": name, "keys": await call_engine(request, make_request(name, _caller_name(request), body.key, body.run))}
 
 
 async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class CloseConditionBody(RequestBody):
 
 
 class AcknowledgeBody(RequestBody):
-    """The open conditions to acknowledge: one of an agent by its key, or those of a run."""
+    """The open conditions to acknowledge, or to report again: one of an agent by its key, or those of a run."""
 
     agent: TextOrNone = None
     key: TextOrNone = None

@@ -77,6 +77,7 @@ def build_routes(app_state: AppState) -> list[Route]:
         "/api/v1/outbox/{id}/drop": operate_endpoint(operations.drop_message, EmptyBody),
         "/api/v1/conditions/close": operate_endpoint(operations.close_condition, CloseConditionBody),
         "/api/v1/conditions/ack": operate_endpoint(operations.acknowledge_conditions, AcknowledgeBody),
+        "/api/v1/conditions/unack": operate_endpoint(operations.unacknowledge_conditions, AcknowledgeBody),
         "/api/v1/ping": operate_endpoint(operations.ping_channels, PingBody),
         "/api/v1/pause": operate_endpoint(operations.pause_all, PauseBody),
         "/api/v1/resume": operate_endpoint(operations.resume_all, EmptyBody),
