@@ -16,8 +16,8 @@ HOME = Path(__file__).parents[1]
 PAGE = HOME / "packaging" / "heartbeatd.1"
 
 
-def complete(words: str) -> list[str]:
-    """What bash offers for the last word."""
+def complete(words: str, folder: Path = HOME) -> list[str]:
+    """What bash offers for the last word, in a folder."""
     count = len(words.split(" ")) - 1
     asked = subprocess.run(
         [sys.executable, "-c", "import sys; from scheduler.cli.main import main; sys.exit(main())"],
@@ -28,12 +28,13 @@ def complete(words: str) -> list[str]:
             "PYTHONPATH": str(HOME),
             "PATH": "",
         },
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    return [line.partition(",")[2] for line in asked.stdout.splitlines()]
+    return [line.partition(",")[2] for line in asked.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize(("shell", "call"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")])
@@ -55,6 +56,38 @@ def test_commands_and_options_are_completed() -> None:
     assert complete("heartbeatd comp") == ["completion", "compose"] or complete("heartbeatd comp") == ["compose", "completion"]
     assert "--worst" in complete("heartbeatd plan --")
     assert "import" in complete("heartbeatd cron ")
+
+
+NAMED = """\
+agents:
+  ops: {}
+  otto: {}
+  mail: {}
+cron:
+  offload: {}
+  mail: {}
+"""
+
+
+def test_names_of_agents_and_jobs_are_completed_from_the_config(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(NAMED)
+    assert complete("heartbeatd -c other.yaml explain o", tmp_path) == ["ops", "otto", "offload"]
+    assert complete("heartbeatd wake -c other.yaml o", tmp_path) == ["ops", "otto"]
+    assert complete("heartbeatd -c other.yaml cron run o", tmp_path) == ["offload"]
+    assert complete("heartbeatd -c other.yaml check --effective ot", tmp_path) == ["otto"]
+
+
+def test_a_name_of_an_agent_and_a_job_is_completed_with_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(NAMED)
+    assert complete("heartbeatd mute m", tmp_path) == ["agent/mail", "cron/mail"]
+    assert complete("heartbeatd mute cron/", tmp_path) == ["cron/offload", "cron/mail"]
+
+
+@pytest.mark.parametrize("text", ["agents: [[[", "agents: 7\ncron: [a]\n", "- 1\n", None])
+def test_a_missing_or_damaged_config_completes_no_name(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    assert complete("heartbeatd explain o", tmp_path) == []
 
 
 def test_the_man_page_names_every_command_and_option() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,8 @@ from scheduler.config.keys.value_parsers import parse_positive_duration
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Failure, Kind, Reason, Skip
 from scheduler.store.database import parse_row_id
+
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 ZONE_RULE = "A time without an offset is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
@@ -109,6 +113,29 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
     except (ValueError, OverflowError):
         wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None
+
+
+def complete_names(*kinds: Kind) -> Completion:
+    """A function with which a shell completes the names of agents or jobs from the config; both if no kind is given.
+
+    If an agent and a job have the same name, it is completed with its kind: agent/NAME.
+    """
+
+    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+        from scheduler.config.file.lenient_reading import read_entry_names  # only a shell needs it
+
+        sections = read_entry_names(ctx.params.get("path") or Path("config.yaml"))
+        names = {Kind.HEARTBEAT: sections["agents"], Kind.CRON: sections["cron"]}
+        wanted = [(kind, name) for kind in kinds or names for name in names[kind]]
+        if "/" in typed:
+            return [label for kind, name in wanted if (label := output.entry_label(kind, name)).startswith(typed)]
+        times = Counter(name for _, name in wanted)
+        plain = (name if times[name] == 1 else output.entry_label(kind, name) for kind, name in wanted)
+        return [name for name in plain if name.startswith(typed)] or [
+            output.entry_label(kind, name) for kind, name in wanted if times[name] > 1 and name.startswith(typed)
+        ]
+
+    return complete
 
 
 def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callable[[], Iterable[Key]]) -> Key:

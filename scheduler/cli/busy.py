@@ -20,7 +20,7 @@ from scheduler.system.state_lock import make_state_folder
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("agent")
+@click.argument("agent", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @options.config_option
 def busy(agent: str, command: tuple[str, ...], path: Path) -> int:

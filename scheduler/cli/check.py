@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import config_preview, options
+from scheduler.cli import arguments, config_preview, options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, utc_now
 from scheduler.config.build import load
@@ -26,6 +26,7 @@ from scheduler.store import entries
     "--effective",
     "name",
     metavar="NAME",
+    shell_complete=arguments.complete_names(),
     help="Show all settings of this agent or job, including defaults, and where each is set.",
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")

@@ -1,4 +1,4 @@
-"""The command `completion`: prints a script that completes commands and options in a shell."""
+"""The command `completion`: prints a script that completes commands, options and names in a shell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ VARIABLE = "_HEARTBEATD_COMPLETE"  # click reads it: the script calls heartbeatd
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script that completes commands and options in a shell.
+    """Print a script that completes commands, options and names in a shell.
+
+    Names of agents and jobs are read from the config.
 
     bash: `heartbeatd completion bash > ~/.local/share/bash-completion/completions/heartbeatd`.
     zsh: `heartbeatd completion zsh > DIR/_heartbeatd`, where DIR is in `fpath`.

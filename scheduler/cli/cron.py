@@ -31,7 +31,7 @@ cron.add_command(convert_crontab.export_crontab)
 
 
 @cron.command()
-@click.argument("name")
+@click.argument("name", shell_complete=arguments.complete_names(Kind.CRON))
 @click.option("--wait", is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed.")
 @options.config_option
 def run(name: str, wait: bool, path: Path) -> int:

@@ -49,7 +49,7 @@ Data = dict[str, Any]
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
 @click.option(
     "--at",
     "instant",

@@ -43,7 +43,7 @@ COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
 @click.option(
     "--since",
     type=TimeParam(),

@@ -82,7 +82,12 @@ def conditions(ctx: click.Context, name: str | None, closed: bool, path: Path, s
 
 @conditions.command(short_help="Close an open condition.")
 @click.argument("key")
-@click.option("--agent", metavar="AGENT", help="The agent, if several agents have an open condition with this key.")
+@click.option(
+    "--agent",
+    metavar="AGENT",
+    shell_complete=arguments.complete_names(Kind.HEARTBEAT),
+    help="The agent, if several agents have an open condition with this key.",
+)
 @options.config_option
 def close(key: str, agent: str | None, path: Path) -> None:
     """Close an open condition without a message.

@@ -16,7 +16,7 @@ from scheduler.model.entry import Key
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
 @click.option("--all", "everything", is_flag=True, help="All agents and jobs.")
 @click.option("--for", "span", type=DurationParam(), help="Resume automatically after this time, for example 2h.")
 @options.config_option
@@ -32,7 +32,7 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
 @click.option("--all", "everything", is_flag=True, help="All agents and jobs.")
 @options.config_option
 def resume(name: str | None, everything: bool, path: Path) -> None:

@@ -35,7 +35,7 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
 @click.option("--for", "span", type=DurationParam(), default="24h", show_default=True, help="How far ahead to look.")
 @click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
 @click.option("--all", "each", is_flag=True, help="List each run on its own line.")

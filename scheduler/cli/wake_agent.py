@@ -13,7 +13,7 @@ from scheduler.model.outcome import Kind
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
 @click.option("--text", default="", help="Text to put into the agent's prompt.")
 @click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
 @options.config_option

@@ -1,4 +1,4 @@
-"""Reads the database path and the time zone of a config that may be invalid or missing, for commands that only read."""
+"""Reads the database path, the time zone and the names of a config that may be invalid, for commands that only read."""
 
 from __future__ import annotations
 
@@ -27,6 +27,20 @@ def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> 
     """The name of the top-level time zone; None if the config at `path` cannot be read."""
     name = _read_top_level_value(path, "timezone")
     return name if name is None else (environ or {}).get(TIMEZONE_OVERRIDE) or name or DEFAULT_TIMEZONE
+
+
+def read_entry_names(path: Path) -> dict[str, list[str]]:
+    """The names in the sections `agents` and `cron` of the config at `path`. A section that cannot be read has none."""
+    from scheduler.config.file import marked_yaml
+    from scheduler.config.file.diagnostics import Diagnostics  # `status` does not parse the config, and does not need these
+
+    try:
+        with open_regular(path) as file:
+            root = marked_yaml.parse_yaml(read_up_to(file, MAX_CONFIG_SIZE).decode(errors="replace"), Diagnostics(str(path)))
+    except (OSError, ValueError, marked_yaml.UnreadableYaml):
+        root = None
+    sections = {key: root.get(key) if isinstance(root, dict) else None for key in ("agents", "cron")}
+    return {key: [str(name) for name in found] if isinstance(found, dict) else [] for key, found in sections.items()}
 
 
 def config_folder(path: Path) -> Path:
