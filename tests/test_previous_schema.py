@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from world import World, utc
 
+from scheduler.store import spend
 from scheduler.store.database import APPLICATION_ID, open_read_only_any_version
 
 DUMP = Path(__file__).parent / "data" / "database_2026_11.sql"
@@ -119,3 +120,10 @@ def test_spending_of_the_day_is_kept(state: Path) -> None:
         spent = before.execute("select sum(nanos), sum(runs) from spend").fetchone()
     with closing(open_read_only_any_version(state)) as db:
         assert tuple(db.execute("select sum(nanos), sum(runs) from spend").fetchone()) == spent
+
+
+def test_the_report_reads_runs_that_the_previous_version_wrote(world: World) -> None:
+    world.settle()
+    run = world.records("ops")[0]
+    assert (run["woken_by"], run["models"]) == (None, [])
+    assert set(spend.budgets_in_force(world.store.connection)) == {("", ""), ("heartbeat", "ops")}

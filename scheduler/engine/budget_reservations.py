@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
@@ -46,6 +46,7 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
         return replace(claim, over_budget=lacking.description)
     for budget_day, budget in budget_days:
         spend.reserve_amount(tx, budget_day, budget, most)
+    spend.add_to_share(tx, (budget_day for budget_day, _ in budget_days), _scope_of(claim.entry), most)
     spend.record_charge(tx, claim.run_id, most)
     return replace(claim, reserved=Reservation(tuple(budget_day for budget_day, _ in budget_days), most, allowance.input_tokens))
 
@@ -77,6 +78,25 @@ def adopt_budgets(tx: Transaction, settings: Settings) -> None:
             spend.end_budget_day(tx, budget_day)
 
 
+def record_budgets(tx: Transaction, settings: Settings) -> None:
+    """Record the budgets of the config, for readers without a config."""
+    spend.record_budgets_in_force(tx, _budgets_in_force(settings))
+
+
+def _budgets_in_force(settings: Settings) -> Iterator[tuple[Scope, Budget, list[Scope]]]:
+    """Each budget of the config, and the entries that it counts."""
+    if settings.limits.budget is not None:
+        counted = [(kind.value, name) for (kind, name), each in settings.allowances.items() if each.shared is not None]
+        yield ALL_ENTRIES, settings.limits.budget, counted
+    for (kind, name), allowance in settings.allowances.items():
+        if allowance.own is not None:
+            yield (kind.value, name), allowance.own, [(kind.value, name)]
+
+
+def _scope_of(entry: Entry) -> Scope:
+    return (entry.kind.value, entry.name)
+
+
 def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
     if scope == ALL_ENTRIES:
         return settings.limits.budget
@@ -92,6 +112,7 @@ def settle_reservation(tx: Transaction, prices: Mapping[str, Price], claim: Clai
     if difference == NO_USAGE:
         return
     spend.adjust_reservation(tx, claim.reserved.days, difference)
+    spend.add_to_share(tx, claim.reserved.days, _scope_of(claim.entry), difference)
     spend.record_charge(tx, claim.run_id, difference)
 
 

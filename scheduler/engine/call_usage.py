@@ -86,7 +86,8 @@ def record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, res
         return runs.owns_run(tx, claim)
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
-    if not runs.add_usage(tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
+    by_model = [(call.model or "", call.tokens or Tokens(), usd) for call, usd in paid]
+    if not runs.add_usage(tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None, by_model):
         return False
     for call, usd in paid:
         tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))

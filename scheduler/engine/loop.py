@@ -158,6 +158,7 @@ class Engine:
                 config_history.record_config_event(tick.tx, changed)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
+            budget_reservations.record_budgets(tick.tx, self.plan.settings)
             clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)
             startup.recover_runs(tick, survivors, seen)
             delivery.recover_deliveries(tick.tx, self.plan.settings.channels)

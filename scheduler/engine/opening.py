@@ -77,7 +77,7 @@ def _claim_slot(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime) -
 def _claim_wake(tick: Tick, entry: Entry, entry_row: EntryRow, waker: Wake) -> Claim:
     """Claim a run for a wake. Its slot is the current time, moved by a millisecond if another run has this slot."""
     slot, trigger = tick.now, Trigger(waker.source)
-    while (opened := runs.open_run(tick.tx, entry_row, slot, trigger, entry.model)) is None:
+    while (opened := runs.open_run(tick.tx, entry_row, slot, trigger, entry.model, waker.sender)) is None:
         slot += MILLISECOND
     return _report_start(tick.tx, claims.first_attempt(tick, entry, entry_row, opened, trigger, slot, waker), None)
 

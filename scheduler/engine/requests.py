@@ -394,6 +394,7 @@ class AdoptPlan:
         tick.adopt_plan(self.plan)
         plan_sync.sync_entries(tick, before.entries)
         budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
+        budget_reservations.record_budgets(tick.tx, self.plan.settings)
         boots.record_config(tick.tx)
         if self.plan.stored_config:
             config_history.record_config_in_force(tick.tx, self.plan.stored_config)

@@ -538,6 +538,39 @@ def m015_buttons(db: Any) -> None:
     )
 
 
+@migrations()
+def m016_costs(db: Any) -> None:
+    """Who woke a run, its usage by model, the budgets in force, and what each entry has used of the budget of all entries."""
+    db.conn.execute("alter table run add column woken_by text")  # the sender of the wake that started it; null: no wake did
+    db.conn.execute("alter table run add column model_usage text")  # its usage by model, as JSON
+    for statement in BUDGETS.split(";\n"):
+        db.conn.execute(statement)
+
+
+BUDGETS = """
+create table budget (
+  kind text not null,               -- of the entry; kind and name are empty in the row of all
+  name text not null,
+  zone text not null,               -- its day begins at midnight there
+  usd_per_day real,
+  tokens_per_day integer,
+  runs_per_day integer,
+  counted text not null,            -- the entries that it counts, as JSON
+  primary key (kind, name)
+) strict, without rowid;
+
+create table budget_share (
+  day text not null,                -- of the zone of the budget of all entries
+  kind text not null,
+  name text not null,
+  nanos integer not null,           -- billionths of a USD
+  tokens integer not null,
+  runs integer not null,
+  primary key (day, kind, name)
+) strict, without rowid
+"""
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -165,6 +165,7 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "slot": iso_utc(from_millis(row["slot"])),
         "slots": row["slots"],
         "trigger": row["trigger"],
+        "woken_by": row["woken_by"],
         "outcome": row["outcome"] if row["state"] == "closed" else None,
         "state": row["state"],
         "reason": row["reason"],
@@ -178,6 +179,7 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "request_id": row["request_id"],
         "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
         "cost_usd": row["cost_usd"],
+        "models": _usage_by_model(row),
         "charged": _charged_amounts(row),
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
         "left_out": json.loads(row["left_out"] or "[]"),
@@ -197,6 +199,19 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "notices": _notice_states(db, row["id"]),
         "config_hash": row["config_hash"],
     }
+
+
+def _usage_by_model(row: sqlite3.Row) -> list[dict[str, Any]]:
+    """The usage of each model that the run has called. Calls without reported usage are not counted."""
+    return [
+        {
+            "model": model or None,
+            "calls": used["calls"],
+            "tokens": {kind: used[kind] for kind in ("input", "output", "cache_read", "cache_write")},
+            "cost_usd": used["usd"],
+        }
+        for model, used in json.loads(row["model_usage"] or "{}").items()
+    ]
 
 
 def _charged_amounts(row: sqlite3.Row) -> dict[str, float] | None:

@@ -75,14 +75,22 @@ class OpenRun:
         return self.outcome in FAILED
 
 
-def open_run(tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, model: str | None) -> tuple[int, int] | None:
-    """Insert the run of a first attempt; returns its id and fence, None if that slot has a run already."""
+def open_run(
+    tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, model: str | None, woken_by: str | None = None
+) -> tuple[int, int] | None:
+    """Insert the run of a first attempt; returns its id and fence, None if that slot has a run already.
+
+    `woken_by` is the sender of the wake that starts the run.
+    """
     row = tx.db.execute(
-        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash)"
-        " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?)"
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash,"
+        " woken_by) values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?, ?)"
         " on conflict (kind, name, trigger, slot) do nothing returning id, fence",
-        (entry_row.kind, entry_row.name, to_millis(slot), trigger, tx.owner, to_millis(tx.now), model, tx.config_hash),
-    ).fetchone()
+        (
+            entry_row.kind, entry_row.name, to_millis(slot), trigger, tx.owner, to_millis(tx.now), model, tx.config_hash,
+            woken_by,
+        ),
+    ).fetchone()  # fmt: skip
     return (row["id"], row["fence"]) if row else None
 
 
@@ -197,10 +205,13 @@ def owns_run(tx: Transaction, claim: Claim) -> bool:
     return tx.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
 
 
-def add_usage(tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None) -> bool:
-    """Add the usage of a call to its run. False, and nothing written, if the run no longer belongs to the claim.
+def add_usage(
+    tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None, by_model: Sequence[tuple[str, Tokens, float | None]] = ()
+) -> bool:
+    """Add the usage of calls to their run. False, and nothing written, if the run no longer belongs to the claim.
 
     A cost of None means unknown. From then on the cost of the whole run is unknown, because a partial sum would be wrong.
+    `by_model` has the same usage by call, each with its model (empty if it is not known).
     """
     added = tx.db.execute(
         "update run set cost_usd = case when tokens is null then ? else cost_usd + ? end, tokens = json_object("
@@ -213,7 +224,21 @@ def add_usage(tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None) 
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
-    return added is not None
+    if added is None:
+        return False
+    _add_usage_by_model(tx, claim.run_id, by_model)
+    return True
+
+
+def _add_usage_by_model(tx: Transaction, run_id: int, by_model: Sequence[tuple[str, Tokens, float | None]]) -> None:
+    """Add the usage of calls to what the run holds by model. A cost of None makes the cost of that model unknown."""
+    (stored,) = tx.db.execute("select model_usage from run where id = ?", (run_id,)).fetchone()
+    usage = json.loads(stored or "{}")
+    for model, tokens, usd in by_model:
+        old = usage.get(model, {"calls": 0, "input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "usd": 0.0})
+        cost = None if usd is None or old["usd"] is None else old["usd"] + usd
+        usage[model] = {"calls": old["calls"] + 1, "usd": cost} | {kind: old[kind] + n for kind, n in asdict(tokens).items()}
+    tx.db.execute("update run set model_usage = ? where id = ?", (json.dumps(usage), run_id))
 
 
 def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from scheduler.model.budget import Amount, Budget, BudgetDay, Scope
+from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay, Scope
 from scheduler.model.timestamps import to_millis
 from scheduler.store.transaction import Transaction
 
+SHARES_KEPT = timedelta(days=8)  # only today's shares are shown; the others serve a clock that is set back
 KEPT = timedelta(days=100)  # if the clock is set back by less than this, the day's sum is still there
 
 
@@ -40,6 +42,47 @@ def adjust_reservation(tx: Transaction, budget_days: Iterable[BudgetDay], by: Am
         "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
         [(by.nanos, by.tokens, by.runs, *budget_day.key) for budget_day in budget_days],
     )
+
+
+def add_to_share(tx: Transaction, budget_days: Iterable[BudgetDay], scope: Scope, by: Amount) -> None:
+    """Add to what an entry has used of the budget of all entries, if that budget is among these days."""
+    for budget_day in budget_days:
+        if budget_day.scope == ALL_ENTRIES:
+            tx.db.execute(
+                "insert into budget_share (day, kind, name, nanos, tokens, runs) values (?, ?, ?, ?, ?, ?)"
+                " on conflict (day, kind, name) do update set nanos = nanos + excluded.nanos,"
+                " tokens = tokens + excluded.tokens, runs = runs + excluded.runs",
+                (budget_day.day.isoformat(), *scope, by.nanos, by.tokens, by.runs),
+            )
+
+
+def shares_of_day(db: sqlite3.Connection, day: date) -> dict[Scope, Amount]:
+    """What each entry has used of the budget of all entries on a day, including reservations."""
+    rows = db.execute("select kind, name, nanos, tokens, runs from budget_share where day = ?", (day.isoformat(),))
+    return {(kind, name): Amount(*amount) for kind, name, *amount in rows}
+
+
+def record_budgets_in_force(tx: Transaction, budgets: Iterable[tuple[Scope, Budget, list[Scope]]]) -> None:
+    """Replace the record of the budgets of the config, each with the entries that it counts."""
+    tx.db.execute("delete from budget")
+    tx.db.executemany(
+        "insert into budget (kind, name, zone, usd_per_day, tokens_per_day, runs_per_day, counted) values (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (*scope, each.zone.key, each.usd_per_day, each.tokens_per_day, each.runs_per_day, json.dumps(counted))
+            for scope, each, counted in budgets
+        ],
+    )
+
+
+def budgets_in_force(db: sqlite3.Connection) -> dict[Scope, tuple[Budget, list[Scope]]]:
+    """The budgets of the config that the daemon applied last, each with the entries that it counts."""
+    return {
+        (row["kind"], row["name"]): (
+            Budget(ZoneInfo(row["zone"]), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"]),
+            [(kind, name) for kind, name in json.loads(row["counted"])],
+        )
+        for row in db.execute("select * from budget order by kind <> '', kind desc, name")
+    }
 
 
 def record_charge(tx: Transaction, run_id: int, by: Amount) -> None:
@@ -106,4 +149,9 @@ def delete_old_days(tx: Transaction) -> None:
     tx.db.execute(
         "delete from spend where (day, kind, name) in (select day, kind, name from spend where day < ? order by day limit 500)",
         ((tx.now - KEPT).date().isoformat(),),
+    )
+    tx.db.execute(
+        "delete from budget_share where (day, kind, name) in"
+        " (select day, kind, name from budget_share where day < ? order by day limit 500)",
+        ((tx.now - SHARES_KEPT).date().isoformat(),),
     )

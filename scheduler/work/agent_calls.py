@@ -38,12 +38,14 @@ async def call_agent(
     """
     answer = await runners.call_agent(request, runner, resources)
     call = call_from_answer(runner, request.model, answer)
+    earlier = sum(len(text) for _, text in request.messages)
+    part_sizes = {**({"session": earlier} if earlier else {}), **dict(prompt.part_sizes)}
     if answer.failure is not None:
-        return result_of_failure(answer, prompt, call)
+        return replace(result_of_failure(answer, prompt, call), prompt_parts=part_sizes)
     result = AttemptResult(Outcome.ASYNC) if answer.later else classify(answer)
     return replace(
         result,
-        prompt_parts=dict(prompt.part_sizes),
+        prompt_parts=part_sizes,
         left_out=prompt.left_out,
         model_used=answer.model_used,
         calls=(call,),
