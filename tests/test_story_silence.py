@@ -26,6 +26,7 @@ from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.config_reload import plan_for_start
+from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import AdoptPlan, HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
@@ -539,6 +540,43 @@ def test_wakes_that_wait_because_there_were_too_many(plant: Plant, say: Say) -> 
     for number in range(3):
         world.wake("ops", f"late {number}", sender=f"mailbot{number}")
     check(say(world), "3 wakes wait", "limits.wake_flood")
+
+
+NIGHTLY = "  nightly: {every: 1h, command: nightly, wake_heartbeat: ops}\n"
+
+
+def test_a_job_whose_wakes_are_rejected_because_the_agent_is_disabled(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{enabled: false}", jobs=NIGHTLY))
+    run_until_now(world)
+    number = hours_of_day(world) - 1
+    says = f"{number} of its wakes of agent/ops were rejected since 01:00: the agent is disabled in the config"
+    check(say(world), "unusual", says, "`heartbeatd explain agent/ops`", name="cron/nightly")
+    shown = " ".join(" ".join(say(world, "nightly")).split())
+    assert f"{number} wakes of agent/ops rejected since" in shown and "the agent is disabled" in shown
+
+
+def test_a_job_whose_wake_expires(plant: Plant, say: Say) -> None:
+    jobs = "  nightly: {every: 10d, command: nightly, wake_heartbeat: ops, wake_mode: next}\n"
+    config = fleet("{interval: 20h}", jobs=jobs, more="limits: {wake_keep: 1h}\n")
+    world = plant(config.replace("every: 10d", "schedule: '30 3 * * *'"))
+    run_until_now(world)
+    check(
+        say(world),
+        "its wake of agent/ops was rejected at",
+        "no run of the agent took it within limits.wake_keep",
+        name="cron/nightly",
+    )
+
+
+def test_wakes_of_a_program_that_are_rejected(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{enabled: false}"))
+    world.run_until(at(8))
+    for number in range(3):
+        with pytest.raises(Refused):
+            world.wake("ops", sender=f"mailbot{number}")
+    run_until_now(world)
+    text = " ".join(" ".join(say(world, "ops")).split())
+    assert "3 wakes by mailbot2 (api) rejected since" in text and "the agent is disabled in the config" in text
 
 
 # --- who changed what -------------------------------------------------------------------------------------------------

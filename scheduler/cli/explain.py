@@ -37,6 +37,7 @@ from scheduler.insight import day_overview, schedule_texts
 from scheduler.insight import explanation as answers
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import local_days
+from scheduler.model.outcome import Kind
 from scheduler.store import database, entries
 from scheduler.system import lanes
 from scheduler.work.plan import Plan
@@ -245,6 +246,8 @@ def _present_lines(data: Data) -> Iterator[str]:
     yield from _condition_lines(data)
     yield from format_fact("since then", _format_counts(data["skipped_since"], "slot"))
     yield from format_fact("wakes", _format_wakes(data))
+    for rejected in data["wakes_rejected"]:
+        yield from format_fact("rejected", _format_rejected_wakes(data, rejected))
     for remark in data["checklist_remarks"]:
         yield from format_fact("checklist", remark)
     yield from format_fact(
@@ -386,6 +389,13 @@ def _format_wakes(data: Data) -> str:
         return ""
     until = f", until {_format_local(data, wait['until'])}" if wait["until"] else ""
     return f"{data['wakes_waiting']} waiting: {wait['says']}{until}"
+
+
+def _format_rejected_wakes(data: Data, rejected: Data) -> str:
+    """How many wakes were rejected, since when and why: of which agent for a job, by whom for an agent."""
+    other = f"of agent/{rejected['agent']}" if data["kind"] == Kind.CRON else f"by {rejected['sender']} ({rejected['source']})"
+    times = f"since {_format_local(data, rejected['first_at'])}"
+    return f"{format_count(rejected['count'], 'wake')} {other} rejected {times}: {rejected['says']}"
 
 
 def _format_next(data: Data) -> str:

@@ -22,6 +22,7 @@ from scheduler.store import (
     lane_holds,
     outages,
     outbox,
+    rejected_wakes,
     runs,
     slot_records,
     wakes,
@@ -113,6 +114,7 @@ def _limit_future_times(tx: Transaction, plan: Plan) -> None:
     """Move times in the future to now, and shorten waits to their usual length."""
     runs.clamp_future_times(tx, longest_retry=LONGEST_RETRY_DELAY, longest_async=LONGEST_ASYNC)
     wakes.clamp_future_times(tx)
+    rejected_wakes.clamp_future_times(tx)
     outbox.clamp_future_times(tx)
     lane_holds.clamp_future_times(tx)
     breakers.clamp_future_times(tx)

@@ -39,10 +39,9 @@ from scheduler.model.outcome import (
     Reason,
     Skip,
     Suppression,
-    WakeResult,
 )
 from scheduler.model.settings import Target
-from scheduler.model.wake import Wake
+from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
@@ -296,7 +295,7 @@ def _forget_last_look(entry_row: EntryRow) -> EntryRow:
 def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> None:
     """End the wakes that a successful run has delivered to its agent. After a skip or a failure they wait for another run."""
     if claim.wakes and result.reason is Skip.DISABLED:
-        wakes.end_delivered_wakes(tick.tx, claim.run_id, WakeResult.REJECTED)
+        wakes.reject_taken_wakes(tick.tx, claim.run_id, RejectedBecause.DISABLED)
     elif claim.wakes and (result.outcome in SUCCESSES or entry_row.kind is Kind.CRON):
         wakes.end_delivered_wakes(tick.tx, claim.run_id)
     elif claim.wakes:
@@ -311,14 +310,14 @@ def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: Attempt
 
 def _drop_wakes_if_inactive(tx: Transaction, entry_row: EntryRow) -> None:
     if entry_row.state != "active":
-        wakes.expire_wakes_of_entry(tx, entry_row.kind, entry_row.name)
+        wakes.expire_wakes_of_entry(tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
 
 
 def _request_wake(tick: Tick, wake: Wake) -> int | None:
     """Queue a wake of an agent by this run. Returns its id; None if the agent does not exist."""
     woken = entries.current_entry(tick.tx, Kind.HEARTBEAT, wake.name)
     if woken is None or (Kind.HEARTBEAT, wake.name) not in tick.plan.entries:
-        wakes.report_rejected_wake(tick.tx, wake)
+        wakes.reject_wake(tick.tx, wake, RejectedBecause.REMOVED)
         return None
     return wake_starts.accept_wake(tick, woken, wake, wake_starts.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)
 

@@ -22,6 +22,7 @@ from scheduler.store import (
     flapping,
     lane_holds,
     outbox,
+    rejected_wakes,
     runs,
     sessions,
     spend,
@@ -113,4 +114,5 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     entries.delete_old_history(tick.tx, keep)
     clock_changes.delete_old_clock_changes(tick.tx, keep)
     boots.delete_old_stalls(tick.tx, keep)
+    rejected_wakes.delete_old_rejected_wakes(tick.tx, keep)
     return removed

@@ -14,7 +14,7 @@ from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.model.wake import Wake
+from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import breakers, entries, flapping, incidents, outages, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
@@ -133,7 +133,7 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":
         closing.give_up_waiting(tick, entry, retired, run)
-    wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name)
+    wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
     incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
     if entry_row.kind is Kind.CRON:
         condition_updates.forget_job(tick.tx, entry_row.name)

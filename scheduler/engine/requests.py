@@ -21,7 +21,7 @@ from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, 
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
-from scheduler.model.wake import Wake
+from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import (
     boots,
     breakers,
@@ -30,6 +30,7 @@ from scheduler.store import (
     entries,
     lane_holds,
     outbox,
+    rejected_wakes,
     run_history,
     runs,
     slot_records,
@@ -53,10 +54,11 @@ class WakeAgent:
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.wake.name)
         if entry_row.state != "active":
             slot_records.record_skip(tick.tx, entry_row, Trigger(self.wake.source), Skip.DISABLED, tick.now)
+            rejected_wakes.record_rejected_wake(tick.tx, self.wake, RejectedBecause.DISABLED)
             raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {tick.plan.settings.path.name}")
         run = runs.find_open_run(tick.tx.db, Kind.HEARTBEAT, self.wake.name)
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
-            wakes.report_rejected_wake(tick.tx, self.wake)
+            wakes.reject_wake(tick.tx, self.wake, RejectedBecause.OWN_RUN)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
         return wake_starts.accept_wake(tick, entry_row, self.wake)
 

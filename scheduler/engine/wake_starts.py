@@ -14,7 +14,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
-from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, Wake
+from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Plan
@@ -26,8 +26,6 @@ RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even if the others hav
 MAX_QUICK_RETRIES = 3  # after these, the wakes of an agent with a schedule wait for its next slot
 
 OPENING_PATIENCE = timedelta(minutes=10)  # a wake waits so long for a slot after its agent's active hours have begun
-
-TOO_MANY = "too_many_wakes"
 
 LONG_OBSTACLES = (Skip.BUDGET, Skip.BREAKER_OPEN)
 
@@ -52,8 +50,10 @@ def accept_wake(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
         return wakes.keep_wake(tick.tx, entry_row, wake, tick.now)
     known = wakes.find_wake_of_sender(tick.tx, wake)
     if known is None and not _has_room_for_wake(tick.tx, wake):
-        wakes.report_rejected_wake(tick.tx, wake, TOO_MANY)
-        raise Refused(TOO_MANY, f"{MAX_WAITING_WAKES} wakes wait for agent {wake.name!r}; try again after its next run")
+        wakes.reject_wake(tick.tx, wake, RejectedBecause.TOO_MANY)
+        raise Refused(
+            RejectedBecause.TOO_MANY, f"{MAX_WAITING_WAKES} wakes wait for agent {wake.name!r}; try again after its next run"
+        )
     if not wake.urgent:
         return wakes.keep_wake(tick.tx, entry_row, wake, None)
     entry = tick.plan.entries[entry_row.kind, entry_row.name]

@@ -22,7 +22,7 @@ from heartbeat.spec import Heartbeat
 from scheduler.config.file.message_parts import format_count
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState
-from scheduler.insight.reason_texts import REASON_TEXTS, SUPPRESSION_TEXTS
+from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
 from scheduler.model import entry_schedule
@@ -34,8 +34,20 @@ from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import boots, clock_changes, conditions, config_history, entries, lane_holds, outbox, run_history, wakes
+from scheduler.store import (
+    boots,
+    clock_changes,
+    conditions,
+    config_history,
+    entries,
+    lane_holds,
+    outbox,
+    rejected_wakes,
+    run_history,
+    wakes,
+)
 from scheduler.store.outbox import EntryMessages
+from scheduler.store.rejected_wakes import RejectedWakes
 from scheduler.store.run_history import CauseCount
 from scheduler.work.plan import Plan
 
@@ -67,6 +79,7 @@ RENAMED = "renamed"
 DELIVER_NONE = "deliver_none"
 NO_TARGET = "no_target"
 WAKES_WAIT = "wakes_wait"
+WAKE_REJECTED = "wake_rejected"
 DONE = "done"
 
 
@@ -116,7 +129,7 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
     listed = [(row, _EntryDay(records, row)) for row in records.rows if records.existed(row)]
     found = [_entry_data(row, day, day.explain()) for row, day in listed]
     found += [_new_entry_data(entry, records) for key, entry in records.unknown_entries()]
-    found.sort(key=lambda each: (RANKS[each["status"]], each["expected"], each["kind"] == Kind.CRON, each["name"]))
+    found.sort(key=lambda each: (each["expected"], RANKS[each["status"]], each["kind"] == Kind.CRON, each["name"]))
     return {
         "from": iso_utc(period.begin),
         "until": iso_utc(period.end),
@@ -190,6 +203,15 @@ class _Records:
     def holds(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Who holds the lane of each agent over HTTP now."""
         return lane_holds.holds_by_agent(self.db, self.now)
+
+    @cached_property
+    def rejected_wakes(self) -> dict[Key, list[RejectedWakes]]:
+        """The rejected wakes of the period, by the job that sent them, or else by their agent."""
+        found: dict[Key, list[RejectedWakes]] = {}
+        for each in rejected_wakes.rejected_wakes_between(self.db, self.period.begin, self.period.end):
+            key = (Kind.CRON, each.sender) if each.source == Trigger.CRON else (Kind.HEARTBEAT, each.agent)
+            found.setdefault(key, []).append(each)
+        return found
 
     @cached_property
     def in_progress(self) -> list[tuple[Kind, str, int]]:
@@ -310,6 +332,7 @@ class _EntryDay:
             self._last_slot_failed,
             self._no_run,
             self._waiting_wakes,
+            self._rejected_wakes,
             self._something_skipped,
             self._something_failed,
             self._changed_settings,
@@ -656,6 +679,21 @@ class _EntryDay:
         verb = "waits" if number == 1 else "wait"
         says = f"{format_count(number, 'wake')} {verb}{until}: {wait.text}"
         return DayExplanation(DayStatus.UNUSUAL, WAKES_WAIT, says, self._explain_command(), wait.run_id)
+
+    def _rejected_wakes(self) -> DayExplanation | None:
+        """Wakes that reached no agent: those of a job, or those of people and programs to an agent."""
+        found = self._all.rejected_wakes.get(self._key)
+        if not found:
+            return None
+        last = found[-1]
+        number = sum(each.count for each in found if (each.agent, each.why) == (last.agent, last.why))
+        noun = "its wake" if last.source == Trigger.CRON else f"a wake by {last.sender or last.source}"
+        nouns = "of its wakes" if last.source == Trigger.CRON else f"wakes, the last by {last.sender or last.source},"
+        subject = f"{noun} of agent/{last.agent} was" if number == 1 else f"{number:,} {nouns} of agent/{last.agent} were"
+        since = f"at {self._times.at(last.at)}" if number == 1 else f"since {self._times.at(last.first_at)}"
+        says = f"{subject} rejected {since}: {REJECTED_WAKE_TEXTS[last.why]}"
+        command = f"heartbeatd explain agent/{last.agent}" if last.source == Trigger.CRON else self._explain_command()
+        return DayExplanation(DayStatus.UNUSUAL, WAKE_REJECTED, says, command)
 
     def _something_skipped(self) -> DayExplanation | None:
         """Some slots of the day were skipped for a reason that is not part of normal work."""

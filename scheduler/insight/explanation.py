@@ -14,7 +14,7 @@ from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
 from scheduler.engine import condition_updates, plan_sync
 from scheduler.insight import preconditions, reload_history, slot_history, wake_waits
-from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, SlotCause
+from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.condition import Condition
@@ -22,9 +22,9 @@ from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK
 from scheduler.model.local_days import LocalDay
-from scheduler.model.outcome import ANSWERED, DeliveryState, Kind
+from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import MILLISECOND, iso_utc
-from scheduler.store import boots, clock_changes, conditions, entries, outbox, run_history, runs, wakes
+from scheduler.store import boots, clock_changes, conditions, entries, outbox, rejected_wakes, run_history, runs, wakes
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
@@ -122,6 +122,7 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "held_back": _held_notices_data(explained),
         "reported_as": _job_conditions_data(explained),
         "wakes": _wait_data(explained),
+        "wakes_rejected": _rejected_wakes_data(explained),
         "messages": _messages_data(explained),
         "changes": _changes_data(explained, explained.now - RECENT_CHANGES, explained.now),
         "commands": _next_commands(explained, last_run),
@@ -353,6 +354,18 @@ def _wait_data(explained: ExplainedEntry) -> dict[str, Any] | None:
     """What the wakes of the entry wait for; None if none waits."""
     wait = wake_waits.next_wait(explained.db, *explained.key, explained.now)
     return wait.as_data() | {"says": wait.text} if wait else None
+
+
+def _rejected_wakes_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+    """The wakes of the last day that were rejected: those by the job, or those of the agent."""
+    is_job = explained.row.kind is Kind.CRON
+    found = rejected_wakes.rejected_wakes_between(explained.db, explained.now - RECENT_MESSAGES, explained.now + MILLISECOND)
+    return [
+        {"agent": each.agent, "source": each.source, "sender": each.sender, "count": each.count, "reason": each.why.value}
+        | {"first_at": iso_utc(each.first_at), "at": iso_utc(each.at), "says": REJECTED_WAKE_TEXTS[each.why]}
+        for each in found
+        if (each.source == Trigger.CRON and each.sender if is_job else each.agent) == explained.row.name
+    ]
 
 
 def _held_notices_data(explained: ExplainedEntry) -> list[dict[str, Any]]:

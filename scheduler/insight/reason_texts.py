@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scheduler.model.condition import Effect, EndedBy
 from scheduler.model.outcome import DeliveryState, Outcome, Skip, Suppression
+from scheduler.model.wake import RejectedBecause
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"
@@ -136,6 +137,14 @@ SUPPRESSION_TEXTS: dict[str, str] = {
     Suppression.DUPLICATE: "its recipients know its content already",
     Suppression.NOT_SHOWN: "alerts are not shown (show_alerts: false)",
     Suppression.MUTED: "its messages are held back (mute)",
+}
+
+REJECTED_WAKE_TEXTS: dict[str, str] = {
+    RejectedBecause.DISABLED: "the agent is disabled in the config",
+    RejectedBecause.REMOVED: "the agent is not in the config",
+    RejectedBecause.OWN_RUN: "an agent cannot wake itself from within its own run",
+    RejectedBecause.TOO_MANY: "too many wakes were waiting for the agent",
+    RejectedBecause.EXPIRED: "no run of the agent took it within limits.wake_keep",
 }
 
 ENDED_BY_TEXTS: dict[str, str] = {

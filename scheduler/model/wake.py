@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from scheduler.model.outcome import Kind, Trigger
 
@@ -12,6 +13,16 @@ TEXT_LIMIT = 4096  # bytes of UTF-8 that are kept of a wake's text
 
 WAITS_FOR_GAP = "wake_gap"
 WAITS_FOR_FLOOD = "wake_flood"
+
+
+class RejectedBecause(StrEnum):
+    """Why a wake reached no agent."""
+
+    DISABLED = "disabled"  # the agent is disabled in the config
+    REMOVED = "removed"  # the agent is not in the config
+    OWN_RUN = "own_run"  # the agent tried to wake itself
+    TOO_MANY = "too_many_wakes"  # too many wakes of programs wait for the agent
+    EXPIRED = "expired"  # it has waited for `limits.wake_keep`
 
 
 @dataclass(frozen=True, slots=True)

@@ -571,6 +571,37 @@ create table budget_share (
 """
 
 
+@migrations()
+def m017_causes_of_silence(db: Any) -> None:
+    """Wakes that were rejected, why the daemon stalled, whether the machine slept, and the zone of the config in force."""
+    for statement in CAUSES_OF_SILENCE.split(";\n"):
+        db.conn.execute(statement)
+
+
+# stall.cause: `stopped` if a signal had stopped the process, null: not known. jump.slept_ms: so long the machine was suspended.
+# config_in_force.zone: the zone of the times that commands print; null: that of the host.
+CAUSES_OF_SILENCE = """
+create table rejected_wake (
+  id integer primary key,
+  agent text not null,
+  source text not null,             -- cron, manual, api, webhook
+  sender text not null,             -- the job; of programs the latest one
+  why text not null,                -- disabled, removed, own_run, too_many_wakes, expired
+  count integer not null,
+  first_at integer not null,
+  at integer not null               -- of the latest one
+) strict;
+
+create index rejected_wake_at on rejected_wake (at);
+
+alter table stall add column cause text;
+
+alter table jump add column slept_ms integer not null default 0;
+
+alter table config_in_force add column zone text
+"""
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -13,8 +13,8 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis, to_optional_millis
-from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, Wake, clip_wake_text
-from scheduler.store import entries, runs
+from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
+from scheduler.store import entries, rejected_wakes, runs
 from scheduler.store.transaction import Transaction
 
 SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
@@ -227,14 +227,33 @@ def wakes_taken_by(db: sqlite3.Connection, run_id: int) -> tuple[Wake, ...]:
     return tuple(_wake_from_row(row) for row in rows)
 
 
-def end_delivered_wakes(tx: Transaction, run_id: int, result: WakeResult | None = None) -> None:
-    """End the wakes of a run that delivered them. `result` is recorded for all of them instead of the usual one."""
+def end_delivered_wakes(tx: Transaction, run_id: int) -> None:
+    """End the wakes of a run that delivered them."""
     rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
         (to_millis(tx.now), run_id),
     ).fetchall()
     for wake in sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id):
-        _report_result(tx, wake, result or _delivered_result(wake))
+        _report_result(tx, wake, _delivered_result(wake))
+
+
+def reject_taken_wakes(tx: Transaction, run_id: int, why: RejectedBecause) -> None:
+    """End the wakes of a run that cannot deliver them to its agent, now or later."""
+    rows = tx.db.execute(
+        "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
+        (to_millis(tx.now), run_id),
+    ).fetchall()
+    _record_rejected(tx, rows, WakeResult.REJECTED, why)
+
+
+def _record_rejected(tx: Transaction, rows: Iterable[sqlite3.Row], result: WakeResult, why: RejectedBecause) -> list[Wake]:
+    """Report and record these ended wakes as rejected. Returns them."""
+    ended = sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id)
+    for wake in ended:
+        _report_result(tx, wake, result)
+        if wake.kind is Kind.HEARTBEAT:
+            rejected_wakes.record_rejected_wake(tx, wake, why)
+    return ended
 
 
 def _delivered_result(wake: Wake) -> WakeResult:
@@ -295,9 +314,7 @@ def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
         "update wake set state = 'ended', updated_at = ? where state = 'waiting' and updated_at < ? returning *",
         (to_millis(tx.now), last),
     ).fetchall()
-    expired = sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id)
-    for wake in expired:
-        _report_result(tx, wake, WakeResult.EXPIRED)
+    expired = _record_rejected(tx, rows, WakeResult.EXPIRED, RejectedBecause.EXPIRED)
     tx.db.execute(
         "delete from wake where state = 'ended' and updated_at < ?"
         " and (run_id is null or not exists (select 1 from run where run.id = wake.run_id))",
@@ -306,19 +323,19 @@ def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
     return expired
 
 
-def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str) -> None:
-    """End all waiting wakes of an entry that was removed."""
+def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str, why: RejectedBecause) -> None:
+    """End all waiting wakes of an entry that is disabled or was removed."""
     rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where kind = ? and name = ? and state = 'waiting' returning *",
         (to_millis(tx.now), kind, name),
     ).fetchall()
-    for row in rows:
-        _report_result(tx, _wake_from_row(row), WakeResult.EXPIRED)
+    _record_rejected(tx, rows, WakeResult.EXPIRED, why)
 
 
-def report_rejected_wake(tx: Transaction, wake: Wake, why: str | None = None) -> None:
-    """Report that a wake was not accepted."""
+def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
+    """Report and record that a wake was not accepted."""
     tx.report(WakeMoved(wake.name, wake.source, wake.sender, WakeResult.REJECTED, problem=why))
+    rejected_wakes.record_rejected_wake(tx, wake, why)
 
 
 def wake_progress(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:

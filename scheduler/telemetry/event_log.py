@@ -32,6 +32,7 @@ from scheduler.model.events import (
     WakeMoved,
 )
 from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
+from scheduler.model.wake import RejectedBecause
 from scheduler.system.log import log_event
 
 # The lines that only copy fields of their event: level, name of the line, and its keys (`key=field` where the names differ).
@@ -94,7 +95,7 @@ class EventLog:
 
     def _log_wake(self, wake: WakeMoved) -> None:
         level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG
-        if wake.problem is None:
+        if wake.problem != RejectedBecause.TOO_MANY:
             self._agents_with_full_queue.discard(wake.name)  # a wake of this agent was stored or consumed: there is room again
         elif wake.name in self._agents_with_full_queue:
             level = logging.DEBUG
