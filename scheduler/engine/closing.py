@@ -16,11 +16,13 @@ from scheduler.engine import (
     condition_updates,
     held_notices,
     incident_notices,
+    job_conditions,
     mutes,
     notices,
     planning,
     wake_starts,
 )
+from scheduler.engine.condition_news import text_by_target
 from scheduler.engine.condition_updates import ConditionUpdate
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -140,7 +142,7 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     tx.report(RetryPlanned(claim.run_id, entry.kind, entry.name, claim.attempt, result.reason, again_at, result.error))
 
 
-def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
+def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
     """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
 
     1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open conditions. What
@@ -157,21 +159,21 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    may_send = bool(result.message or result.report or (entry_row.conditions and entry.kind is Kind.HEARTBEAT))
+    may_send = bool(result.message or result.report or (before.conditions and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     new_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    next_slot = planning.next_due_after(entry_row, claim.slot) if result.truncated else None
-    update = condition_updates.plan_update(tick, claim, result, entry_row, targets, next_slot)
+    next_slot = planning.next_due_after(before, claim.slot) if result.truncated else None
+    update = condition_updates.plan_update(tick.tx, claim, result, before, targets, next_slot)
     messages = _messages_by_target(result, new_targets, update)
-    is_held = False
-    if entry_row.is_muted(tick.now):
-        if mutes.has_changed(claim, result, update, entry_row):
-            entry_row = mutes.end_mute(tick, entry_row, "change")
+    after, is_held = before, False
+    if before.is_muted(tick.now):
+        if mutes.has_changed(claim, result, update, before):
+            after = mutes.end_mute(tick.tx, before, "change")
         else:
             is_held = bool(messages)
-            update = condition_updates.plan_update(tick, claim, result, entry_row, targets, next_slot, is_muted=True)
+            after = mutes.count_held(before) if is_held else before
+            update = update.for_muted_agent() if update else None
             messages, new_targets = {}, ()
-            entry_row = mutes.count_held(entry_row) if is_held else entry_row
     result = _with_suppression(result, update, is_sent=bool(messages), is_held=is_held, has_targets=bool(targets))
     if not runs.close_run(tick.tx, claim, result):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
@@ -183,9 +185,9 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
         )
     if update is not None:
         condition_updates.save_update(tick.tx, update, queued)
-        entry_row = entry_row._replace(conditions=update.unsettled)
+        after = after._replace(conditions=update.unsettled)
     if result.outcome in ANSWERED:
-        entry_row = _record_look(entry_row, claim, result, update.opened if update else 0, tick.now)
+        after = _record_look(after, claim, result, update.opened if update else 0, tick.now)
     if (result.message or messages) and notices.is_last_target_unknown(tick, entry.deliver, entry.lane):
         tick.tx.report(TargetUnknown(claim.run_id, entry.kind, entry.name))
     if result.selection and result.selection.remarks:
@@ -195,15 +197,15 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
         checklist_items.record_checked_items(tick.tx, claim, result)
     if result.outcome is Outcome.ASYNC:
         checklist_items.save_pending_items(tick.tx, claim, result)
-    noted = _record_outcome(tick.tx, entry_row, claim, result, sent=bool(messages))
-    _settle_wakes(tick, noted, claim, result)
-    if entry.kind is Kind.HEARTBEAT and (claim.wakes or noted.conditions):
+    after = _record_outcome(tick.tx, after, claim, result, sent=bool(messages))
+    _settle_wakes(tick, after, claim, result)
+    if entry.kind is Kind.HEARTBEAT and (claim.wakes or after.conditions):
         held_notices.settle_after_run(tick, claim, result, new_targets)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED
-    covered = condition_updates.end_conditions_of_job(tick, claim, result) if works else frozenset[Target]()
-    return incident_notices.update_incident(tick, claim, result, noted, woken, covered)
+    covered = job_conditions.end_conditions_of_job(tick, claim) if works else frozenset[Target]()
+    return incident_notices.update_incident(tick, claim, result, after, woken, covered)
 
 
 def _messages_by_target(
@@ -214,7 +216,7 @@ def _messages_by_target(
     The text around the lines of an answer is sent only together with news about a condition.
     """
     texts = dict.fromkeys(new_targets, result.message or "")
-    for target, lines in (update.messages if update else {}).items():
+    for target, lines in text_by_target(update.news if update else ()).items():
         loose = result.report.loose if result.report else ""
         content = "\n".join(part for part in (loose, lines) if part)
         if target in texts:
@@ -276,7 +278,7 @@ def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, opene
         most = MAX_CUT_ANSWERS
     elif checked.digest != entry_row.precheck:
         has_findings = result.report is not None and bool(result.report.findings)
-        new_lines = lines.difference(json.loads(entry_row.looked_lines or "[]"))
+        new_lines = lines - entry_row.looked_line_digests
         is_final = len(new_lines) <= opened if has_findings else result.outcome is Outcome.ALERT
         most = 0 if is_final else spec.precheck.confirm
     answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0

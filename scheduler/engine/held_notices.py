@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.spec import Heartbeat
-from scheduler.engine import budget_reservations, condition_updates, notices, planning
+from scheduler.engine import budget_reservations, job_conditions, notices, planning
 from scheduler.engine.notices import Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -148,7 +148,7 @@ def _has_reported(
     if not text or held.target not in text_targets or held.name not in failed:
         return False
     is_only_content = len(failed) == 1 and not (result.report and result.report.findings)
-    return is_only_content or condition_updates.is_about_job(text, held.name, failed)
+    return is_only_content or job_conditions.is_about_job(text, held.name, failed)
 
 
 def _has_news(tick: Tick, agent: str, held: HeldNotice) -> bool:

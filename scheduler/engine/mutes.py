@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from scheduler.engine.condition_updates import ConditionUpdate
-from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MuteChanged
@@ -16,19 +15,19 @@ from scheduler.store import conditions, incidents, outbox, runs
 from scheduler.store.transaction import Transaction
 
 
-def start_mute(tick: Tick, entry: Entry, entry_row: EntryRow, until: datetime, by: str, *, until_changed: bool) -> EntryRow:
+def start_mute(tx: Transaction, entry: Entry, entry_row: EntryRow, until: datetime, by: str, *, until_changed: bool) -> EntryRow:
     """The row of an entry whose messages are held back from now on. A further mute of a muted entry replaces the first."""
-    known = _known_state(tick.tx, entry, entry_row) if until_changed else None
+    known = _known_state(tx, entry, entry_row) if until_changed else None
     before = parse_mute(entry_row.mute) if entry_row.mute else None
-    kept = (before.held if entry_row.is_muted(tick.now) else 0, before.recovery) if before else (0, "")
-    mute = Mute(tick.now, by, kept[0], known, kept[1])
-    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, by, until))
+    kept = (before.held if entry_row.is_muted(tx.now) else 0, before.recovery) if before else (0, "")
+    mute = Mute(tx.now, by, kept[0], known, kept[1])
+    tx.report(MuteChanged(entry_row.kind, entry_row.name, True, by, until))
     return entry_row._replace(muted_until=until, mute=mute.to_text())
 
 
-def end_mute(tick: Tick, entry_row: EntryRow, by: str) -> EntryRow:
+def end_mute(tx: Transaction, entry_row: EntryRow, by: str) -> EntryRow:
     """The row of an entry whose mute ends now. What is still news is sent with the next run."""
-    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, by, None))
+    tx.report(MuteChanged(entry_row.kind, entry_row.name, False, by, None))
     return entry_row._replace(muted_until=None)
 
 

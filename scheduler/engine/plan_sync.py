@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from heartbeat.interval_slots import first_anchor
-from scheduler.engine import closing, condition_updates, planning, wake_starts
+from scheduler.engine import closing, job_conditions, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
@@ -136,7 +136,7 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
     incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
     if entry_row.kind is Kind.CRON:
-        condition_updates.forget_job(tick.tx, entry_row.name)
+        job_conditions.forget_job(tick.tx, entry_row.name)
     flapping.delete_changes(tick.tx, entry_row.kind, entry_row.name)
     current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
     planning.save_with_next_due(tick.tx, current, current._replace(troubles=0, flapping=0))

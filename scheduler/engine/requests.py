@@ -305,7 +305,9 @@ class MuteEntry:
         """A further mute replaces the first."""
         entry_row = _declared_entry(tick, *self.key)
         until = self.until or UNTIL_RESUMED
-        muted = mutes.start_mute(tick, tick.plan.entries[self.key], entry_row, until, self.by, until_changed=self.until_changed)
+        muted = mutes.start_mute(
+            tick.tx, tick.plan.entries[self.key], entry_row, until, self.by, until_changed=self.until_changed
+        )
         entries.change_entry(tick.tx, entry_row, muted)
         return self.until
 
@@ -322,7 +324,7 @@ class UnmuteEntry:
         entry_row = _declared_entry(tick, *self.key)
         if not entry_row.is_muted(tick.now) or entry_row.mute is None:
             return None
-        entries.change_entry(tick.tx, entry_row, mutes.end_mute(tick, entry_row, self.by))
+        entries.change_entry(tick.tx, entry_row, mutes.end_mute(tick.tx, entry_row, self.by))
         return parse_mute(entry_row.mute).held
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -74,6 +75,15 @@ class EntryRow(NamedTuple):
         if pause is None or self.last_slot is None or self.last_slot > self.settled_until:
             return None
         return self.last_slot + pause
+
+    @property
+    def looked_line_digests(self) -> frozenset[str]:
+        """The digests in `looked_lines`; none if the column is empty or damaged."""
+        try:
+            found = json.loads(self.looked_lines or "[]")
+        except ValueError:
+            return frozenset()
+        return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 
     @property
     def paused(self) -> bool:

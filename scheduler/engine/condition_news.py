@@ -1,0 +1,111 @@
+"""Decides what a target is notified of about a condition, and writes the line of its message.
+
+The rules look at states and not at changes: a condition that a target should know about, and does not, is news for that target.
+So a message that was lost, a restart, or a new channel needs no rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from heartbeat.findings import Severity
+from heartbeat.spec import Heartbeat
+from scheduler.engine.notices import rough_duration
+from scheduler.model.condition import FLAPPING_OPENINGS, Condition, EndedBy, ReportKind
+from scheduler.model.settings import Target
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionNews:
+    """That a target is notified of a condition, by `line` of its message; without a line it is only recorded."""
+
+    condition: Condition
+    target: Target
+    kind: ReportKind
+    severity: Severity
+    line: str = ""
+    is_reminder: bool = False
+
+
+def news_for_target(condition: Condition, target: Target, spec: Heartbeat, now: datetime) -> ConditionNews | None:
+    """What a target has to be notified of: that a condition is new to it, worse, over, flapping, or due for a reminder."""
+
+    def news(kind: ReportKind, line: str = "", severity: Severity = condition.severity) -> ConditionNews:
+        return ConditionNews(condition, target, kind, severity, f"[{condition.label}] {line}" if line else "")
+
+    last = condition.reports.get(target)
+    knows = last is not None and last.kind is not ReportKind.ENDED
+    text, flapping = _with_severity(condition), condition.is_flapping(now)
+    if not condition.is_open:
+        if not knows or flapping:
+            return None
+        assert last is not None
+        line = _ending_line(condition) if spec.show_resolved and condition.ended_by is not EndedBy.USER else ""
+        return news(ReportKind.ENDED, line, last.severity)
+    if condition.is_acknowledged:
+        return None
+    if last is None or not knows or last.is_lost:
+        if flapping:
+            return news(ReportKind.FLAPPING, _flapping_line(text))
+        return news(ReportKind.OPEN, text)
+    if condition.severity.rank > last.severity.rank:
+        kind = ReportKind.FLAPPING if flapping else ReportKind.OPEN
+        return news(kind, f"{condition.severity.value.upper()} now, {last.severity.value} before: {condition.text}")
+    if flapping and last.kind is not ReportKind.FLAPPING:
+        return news(ReportKind.FLAPPING, _flapping_line(text), last.severity)
+    if not flapping and last.kind is ReportKind.FLAPPING:
+        return news(ReportKind.OPEN, "", last.severity)
+    remind = spec.remind_critical if condition.severity is Severity.CRITICAL else spec.remind
+    if last.is_pending or flapping or condition.missed or now - last.at < remind:
+        return None
+    since = _local_time(condition.opened_at, spec.zone)
+    line = f"still open, since {since} ({rough_duration(now - condition.opened_at)}): {text}"
+    return replace(news(last.kind, line, last.severity), is_reminder=True)
+
+
+def text_by_target(news: Iterable[ConditionNews]) -> dict[Target, str]:
+    """The text of the message for each target, the worst first; none for targets without a line."""
+    lines: dict[Target, list[str]] = {}
+    for each in sorted(news, key=lambda each: -each.severity.rank):
+        if each.line:
+            lines.setdefault(each.target, []).append(each.line)
+    return {target: "\n".join(each) for target, each in lines.items()}
+
+
+def is_unsettled(condition: Condition, news: Iterable[ConditionNews] = (), *, is_muted: bool = False) -> bool:
+    """Whether it is open, or was reported as flapping and its end is not reported yet. `news` is what is reported now.
+
+    If its agent `is_muted`, the end of each condition that was reported is still to be reported.
+    """
+    if condition.is_open:
+        return True
+    if is_muted:
+        return any(last.kind is not ReportKind.ENDED for last in condition.reports.values())
+    ended = {each.target for each in news if each.condition.key == condition.key and each.kind is ReportKind.ENDED}
+    return any(last.kind is ReportKind.FLAPPING for target, last in condition.reports.items() if target not in ended)
+
+
+def _with_severity(condition: Condition) -> str:
+    return f"CRITICAL: {condition.text}" if condition.severity is Severity.CRITICAL else condition.text
+
+
+def _flapping_line(text: str) -> str:
+    often = f"it was opened {FLAPPING_OPENINGS} times within 24 hours"
+    return f"flaps: {often}. Further changes are not reported until it is stable. {text}"
+
+
+def _ending_line(condition: Condition) -> str:
+    assert condition.closed_at is not None
+    lasted = rough_duration(condition.closed_at - condition.opened_at)
+    if condition.ended_by is EndedBy.RESOLVED:
+        return f"resolved after {lasted}: {condition.text}"
+    if condition.ended_by is EndedBy.JOB:
+        return f"resolved after {lasted}, because the cron job works again. It was: {condition.text}"
+    return f"resolved after {lasted}, because the agent no longer mentions it. It was: {condition.text}"
+
+
+def _local_time(instant: datetime, zone: ZoneInfo) -> str:
+    return f"{instant.astimezone(zone):%Y-%m-%d %H:%M}"
