@@ -13,7 +13,7 @@ FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path i
 
 DOORS = {
     "croniter": {"cron/job_schedules.py"},
-    "_ruamel_yaml": {"scheduler/config/file/marked_yaml.py"},
+    "_ruamel_yaml": {"scheduler/config/file/marked_yaml.py", "scheduler/config/file/value_editing.py"},
     "dotenv": {"scheduler/config/build/secrets.py"},
     "rich": {"scheduler/cli/output.py"},
     "sqlite_utils": {"scheduler/store/database.py", "scheduler/store/migrations.py"},

@@ -96,14 +96,15 @@ def render_scalar(value: object) -> str:
         return str(value)
     if _PLAIN.fullmatch(value) and not _ENDING.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    return _quote_text(value)
+    return quote_text(value)
 
 
 def _render_inner(value: object) -> str:
-    return _quote_text(value) if isinstance(value, str) else render_scalar(value)
+    return quote_text(value) if isinstance(value, str) else render_scalar(value)
 
 
-def _quote_text(text: str) -> str:
+def quote_text(text: str) -> str:
+    """A text in quotes, on one line."""
     if text.isprintable():
         return f"'{text.replace(APOSTROPHE, APOSTROPHE * 2)}'" if '"' in text or "\\" in text else f'"{text}"'
     return '"' + "".join(_ESCAPES.get(sign) or (sign if sign.isprintable() else _escape_character(sign)) for sign in text) + '"'
@@ -127,7 +128,7 @@ def _render_keys(keys: Keys, indent: str, step: str) -> Iterator[str]:
             yield f"{indent}{key}:"
             yield from _render_keys(value, indent + step, step)
         else:
-            yield f"{indent}{key}: {_quote_text(str(value)) if key == 'schedule' else render_scalar(value)}"
+            yield f"{indent}{key}: {quote_text(str(value)) if key == 'schedule' else render_scalar(value)}"
 
 
 def _printable_comment(comment: str) -> str:
