@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
-from heartbeat.runners import Resources
+from heartbeat.runners import Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
@@ -47,11 +47,12 @@ from scheduler.system import file_limits, lanes
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.process import Children
+from scheduler.system.process import Children, add_variables
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
 from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.traces import Traces
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer
 from scheduler.work import agent_calls
@@ -140,6 +141,7 @@ class Daemon:
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop()
+        self._traces = Traces()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
         self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(
             self._carry_out_run, _run_mark, self._wakeup.notify, self._workers
@@ -163,7 +165,7 @@ class Daemon:
             self._call_bot, _no_mark_of_bot_call, self._wakeup.notify, self._workers
         )
         self._buttons = ButtonPoller(bot_calls, inbox.submit)
-        self.reloader = Reloader(partial(_load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
+        self.reloader = Reloader(partial(self._load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
@@ -218,6 +220,7 @@ class Daemon:
             signal.signal(number, handler)
         survivors = startup.end_orphans(self.store)
         import_runner_libraries(self.settings)
+        self._traces.prepare(self.settings)
         threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.start_boot(read_clocks(), boot, survivors, at_once=at_once, changed=self._changed_since_last_boot)
@@ -275,6 +278,7 @@ class Daemon:
         except DatabaseUnavailable as error:
             log_event(logging.ERROR, "database_unavailable", problem=str(error))
         self._workers.close(self._http.close)
+        self._traces.close()
         self.store.close()
         self._lock.release()
         log_event(logging.INFO, "stopped")
@@ -304,13 +308,27 @@ class Daemon:
             except (ConfigError, Refused):
                 return  # the log, /metrics and status report it
 
+    def _load_config(self, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+        loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job))
+        import_runner_libraries(loaded.settings)
+        self._traces.prepare(loaded.settings)
+        return loaded
+
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
         started_at = time.monotonic()
-        with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
-            start = partial(children.start, inherited=inherited)
-            elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-            return await claim.entry.run_attempt(claim_in_lane, Resources(start, self._http), elapsed)
+        elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
+        with (
+            agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited),
+            self._traces.record_attempt(claim, self.engine.plan.settings) as trace,
+        ):
+            start: StartProcess = partial(children.start, inherited=inherited)
+            if trace is None:
+                return await claim.entry.run_attempt(claim_in_lane, Resources(start, self._http), elapsed)
+            resources = Resources(add_variables(start, {"TRACEPARENT": trace.traceparent}), self._http, trace)
+            result = await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
+            trace.set_result(result)
+            return result
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
         return await delivery.send_delivery(outgoing, children.start, self._http, utc_now())
@@ -333,12 +351,6 @@ def import_runner_libraries(settings: Settings) -> None:
     enabled = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
     runners.import_libraries([*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())])
-
-
-def _load_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
-    loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job))
-    import_runner_libraries(loaded.settings)
-    return loaded
 
 
 def _run_mark(claim: Claim) -> str:

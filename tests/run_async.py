@@ -58,7 +58,9 @@ def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None
 
 def call_decider(run: AgentRequest, runner: Any, **more: Any) -> Any:
     """Call a model for a decision and return it."""
-    return asyncio.run(with_http(lambda http: runners.request_decision(run, runner, http), **more))
+    return asyncio.run(
+        with_http(lambda http: runners.request_decision(run, runner, Resources(Children("test").start, http)), **more)
+    )
 
 
 def send_message(

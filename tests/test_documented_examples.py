@@ -160,7 +160,19 @@ def environment_of(text: str) -> dict[str, str]:
     return {name: ENVIRONMENT.get(name) or OTHER_VALUE for name in re.findall(r"\$\{(\w+)[:}]", text)}
 
 
-CONFIG_KEYS = {"agents", "cron", "heartbeat", "channels", "providers", "deadman", "server", "limits", "defaults", "network"}
+CONFIG_KEYS = {
+    "agents",
+    "cron",
+    "heartbeat",
+    "channels",
+    "providers",
+    "deadman",
+    "server",
+    "limits",
+    "defaults",
+    "network",
+    "telemetry",
+}
 
 
 def is_config(text: str) -> bool:

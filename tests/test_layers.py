@@ -22,6 +22,7 @@ DOORS = {
     "anthropic": {"heartbeat/runners/anthropic.py"},
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/channels/apprise.py"},
+    "opentelemetry": {"scheduler/telemetry/traces.py"},
     "subprocess": {"scheduler/system/process.py"},
     "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py"},
 }

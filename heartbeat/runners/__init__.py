@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -41,6 +42,8 @@ class AgentRequest:
     `model` is None if the agent chooses its own model. `meta` returns JSON data about the run, for runners that pass it on.
     `messages` are the earlier messages of the session, oldest first, as (role, text) with the roles `user` and `assistant`.
     `structured`: a model must answer with the tool of `findings`. Other agents choose the form of their answer themselves.
+    `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
+    without traces.
     """
 
     agent: str
@@ -51,6 +54,7 @@ class AgentRequest:
     meta: Callable[[], Mapping[str, object]]
     messages: tuple[tuple[str, str], ...] = ()
     structured: bool = False
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +189,36 @@ class HttpClient(Protocol):
         ...
 
 
+class ModelCallTrace(Protocol):
+    """The span of one call of a model."""
+
+    @property
+    def traceparent(self) -> str:
+        """Names this span to the provider, in the notation of W3C Trace Context."""
+        ...
+
+    def set_result(self, model_used: str | None, tokens: Tokens | None, failure: Failure | None, status: int | None) -> None:
+        """Record how the call ended. `status` is the HTTP status of a failed request."""
+        ...
+
+
+class Trace(Protocol):
+    """The span of an attempt. The spans of its calls are below it."""
+
+    @property
+    def traceparent(self) -> str:
+        """Names this span to the agent, in the notation of W3C Trace Context."""
+        ...
+
+    def model_call(self, provider: str, kind: str, model: str | None, max_tokens: int) -> AbstractContextManager[ModelCallTrace]:
+        """The span of one call of a model, for the duration of the context. `provider` is its name in the config."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an attempt may use of the system: `start` for programs, `http` for requests."""
+    """What an attempt may use of the system: `start` for programs, `http` for requests. `trace` is None without traces."""
 
     start: StartProcess
     http: HttpClient
+    trace: Trace | None = None

@@ -24,7 +24,10 @@ MAX_LOG = 16 * 1024  # characters for the log; the rest is dropped
 
 
 def request_data(run: AgentRequest) -> dict[str, object]:
-    """The request as JSON data: `timeout` in seconds, `run` the ID of the run, `messages` only if there are any."""
+    """The request as JSON data: `timeout` in seconds, `run` the ID of the run, `messages` only if there are any.
+
+    `traceparent` is only there if traces are on.
+    """
     meta = dict(run.meta())
     data: dict[str, object] = {
         "agent": run.agent,
@@ -36,6 +39,8 @@ def request_data(run: AgentRequest) -> dict[str, object]:
     }
     if run.messages:
         data["messages"] = conversation(run)[:-1]
+    if run.traceparent:
+        data["traceparent"] = run.traceparent
     return data
 
 

@@ -71,6 +71,7 @@ async def _send_request(
             max_tokens=runner.max_output_tokens,
             messages=agent_json.conversation(run),
             timeout=run.timeout.total_seconds(),
+            extra_headers={"traceparent": run.traceparent} if run.traceparent else None,
             **(_force_tool(forced) if forced else {}),
         )
     except sdk.APIStatusError as error:

@@ -5,15 +5,23 @@ A runner is imported at its first use: not every installation calls models, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from types import ModuleType
+from typing import TypeVar
 
 from heartbeat.decision import Decision
 from heartbeat.runners import AgentRequest, Answer, HttpClient, Resources
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner
 
+AnswerT = TypeVar("AnswerT", Answer, Answer | Decision)
+CallModel = Callable[[AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]]
+
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
-    """Call the agent and wait for its answer."""
+    """Call the agent and wait for its answer. With a trace in `resources`, the agent learns the span that it belongs to."""
+    if resources.trace is not None:
+        run = replace(run, traceparent=resources.trace.traceparent)
     match runner:
         case CommandRunner():
             from heartbeat.runners import command
@@ -28,18 +36,12 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
 
             return await http.call_agent(run, runner, resources.http)
         case ModelRunner():
-            return await _call_model(run, runner, resources.http)
+            return await _with_span(_model_api(runner).call_model, run, runner, resources)
 
 
-async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
+async def request_decision(run: AgentRequest, runner: ModelRunner, resources: Resources) -> Answer | Decision:
     """Let a model decide about `run.prompt`, the text of `decision.decision_prompt`. An Answer is always a failure."""
-    if runner.provider.kind == "openai":
-        from heartbeat.runners import openai
-
-        return await openai.request_decision(run, runner, http)
-    from heartbeat.runners import anthropic
-
-    return await anthropic.request_decision(run, runner, http)
+    return await _with_span(_model_api(runner).request_decision, run, runner, resources)
 
 
 def import_libraries(runners: Iterable[Runner]) -> None:
@@ -51,11 +53,23 @@ def import_libraries(runners: Iterable[Runner]) -> None:
             anthropic.import_sdk()
 
 
-async def _call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
+def _model_api(runner: ModelRunner) -> ModuleType:
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
-        return await openai.call_model(run, runner, http)
+        return openai
     from heartbeat.runners import anthropic
 
-    return await anthropic.call_model(run, runner, http)
+    return anthropic
+
+
+async def _with_span(call: CallModel[AnswerT], run: AgentRequest, runner: ModelRunner, resources: Resources) -> AnswerT:
+    """Call a model, in a span of its own if there are traces."""
+    if resources.trace is None:
+        return await call(run, runner, resources.http)
+    provider = runner.provider
+    with resources.trace.model_call(provider.name, provider.kind, run.model, runner.max_output_tokens) as span:
+        answer = await call(replace(run, traceparent=span.traceparent), runner, resources.http)
+        failed = answer if isinstance(answer, Answer) else Answer()
+        span.set_result(answer.model_used, answer.tokens, failed.failure, failed.status)
+        return answer

@@ -26,6 +26,8 @@ async def call_agent(run: AgentRequest, runner: HttpRunner, http: HttpClient) ->
 async def _post_request(run: AgentRequest, runner: HttpRunner, http: HttpClient) -> Answer:
     url = reveal_secret(runner.url)
     headers = {"accept": "application/json, text/plain"} | {name: reveal_secret(value) for name, value in runner.headers.items()}
+    if run.traceparent and not any(name.lower() == "traceparent" for name in headers):
+        headers["traceparent"] = run.traceparent
     body = json.dumps(agent_json.request_data(run)).encode()
     return _parse_reply(await http.post(url, headers, body, run.timeout.total_seconds()), _redactor_for(runner, url))
 

@@ -46,6 +46,8 @@ async def _send_request(
     key, url = model_answer.read_api_key(runner.provider), reveal_secret(runner.provider.base_url or BASE_URL)
     body = json.dumps(_request_body(run, runner) | (_force_tool(forced) if forced else {})).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
+    if run.traceparent:
+        headers["traceparent"] = run.traceparent
     reply = await http.post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
     if reply.status != 200:
         raise _refusal_error(reply, _redactor_for(key, url))

@@ -9,7 +9,7 @@ import shlex
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib.metadata import version
@@ -37,6 +37,7 @@ from scheduler.store import boots, database, disk_reserve, entries, outbox
 from scheduler.system import state_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
 from scheduler.system.process import Children
+from scheduler.telemetry import traces
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -122,7 +123,22 @@ def _check_config(path: Path) -> Iterator[Finding]:
         yield Finding("warn", "checklist", f"{agent}: {remark}")
     authority = f"; also trusts {loaded.settings.network.ca_file}" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
+    if loaded.settings.traces:
+        yield _check_traces(os.environ)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
+
+
+def _check_traces(environ: Mapping[str, str]) -> Finding:
+    """Where traces are sent. The daemon may have other environment variables than this command. Missing packages are reported
+    with the config.
+    """
+    if (variable := traces.disabling_variable(environ)) is not None:
+        return Finding("warn", "traces", f"telemetry.traces is true, but {variable} turns traces off")
+    if (protocol := environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", traces.PROTOCOL)) != traces.PROTOCOL:
+        return Finding(
+            "warn", "traces", f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is ignored; traces are sent by {traces.PROTOCOL}"
+        )
+    return Finding("ok", "traces", f"sent to {traces.endpoint(environ)}")
 
 
 def read_user_crontab(program: str = "crontab") -> str:

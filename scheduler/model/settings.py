@@ -185,6 +185,7 @@ class Settings:
     """One valid config. `hash` is the SHA-256 (hex) of everything it depends on: file, overrides and the secrets' names.
 
     `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
+    With `traces`, OpenTelemetry traces are sent.
     """
 
     path: Path
@@ -205,3 +206,4 @@ class Settings:
     allowances: Allowances = field(default_factory=dict)
     host: str = ""
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
+    traces: bool = False

@@ -14,9 +14,9 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal
+from typing import Any, Literal
 
-from heartbeat.runners import ProcessResult
+from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.system.file_limits import is_scarcity
@@ -103,6 +103,15 @@ def child_environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
     """All variables of a program: our PATH, HOME and LANG, then `env` with its secrets in plain text, then the mark."""
     ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return ours | {name: reveal_secret(value) for name, value in env.items()} | {RUN_ID_VARIABLE: mark}
+
+
+def add_variables(start: StartProcess, variables: Mapping[str, str]) -> StartProcess:
+    """`start` with further variables for each program. A variable of the program's own `env` takes precedence."""
+
+    async def start_with_variables(argv: Sequence[str], *, env: Mapping[str, object], **options: Any) -> ProcessResult:
+        return await start(argv, env={**variables, **env}, **options)
+
+    return start_with_variables
 
 
 class BoundedOutput:

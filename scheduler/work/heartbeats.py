@@ -190,7 +190,7 @@ class _Attempt:
         if agent_calls.exceeds_reservation(self.claim, prompt):
             return _too_large(prompt, None)
         request = self._request(facts, prompt, decide.model, time_left)
-        answer = await runners.request_decision(request, decide.runner, self.resources.http)
+        answer = await runners.request_decision(request, decide.runner, self.resources)
         if isinstance(answer, Answer):
             return agent_calls.result_of_failure(
                 answer, prompt, agent_calls.call_from_answer(decide.runner, decide.model, answer)

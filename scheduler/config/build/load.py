@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -37,6 +38,7 @@ from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, Wak
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 
 ENTRY_SECTIONS = ("agents", "cron")  # sections whose entries are checked one by one, merged with their defaults
+TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"  # of the extra heartbeatd[otel]; it brings the SDK
 RESERVED_CHANNELS = ("log", "none", LAST_TARGET)  # words with a meaning of their own in `deliver`
 
 
@@ -136,7 +138,11 @@ def _build_settings(
         allowances=allowed.allowances,
         calendars={name: each for name, each in context.calendars.items() if each is not None},
         host=host,
+        traces=config.telemetry.traces,
     )
+    if settings.traces and not _is_installed(TRACES_PACKAGE):
+        place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
+        diagnostics.add_warning(place, "telemetry.traces", f"{TRACES_PACKAGE} is not installed; install heartbeatd[otel]")
     if today is not None:
         diagnostics.raise_errors()  # other errors come first
         _check_times(settings, today, source, context)
@@ -144,6 +150,15 @@ def _build_settings(
         diagnostics.raise_errors()
         _check_missing_files(settings, source, context)
     return settings
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package of an optional extra is installed. Imports nothing of it."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _build_context(

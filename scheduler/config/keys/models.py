@@ -712,6 +712,15 @@ class Network(ConfigPart):
     )
 
 
+class Telemetry(ConfigPart):
+    """What the daemon sends about its runs to other programs."""
+
+    traces: Boolean = optional_key(
+        False,
+        "With `true`, OpenTelemetry traces are sent as the OTEL_* environment variables say. This needs `heartbeatd[otel]`.",
+    )
+
+
 class Calendar(ConfigPart):
     """Days for `skip_on` and `only_on`."""
 
@@ -768,6 +777,7 @@ class Config(ConfigPart):
     )
     server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
     network: Network = optional_key(Network(), "The proxy and the certificates for outgoing requests.", written_default={})
+    telemetry: Telemetry = optional_key(Telemetry(), "Traces of the runs, for OpenTelemetry.", written_default={})
     limits: Limits = optional_key(Limits(), "Limits for all agents and jobs.", written_default={})
     providers: dict[str, Provider] = optional_key({}, "Model providers by name.", default_in_words="`anthropic`, without a key")
     prices: dict[str, Price] = optional_key({}, "Prices of models, by model name.", written_default={})

@@ -1,0 +1,359 @@
+"""Sends an OpenTelemetry span for each attempt, and one below it for each call of a model, without prompts and answers.
+
+The names are those of the GenAI semantic conventions of OpenTelemetry (`gen_ai.*`). What they do not define begins with
+`heartbeatd.`. The libraries are an optional extra of the package, and are imported only if traces are on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from heartbeat.runners import Failure, Tokens
+from heartbeat.runners.redaction import Redactor, secret_parts
+from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner
+from scheduler import __version__
+from scheduler.engine import budget_reservations
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import FAILURES, AttemptResult, Outcome
+from scheduler.model.settings import Price, Settings
+from scheduler.model.timestamps import iso_utc
+from scheduler.system.log import log_event
+from scheduler.work.cronjobs import JobEntry
+
+PROTOCOL = "http/protobuf"  # the only one that the extra has an exporter for
+FLUSH_TIMEOUT = 2.0  # seconds that sending the last spans may delay the end of the daemon
+MAX_PROBLEM = 300  # characters of a library's message in the log
+DEFAULT_ENDPOINT = "http://localhost:4318"  # of the OTLP exporter
+
+_LIBRARY_LOGGER = "opentelemetry"
+
+
+def endpoint(environ: Mapping[str, str]) -> str:
+    """Where the standard variables send traces, without a login or a query."""
+    url = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if not url:
+        url = (environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/") + "/v1/traces"
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    except ValueError:
+        return "an address that is not valid"
+
+
+def disabling_variable(environ: Mapping[str, str]) -> str | None:
+    """The standard variable that turns traces off, with its value; None if none does."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return "OTEL_SDK_DISABLED=true"
+    return "OTEL_TRACES_EXPORTER=none" if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none" else None
+
+
+class Traces:
+    """Creates the spans of attempts, and sends them to a collector from a thread of its own.
+
+    Spans wait in a queue of limited length, so a slow or dead collector delays nothing. The standard OTEL_* variables of the
+    environment configure everything except whether traces are on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._provider: Any = None
+        self._tracer: Any = None
+        self._exporter: _Exporter | None = None
+        self._is_prepared = False
+
+    def prepare(self, settings: Settings) -> None:
+        """Import the libraries and start the thread, if traces are on. Takes up to a second of CPU once.
+
+        A missing package or an invalid variable is one line in the log, and nothing is traced.
+        """
+        if not settings.traces:
+            return
+        with self._lock:
+            if self._is_prepared:
+                return
+            self._is_prepared = True
+            if (variable := disabling_variable(os.environ)) is not None:
+                log_event(logging.INFO, "traces", problem=f"off because of {variable}")
+                return
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._exporter, self._provider = _start_provider()
+        except ImportError as error:
+            log_event(logging.WARNING, "traces", problem=f"off because heartbeatd[otel] is not installed: {error}")
+            return
+        except Exception as error:  # noqa: BLE001 (the SDK raises whatever an invalid variable leads to; the daemon needs no traces)
+            problem = f"off because the OTEL_* variables cannot be used: {error}"
+            log_event(logging.WARNING, "traces", problem=problem[:MAX_PROBLEM])
+            return
+        self._tracer = self._provider.get_tracer("heartbeatd", __version__)
+        log_event(logging.INFO, "traces", endpoint=endpoint(os.environ))
+
+    @contextmanager
+    def record_attempt(self, claim: Claim, settings: Settings) -> Iterator[AttemptTrace | None]:
+        """The span of an attempt, for the duration of the context. None if traces are off.
+
+        Give it the result at the end. An attempt that is skipped before it has started anything is not sent.
+        """
+        tracer = self._tracer if settings.traces else None
+        trace = None if tracer is None else AttemptTrace(tracer, claim, settings.prices)
+        if trace is None or not trace.is_valid:
+            yield None
+            return
+        try:
+            yield trace
+        except BaseException as error:
+            trace.set_error(type(error).__qualname__)
+            raise
+        finally:
+            trace.end()
+
+    def close(self) -> None:
+        """Send the spans that are left. Takes at most FLUSH_TIMEOUT, and no time if the collector has failed last."""
+        provider, self._tracer, self._provider = self._provider, None, None
+        if provider is None or self._exporter is None:
+            return
+        flushing = threading.Thread(target=provider.shutdown, name="heartbeatd-traces", daemon=True)
+        try:
+            flushing.start()
+        except RuntimeError:  # the machine has no thread left
+            return
+        flushing.join(0.0 if self._exporter.has_failed else FLUSH_TIMEOUT)
+
+
+class AttemptTrace:
+    """The span of one attempt, and the spans of the models that it calls. It is used in one thread."""
+
+    def __init__(self, tracer: Any, claim: Claim, prices: Mapping[str, Price]) -> None:
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind
+
+        self._tracer = tracer
+        self._prices = prices
+        self._is_wanted = True
+        entry = claim.entry
+        self._agent = _agent_of(claim)
+        is_remote = self._agent is not None and isinstance(self._agent.runner, HttpRunner)
+        self._span = tracer.start_span(
+            f"invoke_agent {self._agent.name}" if self._agent else f"cron {entry.name}",
+            context=Context(),  # the root of its trace, whatever the context of this thread is
+            kind=SpanKind.CLIENT if is_remote else SpanKind.INTERNAL,
+            attributes=_without_none(
+                {
+                    **(_agent_attributes(self._agent) if self._agent else {}),
+                    "heartbeatd.entry.kind": entry.kind.value,
+                    "heartbeatd.entry.name": entry.name,
+                    "heartbeatd.run.id": claim.run_id,
+                    "heartbeatd.run.trigger": claim.trigger.value,
+                    "heartbeatd.run.attempt": claim.attempt,
+                    "heartbeatd.run.slot": iso_utc(claim.slot),
+                }
+            ),
+        )
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it has an ID that children can refer to. Without one, the SDK is switched off."""
+        return bool(self._span.get_span_context().is_valid)
+
+    @property
+    def traceparent(self) -> str:
+        return _traceparent(self._span)
+
+    @contextmanager
+    def model_call(self, provider: str, kind: str, model: str | None, max_tokens: int) -> Iterator[ModelCallSpan]:
+        from opentelemetry import trace
+
+        span = self._tracer.start_span(
+            f"chat {model}" if model else "chat",
+            context=trace.set_span_in_context(self._span),
+            kind=trace.SpanKind.CLIENT,
+            attributes=_without_none(
+                {
+                    "gen_ai.operation.name": "chat",
+                    "gen_ai.provider.name": kind,
+                    "gen_ai.request.model": model,
+                    "gen_ai.request.max_tokens": max_tokens,
+                    "heartbeatd.provider": provider,
+                }
+            ),
+        )
+        try:
+            yield ModelCallSpan(span)
+        except BaseException as error:
+            _set_error(span, type(error).__qualname__)
+            raise
+        finally:
+            span.end()
+
+    def set_result(self, result: AttemptResult) -> None:
+        """Record how the attempt ended, with the sums of its usage."""
+        self._is_wanted = result.outcome is not Outcome.SKIPPED or bool(result.calls) or result.precheck is not None
+        known = [call.tokens for call in result.calls if call.tokens is not None]
+        costs = [budget_reservations.call_cost(self._prices, call) for call in result.calls]
+        paid = [cost for cost in costs if cost is not None]
+        self._span.set_attributes(
+            _without_none(
+                {
+                    "heartbeatd.run.outcome": result.outcome.value,
+                    "heartbeatd.run.reason": result.reason.value if result.reason else None,
+                    "heartbeatd.run.suppression": result.suppression.value if result.suppression else None,
+                    "gen_ai.response.model": result.model_used,
+                    **(_usage_attributes(sum(known, start=Tokens())) if known else {}),
+                    "heartbeatd.cost_usd": sum(paid) if paid and len(paid) == len(costs) else None,
+                }
+            )
+        )
+        if result.outcome in FAILURES:
+            self.set_error(result.reason.value if result.reason else result.outcome.value)
+
+    def set_error(self, kind: str) -> None:
+        """Mark the attempt as failed, with the class of the error. Its text may quote the prompt, so it is left out."""
+        _set_error(self._span, kind)
+
+    def end(self) -> None:
+        """End the span. It is sent unless nothing was started."""
+        if self._is_wanted:
+            self._span.end()
+
+
+class ModelCallSpan:
+    """The span of one call of a model."""
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    @property
+    def traceparent(self) -> str:
+        return _traceparent(self._span)
+
+    def set_result(self, model_used: str | None, tokens: Tokens | None, failure: Failure | None, status: int | None) -> None:
+        usage = _usage_attributes(tokens) if tokens is not None else {}
+        self._span.set_attributes(
+            _without_none({"gen_ai.response.model": model_used, "http.response.status_code": status, **usage})
+        )
+        if failure is not None:
+            _set_error(self._span, failure.value)
+
+
+class _Exporter:
+    """Passes spans to the OTLP exporter, and keeps whether the last attempt to send some has failed."""
+
+    def __init__(self, exporter: Any, problems: _LibraryLog) -> None:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self._exporter = exporter
+        self._success = SpanExportResult.SUCCESS
+        self._problems = problems
+        self.has_failed = False
+
+    def export(self, spans: Sequence[Any]) -> Any:
+        result = self._exporter.export(spans)
+        self.has_failed = result is not self._success
+        if not self.has_failed:
+            self._problems.forget()
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return bool(self._exporter.force_flush(timeout_millis))
+
+
+class _LibraryLog(logging.Handler):
+    """Writes each kind of message of the libraries to the log once, until spans can be sent again. Secrets are redacted."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__(logging.WARNING)
+        self._redactor = redactor
+        self._written: set[str] = set()
+
+    def forget(self) -> None:
+        """Write the next message of each kind again."""
+        self._written.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg in self._written:
+            return
+        self._written.add(record.msg)
+        log_event(logging.WARNING, "traces", problem=self._redactor.redact(record.getMessage())[:MAX_PROBLEM])
+
+
+def _start_provider() -> tuple[_Exporter, Any]:
+    """The exporter, and the provider of tracers with its thread. The SDK reads the OTEL_* variables."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    problems = _LibraryLog(Redactor(_secrets(os.environ)))
+    library = logging.getLogger(_LIBRARY_LOGGER)
+    library.handlers = [problems]
+    library.propagate = False
+    exporter = _Exporter(OTLPSpanExporter(), problems)
+    ours = Resource({"service.name": "heartbeatd", "service.version": __version__})
+    given = Resource.create().attributes  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, which take precedence
+    known = {key: value for key, value in given.items() if not str(value).startswith("unknown_service")}
+    provider = TracerProvider(resource=ours.merge(Resource(known)), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return exporter, provider
+
+
+def _secrets(environ: Mapping[str, str]) -> list[str]:
+    """The values of the OTEL_* variables that may be secret: headers, and parts of addresses."""
+    headers = [value for name, value in environ.items() if name.startswith("OTEL_") and name.endswith("_HEADERS")]
+    values = [pair.partition("=")[2].strip() for header in headers for pair in header.split(",")]
+    urls = [value for name, value in environ.items() if name.startswith("OTEL_") and name.endswith("_ENDPOINT")]
+    return [*values, *(part for url in urls for part in secret_parts(url, whole_url=False))]
+
+
+def _agent_of(claim: Claim) -> Agent | Heartbeat | None:
+    """The agent that the attempt calls; None for a job with a command."""
+    entry = claim.entry
+    if isinstance(entry, JobEntry):
+        return entry.agent
+    return entry.spec if isinstance(entry.spec, Heartbeat) else None
+
+
+def _agent_attributes(agent: Agent | Heartbeat) -> dict[str, object]:
+    return {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": agent.name,
+        "gen_ai.provider.name": agent.runner.provider.kind if isinstance(agent.runner, ModelRunner) else None,
+        "gen_ai.request.model": agent.model,
+    }
+
+
+def _usage_attributes(tokens: Tokens) -> dict[str, object]:
+    """The usage by the conventions, in which the input tokens include those of the cache."""
+    return {
+        "gen_ai.usage.input_tokens": tokens.input + tokens.cache_read + tokens.cache_write,
+        "gen_ai.usage.output_tokens": tokens.output,
+        "gen_ai.usage.cache_read.input_tokens": tokens.cache_read or None,
+        "gen_ai.usage.cache_creation.input_tokens": tokens.cache_write or None,
+    }
+
+
+def _set_error(span: Any, kind: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def _traceparent(span: Any) -> str:
+    """The span in the notation of W3C Trace Context, version 00."""
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def _without_none(attributes: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
