@@ -381,7 +381,7 @@ def test_a_condition_whose_message_was_refused_is_sent_again_with_the_next_run(m
     assert [text for text in sent(world) if text.startswith("[")] == ["[disk] full"]
 
 
-@pytest.mark.parametrize("damage", ["{", "", "7", "null"])
+@pytest.mark.parametrize("damage", ["{", "", "7", "null", '["x", []]', "[7, null]"])
 def test_damaged_lists_of_a_condition_stop_neither_its_agent_nor_a_job(make_world: MakeWorld, damage: str) -> None:
     job = "cron:\n  sync: {schedule: '*/10 * * * *', command: sync, wake_heartbeat: ops, wake_on: failure}\n"
     world = make_world(config(jobs=job), scripts=answers("[disk] full", "[disk] full", "[disk] resolved"))

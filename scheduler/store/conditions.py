@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from heartbeat.findings import Severity
 from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
@@ -16,6 +16,8 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, iso_ut
 from scheduler.store.transaction import Transaction
 
 MAX_KEPT_CLOSED = 500  # closed conditions of an agent; the oldest are deleted first
+
+Item = TypeVar("Item", str, int)
 
 
 def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
@@ -159,13 +161,13 @@ def count_open(db: sqlite3.Connection) -> dict[tuple[str, str], int]:
     return {(row[0], row[1]): row[2] for row in rows}
 
 
-def _read_list(text: str) -> list[Any]:
-    """A list in a column. It is empty if the column is damaged, so that the other columns can be used."""
+def _read_list(text: str, item_type: type[Item]) -> list[Item]:
+    """A list in a column. What is damaged is left out, so that the rest can be used."""
     try:
         found = json.loads(text)
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return [item for item in found if isinstance(item, item_type)] if isinstance(found, list) else []
 
 
 def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]) -> Condition:
@@ -184,10 +186,10 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
         ended_by=EndedBy(row["ended_by"]) if row["ended_by"] else None,
         missed=row["missed"],
         wrongly_closed=row["wrongly_closed"],
-        openings=tuple(from_millis(opened) for opened in _read_list(row["openings"])),
-        lines=frozenset(_read_list(row["lines"])),
-        senders=frozenset(_read_list(row["senders"])),
-        jobs=frozenset(_read_list(row["jobs"])),
+        openings=tuple(from_millis(opened) for opened in _read_list(row["openings"], int)),
+        lines=frozenset(_read_list(row["lines"], str)),
+        senders=frozenset(_read_list(row["senders"], str)),
+        jobs=frozenset(_read_list(row["jobs"], str)),
         acked_at=from_optional_millis(row["acked_at"]),
         acked_severity=Severity(row["acked_severity"]) if row["acked_severity"] else None,
         acked_by=row["acked_by"],
@@ -201,7 +203,7 @@ def _condition_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, An
         "select channel, whom, kind, severity, reported_at from condition_report where condition_id = ? order by channel, whom",
         (row["id"],),
     )
-    openings: list[datetime] = [from_millis(opened) for opened in _read_list(row["openings"])]
+    openings: list[datetime] = [from_millis(opened) for opened in _read_list(row["openings"], int)]
     return {
         "name": row["name"],
         "key": row["label"],
