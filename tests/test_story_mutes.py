@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from world import MakeWorld, Script, World
+from world import Delayed, MakeWorld, Script, World
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import AcknowledgeConditions, MuteEntry, UnacknowledgeConditions, UnmuteEntry
 from scheduler.insight.status_data import read_status
-from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, MuteChanged
+from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, MuteChanged, StaleResultDropped
 from scheduler.model.outcome import Kind
 
 OPS = (Kind.HEARTBEAT, "ops")
@@ -243,6 +243,18 @@ def test_a_mute_until_something_changes_ends_at_the_first_change(
     assert (len(sent(world)), shown(world)["until_changed"]) == (before, True)
     world.run(hours=1)
     assert (len(sent(world)), shown(world)) == (before + 1, None)
+
+
+def test_a_result_of_a_lost_claim_does_not_end_a_mute(make_world: MakeWorld) -> None:
+    world = begin(make_world, "HEARTBEAT_OK", Delayed("[disk] 92 %", timedelta(seconds=10)))
+    mute(world, until_changed=True)
+    world.run(minutes=30, seconds=5)
+    with world.store.transaction() as db:
+        db.execute("update run set fence = fence + 1")
+    world.run(minutes=1)
+    assert world.events_of(StaleResultDropped)
+    assert [event.muted for event in world.events_of(MuteChanged)] == [True]
+    assert shown(world)
 
 
 def test_reminders_do_not_end_a_mute_until_something_changes(make_world: MakeWorld) -> None:

@@ -165,19 +165,19 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     next_slot = planning.next_due_after(before, claim.slot) if result.truncated else None
     update = condition_updates.plan_update(tick.tx, claim, result, before, targets, next_slot)
     messages = _messages_by_target(result, new_targets, update)
-    after, is_held = before, False
-    if before.is_muted(tick.now):
-        if mutes.has_changed(claim, result, update, before):
-            after = mutes.end_mute(tick.tx, before, "change")
-        else:
-            is_held = bool(messages)
-            after = mutes.count_held(before) if is_held else before
-            update = update.for_muted_agent() if update else None
-            messages, new_targets = {}, ()
+    ends_mute = before.is_muted(tick.now) and mutes.has_changed(claim, result, update, before)
+    is_held = False
+    if before.is_muted(tick.now) and not ends_mute:
+        is_held = bool(messages)
+        update = update.for_muted_agent() if update else None
+        messages, new_targets = {}, ()
     result = _with_suppression(result, update, is_sent=bool(messages), is_held=is_held, has_targets=bool(targets))
     if not runs.close_run(tick.tx, claim, result):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return None
+    after = mutes.count_held(before) if is_held else before
+    if ends_mute:
+        after = mutes.end_mute(tick.tx, before, "change")
     queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, messages)
     if result.message:
         outbox.record_run_text(
