@@ -93,6 +93,14 @@ def test_the_end_of_a_reported_condition_is_reported_after_the_mute(make_world: 
     assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h: 80 %"]
 
 
+def test_the_end_of_a_reported_condition_that_began_to_flap_within_the_mute_is_reported(make_world: MakeWorld) -> None:
+    changes = ["[link] down", "[link] resolved: up"] * 3
+    world = begin(make_world, *changes, "HEARTBEAT_OK")
+    mute(world, hours=5.75)
+    world.run(hours=40)
+    assert sent(world) == ["[link] down", "[link] resolved after 1h: up"]
+
+
 def test_a_plain_alert_within_the_mute_is_on_record_and_is_not_sent_later(make_world: MakeWorld) -> None:
     world = begin(make_world, "HEARTBEAT_OK", "The disk is full.", "HEARTBEAT_OK")
     mute(world, hours=1)

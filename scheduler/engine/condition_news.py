@@ -75,17 +75,17 @@ def text_by_target(news: Iterable[ConditionNews]) -> dict[Target, str]:
     return {target: "\n".join(each) for target, each in lines.items()}
 
 
-def is_unsettled(condition: Condition, news: Iterable[ConditionNews] = (), *, is_muted: bool = False) -> bool:
-    """Whether it is open, or was reported as flapping and its end is not reported yet. `news` is what is reported now.
+def is_unsettled(condition: Condition, now: datetime, news: Iterable[ConditionNews] = (), *, is_muted: bool = False) -> bool:
+    """Whether it is open, or its end is still to be reported. `news` is what is reported now.
 
-    If its agent `is_muted`, the end of each condition that was reported is still to be reported.
+    The end of a condition that was reported is still to be reported while its agent `is_muted`, and while it is flapping.
     """
     if condition.is_open:
         return True
-    if is_muted:
-        return any(last.kind is not ReportKind.ENDED for last in condition.reports.values())
     ended = {each.target for each in news if each.condition.key == condition.key and each.kind is ReportKind.ENDED}
-    return any(last.kind is ReportKind.FLAPPING for target, last in condition.reports.items() if target not in ended)
+    unreported = [last for target, last in condition.reports.items() if target not in ended and last.kind is not ReportKind.ENDED]
+    is_delayed = is_muted or condition.is_flapping(now)
+    return any(is_delayed or last.kind is ReportKind.FLAPPING for last in unreported)
 
 
 def _with_severity(condition: Condition) -> str:

@@ -43,6 +43,7 @@ class ConditionUpdate:
     opened: int
     news: tuple[ConditionNews, ...]
     noted: Mapping[str, Mapping[str, object]]
+    now: datetime
     is_muted: bool = False
 
     def for_muted_agent(self) -> ConditionUpdate:
@@ -52,7 +53,7 @@ class ConditionUpdate:
     @property
     def unsettled(self) -> int:
         """The number of conditions that are open, or whose end is still to be reported."""
-        return sum(is_unsettled(condition, self.news, is_muted=self.is_muted) for condition in self.conditions)
+        return sum(is_unsettled(condition, self.now, self.news, is_muted=self.is_muted) for condition in self.conditions)
 
     @property
     def effects(self) -> tuple[Mapping[str, object], ...]:
@@ -104,7 +105,7 @@ def plan_update(
     )
     changed = tuple(_without_void_ack(condition) for condition in after if condition != known.get(condition.key))
     opened = sum(condition.is_open and condition.opened_at == tx.now for condition in changed)
-    return ConditionUpdate(after, changed, opened, news, tracker.effects)
+    return ConditionUpdate(after, changed, opened, news, tracker.effects, tx.now)
 
 
 def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[Target, int]) -> None:
@@ -129,7 +130,7 @@ def close_for_user(tx: Transaction, condition: Condition, *, is_muted: bool) -> 
     closed = replace(condition, closed_at=tx.now, ended_by=EndedBy.USER, missed=0, wrongly_closed=0, openings=())
     conditions.save_condition(tx, closed)
     conditions.end_reports(tx, condition.id)
-    return sum(is_unsettled(each, is_muted=is_muted) for each in conditions.conditions_of(tx.db, condition.name))
+    return sum(is_unsettled(each, tx.now, is_muted=is_muted) for each in conditions.conditions_of(tx.db, condition.name))
 
 
 @dataclass(slots=True)

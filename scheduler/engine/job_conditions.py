@@ -112,5 +112,5 @@ def _count_unsettled(tx: Transaction, agent: str) -> None:
     entry_row = entries.current_entry(tx, Kind.HEARTBEAT, agent)
     if entry_row is not None:
         is_muted = entry_row.is_muted(tx.now)
-        left = sum(is_unsettled(condition, is_muted=is_muted) for condition in conditions.conditions_of(tx.db, agent))
+        left = sum(is_unsettled(condition, tx.now, is_muted=is_muted) for condition in conditions.conditions_of(tx.db, agent))
         entries.change_entry(tx, entry_row, entry_row._replace(conditions=left))
