@@ -226,6 +226,13 @@ def test_a_condition_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 30m", "[disk] 92 %"]
 
 
+def test_a_condition_that_was_wrongly_taken_as_over_after_days_needs_a_longer_silence_too(make_world: MakeWorld) -> None:
+    agent = answers(*["[disk] 92 %"] * 9, *["HEARTBEAT_OK"] * 2, "[disk] 92 %", *["HEARTBEAT_OK"] * 3, "[disk] 92 %")
+    world = make_world(config(interval="6h", conditions="{remind: 30d}"), scripts=agent)
+    world.run(hours=6 * 16)
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 2d 12h", "[disk] 92 %"]
+
+
 def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_conditions(make_world: MakeWorld) -> None:
     numbers = iter(range(1000))
 

@@ -24,6 +24,7 @@ from scheduler.store.transaction import Transaction
 MAX_OPEN = 200  # open conditions of an agent; further findings are counted in one condition of their own
 LONGEST_HOLD = timedelta(minutes=30)  # how long a finding that was cut waits for the next run
 MAX_LINES = 200  # lines of a precheck's output that are compared
+WRONG_END_TIME = timedelta(days=1)  # a condition that opens again so soon was not over
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
 OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
 
@@ -217,8 +218,9 @@ class _ConditionTracker:
 
     def _open(self, finding: Finding, before: Condition | None) -> None:
         recent = tuple(opened for opened in (before.openings if before else ()) if opened > self.now - FLAPPING_TIME)
-        was_wrong = before is not None and before.ended_by is EndedBy.NOT_MENTIONED and bool(recent)
-        wrongly_closed = (before.wrongly_closed if before and recent else 0) + int(was_wrong)
+        wrongly_closed = 0
+        if before is not None and before.closed_at is not None and before.closed_at > self.now - WRONG_END_TIME:
+            wrongly_closed = before.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED)
         others = [known.lines for known in self.known.values() if known.is_open]
         opened = Condition(
             name=self.spec.name,
