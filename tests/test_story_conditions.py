@@ -6,7 +6,9 @@ import json
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import islice, product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
@@ -291,6 +293,16 @@ def test_one_answer_ends_a_condition_whose_precheck_lines_are_gone(make_world: M
     world.run(minutes=20)
     over = "[disk] resolved after 15m, because the agent no longer mentions it. It was: 92 %"
     assert sent(world) == ["[disk] 92 %", f"{over}\n[mail] 40 wait"]
+
+
+@pytest.mark.parametrize("noise", ["job {} is slow\n", "x" * 3000 + " {}\n"], ids=["too many lines", "too many bytes"])
+def test_an_output_that_is_too_long_to_be_compared_does_not_prove_that_a_line_is_gone(make_world: MakeWorld, noise: str) -> None:
+    names = ("".join(pair) for pair in product(ascii_lowercase, repeat=2))
+    long = "".join(noise.format(name) for name in islice(names, 250)) + "disk is full"
+    agent = answers("[disk] 92 %", "HEARTBEAT_OK", "HEARTBEAT_OK", "HEARTBEAT_OK")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs("disk is full", long))
+    world.run(minutes=20)
+    assert (len(world.calls), sent(world)) == (2, ["[disk] 92 %"])
 
 
 def test_a_precheck_without_work_ends_a_condition_without_an_agent_call(make_world: MakeWorld) -> None:

@@ -89,7 +89,7 @@ def plan_update(
         return None
     known = {condition.key: condition for condition in conditions.conditions_of(tx.db, spec.name)}
     tracker = _ConditionTracker(
-        tx.now, spec, claim, result, known, output_lines(result), before.looked_line_digests,
+        tx.now, spec, claim, result, known, output_lines(result), _has_all_lines(result), before.looked_line_digests,
         failed_jobs=job_conditions.failed_jobs_of_wakes(tx, claim),
         failing_jobs=job_conditions.failing_jobs(tx, known.values()),
     )  # fmt: skip
@@ -144,6 +144,7 @@ class _ConditionTracker:
     result: AttemptResult
     known: Mapping[str, Condition]
     lines: frozenset[str] | None  # of the precheck's output; None if there is none to compare
+    has_all_lines: bool  # False if the output was too long, so that a line may be missing in `lines`
     lines_before: frozenset[str]  # at the last complete answer
     failed_jobs: frozenset[str] = frozenset()  # that have woken this run
     failing_jobs: frozenset[str] = frozenset()  # that a condition is about, and whose last run failed
@@ -187,14 +188,14 @@ class _ConditionTracker:
     def count_silence(self) -> None:
         """Close open conditions that the answer does not mention, if that means that they are over.
 
-        If all lines of the precheck that came with a condition are gone, one such answer is enough.
+        If all lines of the precheck that came with a condition are gone from its whole output, one such answer is enough.
         """
         for condition in list(self.now_known.values()):
             if not condition.is_open or condition.key in self.mentioned or not self._is_silence(condition):
                 continue
             missed = condition.missed + 1
-            has_proof = bool(condition.lines) and self.lines is not None and not condition.lines & self.lines
-            if has_proof or missed >= answers_to_close(condition, self.spec.clear_after):
+            lines_are_gone = bool(condition.lines) and self.lines is not None and not condition.lines & self.lines
+            if (lines_are_gone and self.has_all_lines) or missed >= answers_to_close(condition, self.spec.clear_after):
                 closed = replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed)
                 self._keep(closed)
                 self._note_condition(closed, Effect.CLEARED)
@@ -316,6 +317,14 @@ def output_lines(result: AttemptResult) -> frozenset[str] | None:
         return frozenset()
     lines = (normalise_text(line, "numbers") for line in checked.output.splitlines()[:MAX_LINES])
     return frozenset(sha256(line.encode(errors="replace")).hexdigest()[:12] for line in lines if line)
+
+
+def _has_all_lines(result: AttemptResult) -> bool:
+    """Whether `output_lines` has every line of the precheck's output."""
+    checked = result.precheck
+    if checked is None or (checked.digest is None and checked.status is not PrecheckStatus.NOTHING):
+        return False  # without a digest the output was truncated
+    return len(checked.output.splitlines()) <= MAX_LINES
 
 
 def _without_void_ack(condition: Condition) -> Condition:
