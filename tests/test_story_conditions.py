@@ -169,6 +169,13 @@ def test_no_reminder_is_queued_while_the_first_message_is_pending(make_world: Ma
     assert world.store.connection.execute("select count(*) from outbox where notice is null").fetchone()[0] == 1
 
 
+def test_no_reminder_is_sent_of_a_condition_that_the_last_answer_does_not_mention(make_world: MakeWorld) -> None:
+    agent = answers(*["[disk] 92 %"] * 3, "HEARTBEAT_OK")
+    world = make_world(config(interval="8h"), scripts=agent)
+    world.run(hours=33)
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 1d 8h"]
+
+
 # --- who knows what -----------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +291,7 @@ def test_silence_does_not_end_a_condition_whose_precheck_line_is_still_printed(m
     agent = answers("[disk] 92 %", "[mail] 40 wait", "[mail] resolved", "[mail] 50 wait", "[mail] resolved", "HEARTBEAT_OK")
     world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs(*lines))
     world.run(hours=2)
-    assert not [text for text in sent(world) if text.startswith("[disk] resolved")]
+    assert not [line for text in sent(world) for line in text.splitlines() if line.startswith("[disk] resolved")]
 
 
 def test_one_answer_ends_a_condition_whose_precheck_lines_are_gone(make_world: MakeWorld) -> None:
