@@ -44,8 +44,8 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def metrics(expr: str) -> set[str]:
-    """The metrics in a query. The series of a histogram count under its declared name."""
-    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"heartbeatd_\w+", expr)}
+    """The metrics in a query, without recorded ones, whose names have a colon. The series of a histogram count under its declared name."""
+    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"(?<![:\w])(?:heartbeatd|process)_\w+", expr)}
 
 
 def grafana_query(expr: str, *, window: str, span: str) -> str:

@@ -123,7 +123,8 @@ def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
 
 def test_every_counter_of_an_entry_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:
     page = Page(make_world(BOTH))
-    counters = {name: value for name, value in page.series().items() if "_total" in name or name.startswith("run_duration")}
+    shown = {name: value for name, value in page.series().items() if not name.startswith("process_")}
+    counters = {name: value for name, value in shown.items() if "_total" in name or name.startswith("run_duration")}
     assert set(counters.values()) == {0}
     for name in (
         "runs_total{heartbeat,ops,ok,interval}",
@@ -557,3 +558,55 @@ def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:
     assert page.series("suppressions_total")["suppressions_total{heartbeat,ops,muted}"] == 2
     world.run(minutes=30)
     assert page.series("muted")["muted{heartbeat,ops}"] == 0
+
+
+def test_each_call_to_a_provider_is_counted_once_with_its_result_and_duration(make_world: MakeWorld) -> None:
+    with Server([error_answer(500, "api_error", "no"), error_answer(529, "overloaded_error", "no")]) as server:
+        world = make_world(config(server.url), environ={"KEY": KEY})
+        page = Page(world)
+        assert list(page.series("provider_requests").values()) == [0]
+        world.run(minutes=10)
+    called = page.series("provider_request")
+    counted = {name.split(",")[-1].rstrip("}"): value for name, value in called.items() if "requests_total" in name}
+    assert counted.pop("ok") == 0
+    assert set(counted) == {"server", "overloaded"}
+    (measured,) = [value for name, value in called.items() if "duration_seconds_count" in name]
+    assert measured == sum(counted.values())
+
+
+def test_late_starts_and_late_messages_are_counted(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(interval="10m", deliver="hook") + 'channels: {hook: {kind: webhook, url: "https://x.example/"}}\n',
+        scripts={"ops": lambda call: f"The disk is full: {call.at}"},
+    )
+    page = Page(world)
+    world.run(minutes=1)
+    assert page.series("slots_on_time")["slots_on_time_total{heartbeat,on_time}"] == 1
+    assert page.series("messages_on_time")["messages_on_time_total{hook,on_time}"] == 1
+    assert page.series("messages_on_time")["messages_on_time_total{hook,late}"] == 0
+    world.send = lambda _: DeliveryResult("retry", "no route")
+    world.run(minutes=20)
+    world.send = lambda _: DeliveryResult("delivered")
+    world.run(minutes=60)
+    assert page.series("messages_on_time")["messages_on_time_total{hook,late}"] >= 1
+    before = page.series("slots_on_time")["slots_on_time_total{heartbeat,late}"]
+    world.engine.tick(world.clock.read())
+    world.clock.advance(timedelta(minutes=12))
+    world.run(minutes=1)
+    assert page.series("slots_on_time")["slots_on_time_total{heartbeat,late}"] > before
+
+
+def test_wakes_that_reach_no_run_are_counted_by_reason(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    page = Page(world)
+    assert set(page.series("wakes_refused").values()) == {0}
+    world.pause((Kind.HEARTBEAT, "ops"))
+    for number in range(1001):
+        try:
+            world.wake("ops", sender=f"bot {number}")
+        except Refused:
+            break
+    assert page.series("wakes_refused")["wakes_refused_total{rejected,api}"] == 1
+    world.run(days=8)
+    assert page.series("wakes_refused")["wakes_refused_total{expired,api}"] == number
+    assert page.series("wakes_total")["wakes_total{ops,rejected,api}"] == 1

@@ -595,3 +595,30 @@ def test_a_late_result_may_have_findings(daemon: WebDaemon) -> None:
 def test_findings_of_a_late_result_that_cannot_be_read_are_rejected(daemon: WebDaemon, found: Any) -> None:
     reply = daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", {"findings": found}, CHIEF)
     assert reply.status == (200 if found == ["\ud800"] * 3 else 400)
+
+
+def test_requests_are_counted_by_the_template_of_their_path(still: WebDaemon) -> None:
+    def counted() -> dict[tuple[str, str], float]:
+        families = text_string_to_metric_families(still.get("/metrics").body.decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {
+            (sample.labels.get("route", sample.name), sample.labels.get("code", "")): sample.value
+            for sample in samples
+            if sample.name.startswith("heartbeatd_http_")
+        }
+
+    before = counted()
+    still.get("/api/v1/explain/ops", token="reader-token-with-enough-bits-in-it")
+    still.get("/api/v1/explain/nobody", token="reader-token-with-enough-bits-in-it")
+    still.get("/wp-login.php")
+    still.get("/api/v1/explain/ops", token="a-token-that-is-not-known")
+    after = counted()
+    new = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
+    assert new == {
+        ("/metrics", "200"): 1,
+        ("/api/v1/explain/{name}", "200"): 1,
+        ("/api/v1/explain/{name}", "404"): 1,
+        ("/api/v1/explain/{name}", "401"): 1,
+        ("unknown", "404"): 1,
+        ("heartbeatd_http_tokens_refused_total", ""): 1,
+    }

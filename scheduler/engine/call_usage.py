@@ -10,7 +10,7 @@ from scheduler.engine import budget_reservations, outage_notices, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim
-from scheduler.model.events import CallCharged, ModelMismatched, ProviderFailed
+from scheduler.model.events import CallCharged, ModelMismatched, ProviderCalled, ProviderFailed
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
 from scheduler.model.settings import Price
 from scheduler.store import breakers, runs
@@ -57,6 +57,9 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
 
 def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
     entry = claim.entry
+    if call.provider is not None and not _was_cancelled_by_us(call):
+        problem = call.failure or (Failure.TOOL_USE if call.tools_ignored else None)
+        tx.report(ProviderCalled(call.provider, call.model or "", problem or "ok", call.took))
     if call.provider is not None and call.failure is not None and not _was_cancelled_by_us(call):
         tx.report(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:

@@ -47,6 +47,7 @@ def follow_clock_change(tx: Transaction, plan: Plan, by: timedelta, since_start:
         _follow_set_back(tx, plan, -by, since_start)
     else:
         _skip_to_former_time(tx)
+        planning.excuse_slots(tx, tx.now - by, tx.now)
 
 
 def follow_clock_while_down(tx: Transaction, plan: Plan, last_seen: datetime | None, believable: timedelta) -> None:
@@ -107,7 +108,7 @@ def _follow_set_back(tx: Transaction, plan: Plan, by: timedelta, since_start: Si
             else _keep_local_schedule(tx, after)
         )
         seen = min(entry_row.first_seen_at, tx.now)
-        planning.save_with_next_due(tx, entry_row, after._replace(first_seen_at=seen))
+        planning.save_with_next_due(tx, entry_row, after._replace(first_seen_at=seen, expected_at=None, expected_before=None))
 
 
 def _limit_future_times(tx: Transaction, plan: Plan) -> None:

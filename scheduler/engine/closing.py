@@ -249,7 +249,11 @@ QUIET = frozenset({Suppression.HEARTBEAT_OK, Suppression.SHORT_REMAINDER, Suppre
 
 
 def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, *, sent: bool) -> EntryRow:
-    """The entry row after a run. A skipped slot changes only what is known of the precheck. `sent`: a message was queued."""
+    """The entry row after a run. A skipped slot changes only what is known of the precheck, and which slot is expected next.
+
+    `sent`: a message was queued.
+    """
+    entry_row = planning.note_result(tx, entry_row, claim.slot, claim.trigger, result)
     if result.outcome is Outcome.SKIPPED:
         return _forget_last_look(entry_row) if result.reason is Skip.PRECHECK else entry_row
     woken_at = tx.now if claim.trigger in WOKEN else entry_row.last_woken_at

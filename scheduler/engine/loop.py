@@ -58,6 +58,7 @@ CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # system and monotonic clock may 
 STALL_THRESHOLD = timedelta(
     seconds=20
 )  # a tick that starts later is logged: the process was stopped, or the machine is overloaded
+LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
 
@@ -160,6 +161,8 @@ class Engine:
                 budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
             budget_reservations.record_budgets(tick.tx, self.plan.settings)
             clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)
+            if last is not None and last["ended_at"] is not None and seen and tick.now - seen <= LONGEST_RESTART:
+                planning.excuse_slots(tick.tx, seen, tick.now)
             startup.recover_runs(tick, survivors, seen)
             delivery.recover_deliveries(tick.tx, self.plan.settings.channels)
             incident_notices.note_dead_messages(tick)

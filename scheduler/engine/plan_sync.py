@@ -101,7 +101,8 @@ def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     after = entry_row
     if not _have_same_slots(entry_row.schedule_text, entry.schedule_text):
         after = _record_old_slots(tick, entry_row)
-        after = after._replace(settled_until=_settled_under_new_schedule(entry, after, tick.now))
+        settled = _settled_under_new_schedule(entry, after, tick.now)
+        after = after._replace(settled_until=settled, expected_at=None, expected_before=None)
     planning.save_with_next_due(
         tick.tx,
         entry_row,

@@ -11,7 +11,18 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import SlotsMissed
-from scheduler.model.outcome import Kind, Skip
+from scheduler.model.outcome import (
+    ANSWERED,
+    EXCUSED_SKIPS,
+    FAILURES,
+    WORRYING_SKIPS,
+    AttemptResult,
+    Kind,
+    Outcome,
+    Reason,
+    Skip,
+    Trigger,
+)
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import clock_changes, entries, runs, slot_records, wakes
 from scheduler.store.runs import OpenRun
@@ -42,7 +53,9 @@ def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryR
         _record_skipped(tick, entry_row, Skip.MISSED, schedule.slots(begin, end))
     _record_closed_slots(tick, entry_row, after, before)
     passed = schedule.slots(after, before)
-    slot = _latest_if_startable(tick, entry, entry_row, passed) if passed else _slot_of_repeated_time(tick.tx, entry_row, horizon)
+    if passed is None:
+        return _settled_until(entry_row, horizon), _slot_of_repeated_time(tick.tx, entry_row, horizon)
+    entry_row, slot = _latest_if_startable(tick, entry, entry_row, passed)
     return _settled_until(entry_row, horizon), slot
 
 
@@ -54,19 +67,19 @@ def _skip_backed_off_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
     return skip_passed_slots(tick, entry_row, min(tick.now, backed_off_until - MILLISECOND), Skip.SUPERSEDED)
 
 
-def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> datetime | None:
+def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> tuple[EntryRow, datetime | None]:
     """The latest of these slots if it may run. The others, or all if it may not, are recorded as skipped."""
     schedule = entry_row.schedule
     if not _may_start_late(tick, entry, passed.latest + schedule.offset):
         _record_skipped(tick, entry_row, Skip.MISSED, passed)
-        return None
+        return entry_row, None
     if passed.count > 1:
         _report_unstarted(tick.tx, tick.awake_since, entry_row, passed.first, passed.count - 1)
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1)
     if _was_just_woken(entry_row, passed.latest, tick.limits.wake_gap):
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.SUPERSEDED, passed.latest)
-        return None
-    return passed.latest
+        return expect_slot_after(entry_row, passed.latest), None
+    return entry_row, passed.latest
 
 
 def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
@@ -102,6 +115,8 @@ def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: 
     for after, before in _spans_without_records(tick.tx, entry_row, horizon):
         _record_closed_slots(tick, entry_row, after, before)
         _record_skipped(tick, entry_row, reason, schedule.slots(after, before))
+    if reason in EXCUSED_SKIPS:
+        entry_row = expect_slot_after(entry_row, horizon)
     return _settled_until(entry_row, horizon)
 
 
@@ -224,12 +239,13 @@ def with_next_due(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     slot = _next_slot(entry_row)
     slot_due_at = slot and slot + entry_row.schedule.offset
     times = (slot_due_at, entry_row.pause_ends, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
-    return entry_row._replace(slot=slot, due_at=min((time for time in times if time is not None), default=None))
+    due_at = min((time for time in times if time is not None), default=None)
+    return _with_expected_slot(entry_row._replace(slot=slot, due_at=due_at))
 
 
 def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
     """The row of an entry with an open run. It is due when the next attempt may start, or (None) not before the run ends."""
-    return entry_row._replace(slot=_next_slot(entry_row), due_at=due_at)
+    return _with_expected_slot(entry_row._replace(slot=_next_slot(entry_row), due_at=due_at))
 
 
 def _next_slot(entry_row: EntryRow) -> datetime | None:
@@ -237,6 +253,66 @@ def _next_slot(entry_row: EntryRow) -> datetime | None:
         return None
     after, backed_off_until = entry_row.settled_until, entry_row.backs_off_until
     return entry_row.schedule.next(max(after, backed_off_until - MILLISECOND) if backed_off_until else after)
+
+
+def _with_expected_slot(entry_row: EntryRow) -> EntryRow:
+    """The row with the slot that is to be answered next. While no slot may run, none is expected, and afterwards the next one."""
+    if entry_row.paused or entry_row.state != "active":
+        return entry_row._replace(expected_at=None, expected_before=None)
+    return _expect_slot(entry_row, entry_row.slot) if entry_row.expected_at is None else entry_row
+
+
+def _expect_slot(entry_row: EntryRow, slot: datetime | None) -> EntryRow:
+    schedule = entry_row.schedule
+    if slot is None:
+        return entry_row._replace(expected_at=None, expected_before=None)
+    following = schedule.next(slot)
+    return entry_row._replace(
+        expected_at=slot + schedule.offset, expected_before=None if following is None else following + schedule.offset
+    )
+
+
+def expect_slot_after(entry_row: EntryRow, slot: datetime) -> EntryRow:
+    """The row after a slot, or a wake at that time, was answered: the slot after it is expected, or a later one as before."""
+    following = entry_row.schedule.next(slot)
+    expected_at = entry_row.expected_at
+    if following is not None and expected_at is not None and following + entry_row.schedule.offset <= expected_at:
+        return entry_row
+    return _expect_slot(entry_row, following)
+
+
+def note_result(tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, result: AttemptResult) -> EntryRow:
+    """The row after a run, with the slot that is to be answered next. Slots are counted as answered or lost.
+
+    An asynchronous run counts when its result arrives. A run that a person cancelled is neither. A failed run counts as lost,
+    but after it only the next slot is expected, because failures have metrics of their own. A result that never arrived is still
+    expected.
+    """
+    is_good = result.outcome in ANSWERED
+    is_worrying = result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in WORRYING_SKIPS)
+    is_bad = is_worrying and result.reason is not Reason.CANCELLED
+    if (is_good or is_bad) and _is_slot(entry_row, slot, trigger):
+        entries.count_slots(tx, entry_row, good=int(is_good), bad=int(is_bad))
+    has_ended = is_good or (result.outcome in FAILURES and result.reason is not Reason.NO_RESULT)
+    if has_ended or (result.outcome is Outcome.SKIPPED and result.reason in EXCUSED_SKIPS):
+        return expect_slot_after(entry_row, slot)
+    return entry_row
+
+
+def _is_slot(entry_row: EntryRow, slot: datetime, trigger: Trigger) -> bool:
+    """Whether a run was started by a slot. For a late result, this depends on the run that it belongs to."""
+    if trigger is Trigger.RESULT:
+        return entry_row.schedule.slots(slot - MILLISECOND, slot) is not None
+    return trigger is entry_row.schedule.trigger and entry_row.schedule is not entry_schedule.NO_SCHEDULE
+
+
+def excuse_slots(tx: Transaction, since: datetime, until: datetime) -> None:
+    """Expect none of the slots in (since, until]: the daemon was being restarted, or the machine was suspended.
+
+    An entry that should have answered earlier is still expected to do so.
+    """
+    for entry_row in entries.entries_expected_between(tx, since, until):
+        entries.change_entry(tx, entry_row, expect_slot_after(entry_row, until - entry_row.schedule.offset))
 
 
 def save_with_next_due(tx: Transaction, before: EntryRow, after: EntryRow) -> None:

@@ -20,7 +20,8 @@ class EntryRow(NamedTuple):
     precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
     lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that
     are not final. `paused_by` is who paused it: command, or token NAME. `mute` is the mute until `muted_until`, as text
-    (`model/mute`). A mute that is over may still have a recovery to report.
+    (`model/mute`). A mute that is over may still have a recovery to report. `expected_at` is when the first slot comes due that
+    is still to be answered, None if none is expected. `expected_before` is when the slot after it comes due.
 
     Functions return a changed row, and `store.entries` writes it once, at the end of the step. This is a named tuple because
     one run makes nine of these values, and a tuple takes a tenth of the time of a dataclass.
@@ -59,6 +60,8 @@ class EntryRow(NamedTuple):
     mute: str | None = None
     paused_at: datetime | None = None
     paused_by: str | None = None
+    expected_at: datetime | None = None
+    expected_before: datetime | None = None
 
     @property
     def schedule(self) -> EntrySchedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from heartbeat.runners import Tokens
 from scheduler.model.circuit import Circuit
@@ -100,13 +100,14 @@ class WakeMoved:
 
 @dataclass(frozen=True, slots=True)
 class MessageMoved:
-    """A message in the outbox changed its state. `retried`: another attempt is planned."""
+    """A message in the outbox changed its state. `retried`: another attempt is planned. `age`: how long ago it was written."""
 
     outbox_id: int
     channel: str
     state: DeliveryState
     retried: bool = False
     error: str = ""
+    age: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,16 @@ class ProviderFailed:
 
     provider: str
     error_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderCalled:
+    """A call to a provider ended. `result` is `ok` or a word of `Failure`. `took` is None if the duration is unknown."""
+
+    provider: str
+    model: str
+    result: str
+    took: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +288,7 @@ Event = (
     | ModelMismatched
     | TargetUnknown
     | CallCharged
+    | ProviderCalled
     | ProviderFailed
     | RunRecovered
     | RetryPlanned

@@ -16,9 +16,11 @@ from heartbeat.verdict import Suppression
 
 __all__ = [
     "ANSWERED",
+    "EXCUSED_SKIPS",
     "FAILURES",
     "SUCCESSES",
     "WOKEN",
+    "WORRYING_SKIPS",
     "AttemptResult",
     "Call",
     "DeliveryState",
@@ -111,6 +113,28 @@ ANSWERED = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has checked the i
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
 
 
+# A slot that is skipped for one of these reasons is lost: the agent or the job should have run.
+WORRYING_SKIPS = frozenset(
+    {
+        Skip.ALREADY_RUNNING,
+        Skip.BUSY,
+        Skip.CHECKLIST_MISSING,
+        Skip.CHECKLIST_EMPTY,
+        Skip.CHECKLIST_UNREADABLE,
+        Skip.CHECKLIST_TOO_LARGE,
+        Skip.BUDGET,
+        Skip.BREAKER_OPEN,
+        Skip.PRECHECK_FAILED,
+        Skip.PROMPT_TOO_LARGE,
+        Skip.MISSED,
+    }
+)
+
+# After a skip for one of these reasons, only the next slot is expected to be answered: the skip was planned, or other metrics
+# show its cause (an exhausted budget, an open circuit breaker).
+EXCUSED_SKIPS = (frozenset(Skip) - WORRYING_SKIPS) | {Skip.BUDGET, Skip.BREAKER_OPEN}
+
+
 LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
 
 
@@ -119,7 +143,8 @@ class Call:
     """One call of a model: its provider (None: none of the config), the requested model, and the result.
 
     `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
-    `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error.
+    `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
+    request to the complete answer, None if it was not measured.
     """
 
     provider: str | None
@@ -132,6 +157,7 @@ class Call:
     tools_ignored: int = 0
     not_sent: bool = False
     status: int | None = None
+    took: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,12 @@ def last_boot_ended_cleanly(db: sqlite3.Connection) -> bool:
     return row is None or row["ended_at"] is not None
 
 
+def count_crashes(db: sqlite3.Connection) -> int:
+    """How many daemon processes ended without a clean stop. The latest boot is not counted, because it is still running."""
+    query = "select count(*) from boot where ended_at is null and id < (select max(id) from boot)"
+    return int(db.execute(query).fetchone()[0])
+
+
 def latest_boot(db: sqlite3.Connection) -> sqlite3.Row | None:
     """The row of the last boot; None in a new database."""
     found: sqlite3.Row | None = db.execute("select * from boot order by id desc limit 1").fetchone()

@@ -23,7 +23,7 @@ SELECT_ENTRY = (
     "select id, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,"
     " last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,"
     " flapping, conditions, unconfirmed, unconfirmed_answers, looked_at, looked_lines, muted_until, mute,"
-    " paused_at, paused_by"
+    " paused_at, paused_by, expected_at, expected_before"
     " from entry"
 )
 
@@ -33,7 +33,7 @@ def _entry_from_row(row: sqlite3.Row) -> EntryRow:
         number, kind, name, state, schedule, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
         last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
         flapping, conditions, unconfirmed, unconfirmed_answers, looked_at,
-        looked_lines, muted_until, mute, paused_at, paused_by,
+        looked_lines, muted_until, mute, paused_at, paused_by, expected_at, expected_before,
     ) = row  # fmt: skip
     return EntryRow(
         number, Kind(kind), name, state, schedule, from_millis(first_seen_at), from_millis(anchor), from_millis(settled_until),
@@ -42,6 +42,7 @@ def _entry_from_row(row: sqlite3.Row) -> EntryRow:
         from_optional_millis(last_success_at), failures, quiet, alerting, troubles, precheck, queue, approvals,
         from_optional_millis(active_at), flapping, conditions, unconfirmed, unconfirmed_answers, from_optional_millis(looked_at),
         looked_lines, from_optional_millis(muted_until), mute, from_optional_millis(paused_at), paused_by,
+        from_optional_millis(expected_at), from_optional_millis(expected_before),
     )  # fmt: skip
 
 
@@ -153,6 +154,20 @@ def _update_statement(columns: tuple[str, ...]) -> str:
     """The statement for these columns. Their names come from EntryRow, never from a user."""
     assignments = ", ".join(f"{column} = ?" for column in columns)
     return f"update entry set {assignments} where id = ?"  # noqa: S608
+
+
+def count_slots(tx: Transaction, entry_row: EntryRow, *, good: int = 0, bad: int = 0) -> None:
+    """Add to the numbers of answered and of lost slots, which only the metrics show. They never decrease."""
+    tx.db.execute(
+        "update entry set good_slots = good_slots + ?, bad_slots = bad_slots + ? where id = ?", (good, bad, entry_row.id)
+    )
+
+
+def entries_expected_between(tx: Transaction, since: datetime, until: datetime) -> list[EntryRow]:
+    """The entries whose next slot to be answered came due after `since`, and at `until` at the latest."""
+    save_changed_entries(tx)
+    rows = tx.db.execute(f"{SELECT_ENTRY} where expected_at > ? and expected_at <= ?", (to_millis(since), to_millis(until)))
+    return [_entry_from_row(row) for row in rows]
 
 
 def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
+from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_optional_millis, to_millis
 
@@ -33,12 +34,15 @@ order by entry.kind desc, entry.name
 
 # The names come as one JSON text, because SQLite limits the number of parameters.
 GAUGES = """
+with awaited as materialized (select kind, name from run where result_due_at is not null)
 select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_ended_at, last_success_at,
   case when paused_until is null and state = 'active' then coalesce(due_at, slot) end as next_due,
   case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, settled_until,
+  expected_at, expected_before, good_slots, bad_slots, case when paused_until = :forever then paused_at end as paused_at,
+  exists (select 1 from awaited where awaited.kind = entry.kind and awaited.name = entry.name) as awaits,
   slot is null and exists (
     select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
-from json_each(?) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
+from json_each(:keys) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
 """
 
 
@@ -49,7 +53,7 @@ def entry_overviews(db: sqlite3.Connection, kind: Kind | None, name: str | None)
 
 def entry_gauges(db: sqlite3.Connection, keys: Collection[tuple[str, str]]) -> list[sqlite3.Row]:
     """The columns of these entries that metrics show. See GAUGES."""
-    return db.execute(GAUGES, (json.dumps(list(keys)),)).fetchall()
+    return db.execute(GAUGES, {"keys": json.dumps(list(keys)), "forever": to_millis(UNTIL_RESUMED)}).fetchall()
 
 
 def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:

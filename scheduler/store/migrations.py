@@ -602,6 +602,19 @@ alter table config_in_force add column zone text
 """
 
 
+@migrations()
+def m018_expected_slots(db: Any) -> None:
+    """Which slot of an entry is to be answered next, and how many were answered and lost, for the metrics."""
+    db.conn.execute("alter table entry add column expected_at integer")  # when that slot comes due; null: none is expected
+    db.conn.execute("alter table entry add column expected_before integer")  # when the slot after it comes due
+    db.conn.execute("alter table entry add column good_slots integer not null default 0")
+    db.conn.execute("alter table entry add column bad_slots integer not null default 0")
+    db.conn.execute(
+        "update entry set expected_at = coalesce(due_at, slot)"
+        " where slot is not null and state = 'active' and paused_until is null"
+    )
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -444,7 +444,8 @@ def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, 
     tx.db.execute(
         "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, to_millis(tx.now), error, message.id)
     )
-    tx.report(MessageMoved(message.id, message.channel, state, error=error or ""))
+    age = tx.now - message.created_at
+    tx.report(MessageMoved(message.id, message.channel, state, error=error or "", age=age))
 
 
 def _message_from_row(row: sqlite3.Row) -> OutboxMessage:

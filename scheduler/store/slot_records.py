@@ -8,9 +8,9 @@ from datetime import datetime
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.events import SkipsRevoked
-from scheduler.model.outcome import AttemptResult, Outcome, Skip, Trigger
+from scheduler.model.outcome import WORRYING_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
-from scheduler.store import clock_changes, runs
+from scheduler.store import clock_changes, entries, runs
 from scheduler.store.transaction import Transaction
 
 
@@ -36,6 +36,8 @@ def record_skip(
         row = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
     if row is None:
         return None
+    if reason in WORRYING_SKIPS:
+        entries.count_slots(tx, entry_row, bad=count)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
     tx.report(runs.closed_event(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, count))
     return int(row["id"])

@@ -20,6 +20,7 @@ from scheduler.model.events import (
     ModelMismatched,
     MuteChanged,
     PauseChanged,
+    ProviderCalled,
     ProviderFailed,
     RetryPlanned,
     RunClosed,
@@ -88,6 +89,8 @@ class EventLog:
                 log_event(logging.DEBUG, "adopted", config_hash=settings.hash)
             case SlotsMissed():
                 pass  # a RunClosed with the same slots has the line
+            case ProviderCalled():
+                pass  # a failure has a line of its own, and the run that it belongs to has another
             case _:
                 level, line, keys = COPIED_LINES[type(happened)]
                 pairs = (key.partition("=") for key in keys.split())

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
 
+from cron.job import Job
 from heartbeat.findings import Severity
-from scheduler.model import entry_schedule
-from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Budget, Scope
+from heartbeat.spec import Heartbeat
+from scheduler.model import entry_schedule, local_days
+from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Amount, Budget, Scope
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
-from scheduler.store import breakers, conditions, disk_reserve, entries_view, outbox, spend, wakes
+from scheduler.store import boots, breakers, conditions, disk_reserve, entries_view, outbox, spend, wakes
 from scheduler.telemetry.series import MetricFamily
 
 EntryLabels = tuple[str, str]
+LONGEST_RETRY_WAIT = timedelta(seconds=38)  # the longest wait before a retry that no provider has asked for
 ENTRY_LABELS = ("kind", "name")
 ENTRY_STATES = ("active", "paused", "disabled")
 DONE_STATE = "done"
+ONE_DAY = timedelta(days=1)
 
 # The column of the entry's row that each gauge shows. A gauge of TIME_GAUGES is absent while its column is null.
 NUMBER_GAUGES = {
@@ -32,13 +36,26 @@ NUMBER_GAUGES = {
 TIME_GAUGES = {
     "heartbeatd_entry_created_timestamp_seconds": ("first_seen_at", "When the entry was first seen."),
     "heartbeatd_next_due_timestamp_seconds": ("next_due", "When the entry is due next; absent while it is paused or disabled."),
+    "heartbeatd_paused_since_timestamp_seconds": ("paused_at", "Since when the entry is paused; absent if the pause has an end."),
     "heartbeatd_last_run_timestamp_seconds": ("last_ended_at", "When the last run ended, whatever its outcome."),
     "heartbeatd_last_success_timestamp_seconds": ("last_success_at", "When the last successful run ended."),
 }
 
 
-def entry_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:
-    """The gauges of the entries in `wanted`."""
+def entry_gauges(
+    db: sqlite3.Connection, settings: Settings, wanted: Collection[EntryLabels], now: datetime
+) -> Iterator[MetricFamily]:
+    """The gauges of the entries in `wanted`, and the counters that are kept in their rows."""
+    specs = entries_by_key(settings)
+    expected = MetricFamily(
+        "gauge",
+        "heartbeatd_expected_by_timestamp_seconds",
+        "When the next successful run must have ended; absent while none is expected.",
+        ENTRY_LABELS,
+    )
+    slots = MetricFamily(
+        "counter", "heartbeatd_slots_total", "Slots that were answered (good) or lost (bad).", (*ENTRY_LABELS, "result")
+    )
     state = MetricFamily("gauge", "heartbeatd_entry_state", "1 for the state that the entry is in.", (*ENTRY_LABELS, "state"))
     numbers = {
         column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in NUMBER_GAUGES.items()
@@ -46,15 +63,43 @@ def entry_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels]) -> Ite
     times = {column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in TIME_GAUGES.items()}
     for row in entries_view.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
-        now = _shown_state(row)
+        present = _shown_state(row)
         for each in _possible_states(row["pace"]):
-            state.set_value(int(now == each), *key, each)
+            state.set_value(int(present == each), *key, each)
+        slots.set_value(row["good_slots"], *key, "good")
+        slots.set_value(row["bad_slots"], *key, "bad")
+        expected_by = _expected_by(row, specs[key], is_done=present == DONE_STATE, now=now)
+        if expected_by is not None:
+            expected.set_value(expected_by, *key)
         for column, family in numbers.items():
             family.set_value(row[column], *key)
         for column, family in times.items():
             if row[column] is not None:
                 family.set_value(row[column] / 1000, *key)
-    return iter((state, *numbers.values(), *times.values()))
+    return iter((expected, slots, state, *numbers.values(), *times.values()))
+
+
+def entries_by_key(settings: Settings) -> dict[EntryLabels, Heartbeat | Job]:
+    """Every agent and job by kind and name."""
+    beats = {(Kind.HEARTBEAT.value, name): beat for name, beat in settings.heartbeats.items()}
+    return {**beats, **{(Kind.CRON.value, name): job for name, job in settings.jobs.items()}}
+
+
+def _expected_by(row: sqlite3.Row, spec: Heartbeat | Job, *, is_done: bool, now: datetime) -> float | None:
+    """When the run of the expected slot must have ended, in seconds; None if none is expected.
+
+    It may start `grace` late and take all of its attempts. But then it must not delay the next slot beyond its grace. While a
+    result is awaited, `async_timeout` is added. A one-time job that failed is expected for one more day.
+    """
+    if row["expected_at"] is None:
+        return None
+    grace, longest = spec.grace.total_seconds(), (spec.timeout * (spec.retries + 1) + LONGEST_RETRY_WAIT * spec.retries)
+    ends = row["expected_at"] / 1000 + grace + longest.total_seconds()
+    if row["expected_before"] is not None:
+        ends = min(ends, row["expected_before"] / 1000 + grace)
+    if row["awaits"]:
+        ends += spec.async_timeout.total_seconds()
+    return None if is_done and now.timestamp() > ends + ONE_DAY.total_seconds() else ends
 
 
 def _shown_state(row: sqlite3.Row) -> str:
@@ -69,6 +114,14 @@ def _shown_state(row: sqlite3.Row) -> str:
 def _possible_states(schedule: str) -> tuple[str, ...]:
     """The states that an entry can be in. Only an entry that runs once can be done."""
     return ENTRY_STATES if entry_schedule.single_slot(schedule) is None else (*ENTRY_STATES, DONE_STATE)
+
+
+def crash_counter(db: sqlite3.Connection) -> MetricFamily:
+    """How many daemon processes have crashed, from the database, so that a crash is no reason to begin at 0 again."""
+    help_text = "Daemon processes that ended without a clean stop, in all the time that the database has existed."
+    crashes = MetricFamily("counter", "heartbeatd_crashes_total", help_text)
+    crashes.set_value(boots.count_crashes(db))
+    return crashes
 
 
 def queue_gauges(db: sqlite3.Connection, now: datetime) -> Iterator[MetricFamily]:
@@ -132,21 +185,54 @@ def breaker_gauges(db: sqlite3.Connection, circuits: Collection[Circuit]) -> Ite
 
 
 def budget_gauges(
-    db: sqlite3.Connection, settings: Settings, wanted: Collection[EntryLabels], now: datetime
+    db: sqlite3.Connection,
+    settings: Settings,
+    wanted: Collection[EntryLabels],
+    skipped_at: Mapping[EntryLabels, datetime],
+    now: datetime,
 ) -> Iterator[MetricFamily]:
-    """How much of today's budgets is used, with reservations for runs in progress. A budget of zero is left out."""
+    """How much of today's budgets is used, with reservations for runs in progress, and how much of the day has passed.
+
+    `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was today, and the
+    next run of the entry does not fit either. A budget of zero is left out.
+    """
+    labels = ("scope", "kind", "name", "budget")
+    exhausted = MetricFamily(
+        "gauge", "heartbeatd_budget_exhausted", "1 while runs are skipped because today's budget has no room for them.", labels
+    )
+    elapsed = MetricFamily(
+        "gauge", "heartbeatd_budget_day_elapsed_ratio", "The share of the budget's day that has passed.", labels
+    )
     family = MetricFamily(
         "gauge",
         "heartbeatd_budget_used_ratio",
         "The share of today's budget that is used.",
-        ("scope", "kind", "name", "budget"),
+        labels,
     )
     days = spend.spent_by_day(db, now)
     for scope, budget in _budgets_to_show(settings, wanted):
         spent = days.get((budget.local_day(now).isoformat(), *scope), NO_USAGE)
+        day = local_days.whole_day(budget.local_day(now), budget.zone)
+        passed = (now - day.begins) / (day.ends - day.begins)
+        lacking = {
+            limit
+            for key, at in skipped_at.items()
+            if scope in (key, ALL_ENTRIES) and at >= day.begins
+            for limit in _lacking_limits(settings, key, budget, spent)
+        }
         for key, used, bound in budget.usage_by_limit(spent):
-            family.set_value(used / bound, "all" if scope == ALL_ENTRIES else "entry", *scope, key)
-    yield family
+            values = ("all" if scope == ALL_ENTRIES else "entry", *scope, key)
+            family.set_value(used / bound, *values)
+            elapsed.set_value(passed, *values)
+            exhausted.set_value(int(key in lacking), *values)
+    return iter((family, exhausted, elapsed))
+
+
+def _lacking_limits(settings: Settings, key: EntryLabels, budget: Budget, spent: Amount) -> Iterator[str]:
+    """The limits of a budget into which another run of the entry does not fit."""
+    allowance = settings.allowances.get((Kind(key[0]), key[1]))
+    if allowance is not None:
+        yield from (limit for limit, used, bound in budget.usage_by_limit(spent + allowance.max_usage) if used > bound)
 
 
 def _budgets_to_show(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[tuple[Scope, Budget]]:
@@ -203,6 +289,8 @@ def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iter
         if (kind, name) in wanted:
             intervals.set_value(interval.total_seconds(), kind, name)
     yield intervals
+    help_text = "1 while the config file exists."
+    yield single_gauge("heartbeatd_config_file_present", help_text, int(settings.path.exists()))
     yield single_gauge(
         "heartbeatd_concurrency_limit", "How many runs may be in progress at the same time.", settings.limits.concurrency
     )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import singledispatchmethod
 from itertools import chain, islice, product
 
-from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from heartbeat.runners import Tokens
+from scheduler.model.circuit import Circuit
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import (
     AcknowledgementEnded,
@@ -28,6 +36,7 @@ from scheduler.model.events import (
     ModelMismatched,
     MuteChanged,
     PauseChanged,
+    ProviderCalled,
     ProviderFailed,
     RetryPlanned,
     RunClosed,
@@ -39,7 +48,7 @@ from scheduler.model.events import (
     TargetUnknown,
     WakeMoved,
 )
-from scheduler.model.outcome import Failure, Kind, Outcome, Trigger, WakeResult
+from scheduler.model.outcome import WOKEN, DeliveryState, Failure, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
 from scheduler.telemetry import gauges, possible_labels
 from scheduler.telemetry.gauges import EntryLabels, single_gauge
@@ -50,7 +59,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 DURATION_BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 LATENESS_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 600, 3600)
+CALL_BUCKETS = (*(0.1 * 2**step for step in range(13)), 600)  # seconds
+ON_TIME_START = 60.0  # seconds after its due time
+ON_TIME_DELIVERY = timedelta(minutes=5)  # after the message was written
 TOKEN_TYPES = tuple(field.name for field in fields(Tokens))
+TIMELINESS = ("on_time", "late")
+UNDELIVERED = (WakeResult.REJECTED, WakeResult.EXPIRED)
+WAKE_SOURCES = sorted(WOKEN)
 DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 
 
@@ -93,6 +108,42 @@ class Metrics:
             registry=registry,
             buckets=LATENESS_BUCKETS,
         )
+        self._call_duration = Histogram(
+            "heartbeatd_provider_request_duration_seconds",
+            "How long calls to providers took, in seconds, whatever their result.",
+            ["provider", "model"],
+            registry=registry,
+            buckets=CALL_BUCKETS,
+        )
+        self._requests = Counter(
+            "heartbeatd_http_requests_total",
+            "Requests to the HTTP API, by the template of their path and the status code of the answer.",
+            ["route", "code"],
+            registry=registry,
+        )
+        self._refused_tokens = Counter(
+            "heartbeatd_http_tokens_refused_total", "Requests to the HTTP API with a token that is not valid.", registry=registry
+        )
+        ProcessCollector(registry=registry)
+        self._calls = _new_counter(
+            "provider_requests_total", "Calls to providers, by result: ok or the error class.", "provider", "model", "result"
+        )
+        self._on_time = _new_counter(
+            "slots_on_time_total",
+            f"Slots by whether they started at most {ON_TIME_START:.0f} s after their due time.",
+            "kind",
+            "result",
+        )
+        self._messages_on_time = _new_counter(
+            "messages_on_time_total",
+            f"Messages by whether they were delivered at most {ON_TIME_DELIVERY // timedelta(minutes=1)} minutes after they were"
+            " written.",
+            "channel",
+            "result",
+        )
+        self._refused_wakes = _new_counter(
+            "wakes_refused_total", "Wakes that no run delivered to their agent, by reason.", "source", "reason"
+        )
         self._runs = _new_counter("runs_total", "Runs, by their outcome.", "kind", "name", "trigger", "outcome")
         self._suppressions = _new_counter("suppressions_total", "Runs that sent no message, by reason.", "kind", "name", "reason")
         self._skips = _new_counter("skips_total", "Slots that were skipped, by reason.", "kind", "name", "reason")
@@ -133,15 +184,29 @@ class Metrics:
         self._settings = settings
         self._counts = self._count  # looked up once: a singledispatchmethod builds a new function at each look-up
         self._entries_with_series: frozenset[EntryLabels] = frozenset()
+        self._declared_calls: frozenset[tuple[str, str]] = frozenset()
+        self._budget_skips: dict[EntryLabels, datetime] = {}  # when each entry was last skipped because of a budget
         for kind in Kind:
             self._duration.labels(kind.value)
             self._lateness.labels(kind.value)
             self._recovered.set_value(0, kind.value)
+            for result in TIMELINESS:
+                self._on_time.set_value(0, kind.value, result)
+        for source, reason in product(WAKE_SOURCES, UNDELIVERED):
+            self._refused_wakes.set_value(0, source.value, reason.value)
         self._apply_settings(settings)
 
     def count_event(self, happened: Event) -> None:
         """Count one event. Called after the commit, always in the same thread."""
         self._counts(happened)
+
+    def count_request(self, route: str, code: int) -> None:
+        """Count a request to the HTTP API. May be called in any thread, as `count_refused_token`."""
+        self._requests.labels(route, str(code)).inc()
+
+    def count_refused_token(self) -> None:
+        """Count a request with a token that is not valid."""
+        self._refused_tokens.inc()
 
     def render_page(self, db: sqlite3.Connection | None, now: ScrapeState) -> bytes:
         """The metrics page. `db` is a read-only connection; without it the gauges from the database are absent.
@@ -159,7 +224,10 @@ class Metrics:
     def _counter_families(self) -> tuple[MetricFamily, ...]:
         runs = (self._runs, self._suppressions, self._truncated, self._skips, self._prechecks, self._retries, self._seconds)
         models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
-        return (*runs, self._wakes, *models, self._deliveries, self._presses, self._recovered, self._stale, self._taken_back)
+        timely = (self._on_time, self._messages_on_time)
+        wakes = (self._wakes, self._refused_wakes)
+        others = (self._presses, self._recovered, self._stale, self._taken_back)
+        return (*runs, *timely, *wakes, self._calls, *models, self._deliveries, *others)
 
     def _process_families(self, now: ScrapeState) -> Iterator[MetricFamily]:
         running = MetricFamily("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
@@ -194,7 +262,8 @@ class Metrics:
         yield from gauges.settings_gauges(self._settings, self._entries_with_series)
 
     def _database_families(self, db: sqlite3.Connection, at: datetime) -> Iterator[MetricFamily]:
-        yield from gauges.entry_gauges(db, self._entries_with_series)
+        yield from gauges.entry_gauges(db, self._settings, self._entries_with_series, at)
+        yield gauges.crash_counter(db)
         agents = [name for kind, name in self._entries_with_series if kind == Kind.HEARTBEAT]
         yield from gauges.wake_gauges(db, agents)
         yield from gauges.condition_gauges(db, agents)
@@ -202,7 +271,8 @@ class Metrics:
         yield from gauges.outbox_gauges(db, self._settings.channels)
         yield from gauges.breaker_gauges(db, possible_labels.called_circuits(self._settings))
         yield from gauges.queue_gauges(db, at)
-        yield from gauges.budget_gauges(db, self._settings, self._entries_with_series, at)
+        skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
+        yield from gauges.budget_gauges(db, self._settings, self._entries_with_series, skipped_at, at)
         yield from gauges.file_gauges(self._settings.state)
 
     @singledispatchmethod
@@ -214,9 +284,11 @@ class Metrics:
         duration = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
         if duration is not None and closed.outcome is not Outcome.SKIPPED:
             self._duration.labels(closed.kind.value).observe(duration)
-        if (closed.kind, closed.name) not in self._entries_with_series:
-            return
         key = (closed.kind.value, closed.name)
+        if closed.reason == Skip.BUDGET:
+            self._budget_skips[key] = closed.finished_at
+        if key not in self._entries_with_series:
+            return
         if closed.precheck_problem and closed.trigger is not Trigger.RESULT:
             self._prechecks.increase(closed.name)
         if closed.truncated:
@@ -232,12 +304,16 @@ class Metrics:
     @_count.register
     def _count_started_attempt(self, started: AttemptStarted) -> None:
         if started.late is not None:
-            self._lateness.labels(started.kind.value).observe(max(0.0, started.late))
+            self._count_lateness(started.kind, started.late)
 
     @_count.register
     def _count_missed_slots(self, unstarted: SlotsMissed) -> None:
         for late in unstarted.late:
-            self._lateness.labels(unstarted.kind.value).observe(max(0.0, late))
+            self._count_lateness(unstarted.kind, late)
+
+    def _count_lateness(self, kind: Kind, late: float) -> None:
+        self._lateness.labels(kind.value).observe(max(0.0, late))
+        self._on_time.increase(kind.value, "on_time" if late <= ON_TIME_START else "late")
 
     @_count.register
     def _count_retry(self, retried: RetryPlanned) -> None:
@@ -254,6 +330,8 @@ class Metrics:
 
     @_count.register
     def _count_wake(self, wake: WakeMoved) -> None:
+        if wake.final and wake.result in UNDELIVERED:
+            self._refused_wakes.increase(str(wake.source), wake.result.value)
         if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
             self._wakes.increase(wake.name, str(wake.source), wake.result.value)
 
@@ -262,6 +340,9 @@ class Metrics:
         result = "retried" if moved.retried else str(moved.state)
         if moved.channel in self._settings.channels and result in DELIVERY_RESULTS:
             self._deliveries.increase(moved.channel, result)
+        if moved.channel in self._settings.channels and moved.age is not None and result in ("delivered", "dead"):
+            is_timely = moved.state is DeliveryState.DELIVERED and moved.age <= ON_TIME_DELIVERY
+            self._messages_on_time.increase(moved.channel, "on_time" if is_timely else "late")
 
     @_count.register
     def _count_charged_call(self, paid: CallCharged) -> None:
@@ -278,6 +359,13 @@ class Metrics:
     def _count_provider_error(self, failed: ProviderFailed) -> None:
         if failed.provider in possible_labels.called_providers(self._settings):
             self._provider_errors.increase(failed.provider, failed.error_class)
+
+    @_count.register
+    def _count_call(self, called: ProviderCalled) -> None:
+        if Circuit(called.provider, called.model) in possible_labels.called_circuits(self._settings):
+            self._calls.increase(called.provider, called.model, called.result)
+            if called.took is not None:
+                self._call_duration.labels(called.provider, called.model).observe(called.took.total_seconds())
 
     @_count.register
     def _count_model_mismatch(self, mismatched: ModelMismatched) -> None:
@@ -346,6 +434,7 @@ class Metrics:
         self._prechecks.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._wakes.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep_series(lambda labels: labels[0] in settings.channels)
+        self._messages_on_time.keep_series(lambda labels: labels[0] in settings.channels)
         self._presses.keep_series(lambda labels: labels[0] in settings.channels)
         with_buttons = [name for name, channel in settings.channels.items() if channel.buttons]
         for channel, result in product(with_buttons, possible_labels.PRESS_RESULTS):
@@ -361,6 +450,20 @@ class Metrics:
             self._provider_errors.increase(provider, failure.value, by=0)
         for channel, result in product(settings.channels, DELIVERY_RESULTS):
             self._deliveries.increase(channel, result, by=0)
+        for channel, result in product(settings.channels, TIMELINESS):
+            self._messages_on_time.increase(channel, result, by=0)
+        self._declare_calls(possible_labels.called_circuits(settings))
+
+    def _declare_calls(self, circuits: Iterable[Circuit]) -> None:
+        """Every model has its `ok` series from the start, and each error class from its first error on."""
+        called = frozenset((circuit.provider, circuit.model) for circuit in circuits)
+        self._calls.keep_series(lambda labels: labels[:2] in called)
+        for provider, model in self._declared_calls - called:
+            self._call_duration.remove(provider, model)
+        for provider, model in called:
+            self._calls.increase(provider, model, "ok", by=0)
+            self._call_duration.labels(provider, model)
+        self._declared_calls = called
 
     def _declare_series(self, key: EntryLabels, labels: PossibleLabels) -> None:
         _, name = key

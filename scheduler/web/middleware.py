@@ -12,18 +12,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import get_args
 
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Permission, Settings, Token
+from scheduler.telemetry.metrics import Metrics
 from scheduler.web.http_errors import HttpError, error_response
 
 MAX_HEADER_BYTES = 8 * 1024  # bytes, including the request line
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (addresses to listen on, not host names)
+
+UNKNOWN_ROUTE = "unknown"  # the route of rejected requests and of unknown paths: anyone can invent more of them
 
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -38,22 +42,34 @@ _HOST_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?
 
 
 class SecurityMiddleware:
-    """Checks each request, finds its caller by the token, and adds security headers to the answer."""
+    """Checks each request, finds its caller by the token, adds security headers to the answer, and counts both."""
 
-    def __init__(self, app: ASGIApp, settings: Callable[[], Settings], port: int, token: Secret) -> None:
+    def __init__(self, app: ASGIApp, settings: Callable[[], Settings], metrics: Metrics, port: int, token: Secret) -> None:
         self._app = app
         self._settings = settings
+        self._metrics = metrics
         self._port = port
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hardened = _add_security_headers(send)
+        hardened = _add_security_headers(self._count_answer(scope, send))
         try:
             self._check_request(scope)
         except HttpError as problem:
             await error_response(problem)(scope, receive, hardened)
             return
         await self._app(scope, receive, hardened)
+
+    def _count_answer(self, scope: Scope, send: Send) -> Send:
+        """Count the answer under the template of its path. All paths that do not exist count as one."""
+
+        async def send_and_count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("route")
+                self._metrics.count_request(route.path if isinstance(route, Route) else UNKNOWN_ROUTE, message["status"])
+            await send(message)
+
+        return send_and_count
 
     def _check_request(self, scope: Scope) -> None:
         """Raises HttpError. Otherwise `scope["caller"]` is the caller, or None if no valid token was sent."""
@@ -62,7 +78,10 @@ class SecurityMiddleware:
         _check_length(scope)
         _check_host(scope, hosts)
         _check_size(scope)
-        caller = find_caller(_header_values(scope, b"authorization"), self._token, server.tokens)
+        sent = _header_values(scope, b"authorization")
+        caller = find_caller(sent, self._token, server.tokens)
+        if sent and caller is None:
+            self._metrics.count_refused_token()
         if scope["path"].startswith(LINK_PATH):
             scope["caller"] = None
             return  # the code in a link is the permission; a browser sends the form without an origin (Referrer-Policy)

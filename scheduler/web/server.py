@@ -59,7 +59,9 @@ class HttpServer:
         listener = _bind_socket(server.host, server.port)
         port = listener.getsockname()[1]
         token = token_file.load_or_create_token(self._app_state.database_path)
-        gate = SecurityMiddleware(build_application(self._app_state), self._app_state.settings, port, token)
+        gate = SecurityMiddleware(
+            build_application(self._app_state), self._app_state.settings, self._app_state.metrics, port, token
+        )
         self._listening = _ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
         try:
             token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())

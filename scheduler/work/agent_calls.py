@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,7 @@ from heartbeat.runners import dispatch as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.circuit import Circuit
-from scheduler.model.entry import Claim
+from scheduler.model.entry import Claim, Elapsed
 from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome, Skip
 from scheduler.system.lanes import Lanes
 
@@ -30,14 +31,15 @@ class ClassifyAnswer(Protocol):
 
 
 async def call_agent(
-    request: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, classify: ClassifyAnswer
+    request: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, classify: ClassifyAnswer, elapsed: Elapsed
 ) -> AttemptResult:
     """Call the agent and wait for its answer. `prompt` has the parts of the prompt in `request`.
 
-    The result has the call with its usage, whether it succeeded or failed.
+    The result has the call with its usage and duration (by `elapsed`), whether it succeeded or failed.
     """
+    began = elapsed()
     answer = await runners.call_agent(request, runner, resources)
-    call = call_from_answer(runner, request.model, answer)
+    call = call_from_answer(runner, request.model, answer, elapsed() - began)
     earlier = sum(len(text) for _, text in request.messages)
     part_sizes = {**({"session": earlier} if earlier else {}), **dict(prompt.part_sizes)}
     if answer.failure is not None:
@@ -79,8 +81,8 @@ def result_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResu
     )
 
 
-def call_from_answer(runner: Runner, model: str | None, answer: Answer) -> Call:
-    """The call that led to this answer, with its usage."""
+def call_from_answer(runner: Runner, model: str | None, answer: Answer, took: timedelta) -> Call:
+    """The call that led to this answer, with its usage and duration."""
     return Call(
         provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
         model=model,
@@ -92,6 +94,7 @@ def call_from_answer(runner: Runner, model: str | None, answer: Answer) -> Call:
         tools_ignored=answer.tools_ignored,
         not_sent=answer.not_sent,
         status=answer.status,
+        took=took,
     )
 
 

@@ -96,9 +96,9 @@ class JobEntry(Entry):
     async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         if self.agent is None:
             return await run_command(self.spec, resources)
-        return _with_failure_message(self.spec, await self._call_agent(self.agent, claim, resources))
+        return _with_failure_message(self.spec, await self._call_agent(self.agent, claim, resources, elapsed))
 
-    async def _call_agent(self, agent: Agent, claim: Claim, resources: Resources) -> AttemptResult:
+    async def _call_agent(self, agent: Agent, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         """One attempt of a job with a prompt. The checks are those of a heartbeat run that concern the agent itself."""
         job = self.spec
         obstacle = next((reason for reason, applies in _agent_preconditions(claim) if applies), None)
@@ -115,7 +115,7 @@ class JobEntry(Entry):
             return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_meta(claim)}
 
         request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, meta)
-        return await agent_calls.call_agent(request, prompt, agent.runner, resources, self.classify_answer)
+        return await agent_calls.call_agent(request, prompt, agent.runner, resources, self.classify_answer, elapsed)
 
     @property
     def agents_to_wake(self) -> tuple[str, ...]:

@@ -177,26 +177,31 @@ class _Attempt:
         decided = await self._request_decision(decide, facts, time_left)
         if isinstance(decided, AttemptResult):
             return decided
-        facts = replace(facts, tasks=decided.tasks)
+        decision, call = decided
+        facts = replace(facts, tasks=decision.tasks)
         result = await self._call_agent(facts, compose_prompt(facts, self.spec), self._time_left())
-        return replace(result, calls=(_decision_call(decide, decided), *result.calls))
+        return replace(result, calls=(call, *result.calls))
 
     def _time_left(self) -> timedelta:
         return max(self.spec.timeout - self.elapsed(), MIN_TIME_LEFT)
 
-    async def _request_decision(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult | Decision:
-        """What a model decides; the result of the attempt if it decides to skip, or does not decide."""
+    async def _request_decision(
+        self, decide: Decide, facts: PromptFacts, time_left: timedelta
+    ) -> AttemptResult | tuple[Decision, Call]:
+        """What a model decides, and its call; the result of the attempt if it decides to skip, or does not decide."""
         prompt = decision_prompt(facts, self.spec)
         if agent_calls.exceeds_reservation(self.claim, prompt):
             return _too_large(prompt, None)
         request = self._request(facts, prompt, decide.model, time_left)
+        began = self.elapsed()
         answer = await runners.request_decision(request, decide.runner, self.resources)
+        took = self.elapsed() - began
         if isinstance(answer, Answer):
             return agent_calls.result_of_failure(
-                answer, prompt, agent_calls.call_from_answer(decide.runner, decide.model, answer)
+                answer, prompt, agent_calls.call_from_answer(decide.runner, decide.model, answer, took)
             )
         if answer.action is Action.RUN:
-            return answer
+            return answer, _decision_call(decide, answer, took)
         return AttemptResult(
             Outcome.OK,
             suppression=Suppression.DECIDED_SKIP,
@@ -204,7 +209,7 @@ class _Attempt:
             request_id=answer.request_id,
             prompt_parts=dict(prompt.part_sizes),
             left_out=prompt.left_out,
-            calls=(_decision_call(decide, answer),),
+            calls=(_decision_call(decide, answer, took),),
         )
 
     async def _call_agent(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
@@ -217,7 +222,7 @@ class _Attempt:
             structured=self.spec.answer == "structured",
         )
         classify = partial(_classify_answer, self.spec)
-        return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify)
+        return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify, self.elapsed)
 
     def _request(self, facts: PromptFacts, prompt: Prompt, model: str | None, time_left: timedelta) -> AgentRequest:
         def meta() -> dict[str, object]:
@@ -230,8 +235,8 @@ def _too_large(prompt: Prompt, error: str | None) -> AttemptResult:
     return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
 
 
-def _decision_call(decide: Decide, decided: Decision) -> Call:
-    return Call(decide.runner.provider.name, decide.model, decided.model_used, decided.tokens)
+def _decision_call(decide: Decide, decided: Decision, took: timedelta) -> Call:
+    return Call(decide.runner.provider.name, decide.model, decided.model_used, decided.tokens, took=took)
 
 
 def read_situation(spec: Heartbeat, claim: Claim) -> Situation:
