@@ -232,6 +232,16 @@ agent/research        120     120       0        0       0  $34.83
 agent/ops             840      24       0      594       0   $2.52
 cron/nightly-backup    29       0       1        1       1       -
 
+NAME            MODEL             CALLS  TOKENS IN  CACHED   OUT    COST
+agent/research  claude-sonnet-5     120        12m       -  4.8k  $34.83
+agent/ops       claude-haiku-5-5    840       2.5m       -   34k   $2.52
+
+PROMPT     RUNS  CHARACTERS  SHARE  PER RUN  MOST IN
+contract    960        636k    86%      663  agent/ops
+time        960         61k     8%       63  agent/ops
+last_beat   960         30k     4%       32  agent/ops
+checklist   960         16k     2%       17  agent/ops
+
 SKIPPED       SLOTS  ENTRIES
 active_hours    594  agent/ops
 missed            1  cron/nightly-backup
@@ -289,7 +299,8 @@ def test_the_most_expensive_run_of_a_month_is_listed_first(make_world: MakeWorld
 def entry_data(name: str, **numbers: Any) -> dict[str, Any]:
     return {
         "kind": "heartbeat", "name": name, "runs": 1, "said": 0, "failed": 0, "skipped": 0, "missed": 0, "cost_usd": None,
-        "runs_without_price": 0, "untold_usd": 0.0, "tokens": {"input": 0, "output": 0}, "dearest_run": None, **numbers,
+        "runs_without_price": 0, "untold_usd": 0.0, "tokens": {"input": 0, "output": 0}, "dearest_run": None,
+        "previous_cost_usd": None, **numbers,
     }  # fmt: skip
 
 
@@ -342,8 +353,13 @@ def test_a_report_as_json_has_all_its_parts(state: Path, store: Store, capsys: p
         "since",
         "until",
         "totals",
+        "previous",
         "entries",
         "models",
+        "agent_models",
+        "causes",
+        "prompt",
+        "by_time",
         "skipped",
         "suppressed",
         "failed",

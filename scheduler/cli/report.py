@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.output import (
     abbreviate_count,
+    display_zone,
     elapsed_time,
     entry_label,
     format_table,
     format_time,
     format_usd,
+    host_zone,
     utc_now,
     wrap_text,
     zone_name,
@@ -29,8 +31,11 @@ from scheduler.model.outcome import Kind
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
 TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
+MAX_PARTS = 8  # parts of the prompt
+MAX_NAMED = 3  # entries in one cell
 MAX_DOWNTIMES = 5  # the longest downtimes are listed
 COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
+TOKEN_HEADINGS = ("TOKENS IN", "CACHED", "OUT")
 CONDITION_COUNTS = ("opened", "resolved", "reminders", "duplicates")  # duplicates: answers without news
 REASON_TABLES = {
     "skipped": ("SKIPPED", "SLOTS", "reason"),
@@ -60,7 +65,8 @@ def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) 
     """
     files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
     with daemon_files.open_for_reading(files) as db:
-        data = summed(db, until - span, until, running=daemon_files.find_running_daemon(files) is not None) if db else None
+        running = daemon_files.find_running_daemon(files) is not None
+        data = summed(db, until - span, until, running=running, zone=display_zone() or host_zone()) if db else None
     if form == "json":
         click.echo(json.dumps(data, indent=2))
     else:
@@ -78,9 +84,15 @@ def _report_parts(data: Data, by: str) -> Iterator[str]:
     yield f"{since} to {until}, {zone_name()} ({abbreviate_duration(_elapsed_time(data))})"
     yield "\n".join(wrap_text(" ".join(_summary_sentences(data)), 0))
     if data["entries"] and by == "entry":
-        yield _entries_table(data["entries"])
+        yield _entries_table(data["entries"], with_change=is_comparable(data))
     if data["models"] and by == "model":
         yield _models_table(data["models"])
+    if any(each["model"] for each in data["agent_models"]):
+        yield _agent_models_table(data["agent_models"])
+    if any(each["source"] != "schedule" for each in data["causes"]):
+        yield _causes_table(data["causes"])
+    if data["prompt"]:
+        yield _prompt_table(data["prompt"])
     if data["skipped"] or data["suppressed"] or data["failed"]:
         yield _reasons_table(data)
     if data["conditions"]:
@@ -97,6 +109,8 @@ def _summary_sentences(data: Data) -> Iterator[str]:
         yield "Nothing ran, and nothing was skipped."
     yield from _run_sentences(data["totals"])
     yield from _cost_sentences(data["totals"])
+    yield from _cache_sentences(data["totals"])
+    yield from _trend_sentences(data)
     yield from _top_entry_sentences(data["entries"], data["totals"]["dearest_run"])
     yield from _undelivered_sentences(data["deliveries"])
     if downs := data["downs"]:
@@ -125,6 +139,59 @@ def _cost_sentences(totals: Data) -> Iterator[str]:
     yield f"Cost {cost} for {abbreviate_count(tokens['input'])} tokens in and {abbreviate_count(tokens['output'])} out{missing}."
 
 
+def _cache_sentences(totals: Data) -> Iterator[str]:
+    """How much of the input came from the provider's cache; nothing if no cache was used."""
+    if totals["cache"]["read"] or totals["cache"]["write"]:
+        read, write = (format_share(totals["cache"][kind], totals["tokens"]["input"]) for kind in ("read", "write"))
+        yield f"{read} of the input tokens were read from the cache, and {write} were written to it."
+
+
+def _trend_sentences(data: Data) -> Iterator[str]:
+    """The runs and the cost of the previous period, and how the cost changed; nothing if nothing happened in it."""
+    cost, before = data["totals"]["cost_usd"], data["previous"]["totals"]
+    if not before["runs"] and not before["skipped"]:
+        return
+    known = f", {format_usd(before['cost_usd'])}" if before["cost_usd"] is not None else ""
+    yield f"The {abbreviate_duration(_elapsed_time(data['previous']))} before: {format_count(before['runs'], 'run')}{known}."
+    if data["previous"]["incomplete"]:
+        yield "Some run records of that time were deleted, so it cannot be compared."
+    elif not is_comparable(data):
+        yield f"The first run record is of {format_time(data['previous']['first_record_at'])[:16]}."
+    elif cost and before["cost_usd"]:
+        percent = round(100 * (cost - before["cost_usd"]) / before["cost_usd"])
+        yield "The cost is the same." if not percent else f"The cost {'rose' if percent > 0 else 'fell'} by {abs(percent):,}%."
+
+
+def is_comparable(data: Data) -> bool:
+    """Whether there are run records of the whole previous period."""
+    previous = data["previous"]
+    return not previous["incomplete"] and (previous["first_record_at"] or previous["since"]) <= previous["since"]
+
+
+def format_change(cost: float | None, before: float | None) -> str:
+    """The change of a cost in percent; `new` if there was none before, a dash if there is none now."""
+    if not cost:
+        return "-"
+    if not before:
+        return "new"
+    percent = round(100 * (cost - before) / before)
+    return "the same" if percent == 0 else f"{percent:+,}%"
+
+
+def format_share(part: float, whole: float) -> str:
+    """A share in percent; a dash if there is nothing to share."""
+    return f"{100 * part / whole:.0f}%" if whole else "-"
+
+
+def format_cause(cause: Data) -> str:
+    """What started runs: the schedule, a job as cron/NAME, or another source with its sender."""
+    if cause["source"] == "result":
+        return "late results"
+    if cause["source"] == Kind.CRON and cause["sender"]:
+        return entry_label(Kind.CRON, cause["sender"])
+    return " ".join(word for word in (cause["source"], cause["sender"]) if word)
+
+
 def _top_entry_sentences(entries: list[Data], dearest_run: Data | None) -> Iterator[str]:
     """The most expensive entry, and the entry with the most alerts."""
     if dearest_run:
@@ -147,15 +214,25 @@ def _entry_label(entry: Data) -> str:
     return entry_label(entry["kind"], entry["name"])
 
 
-def _entries_table(entries: list[Data]) -> str:
-    """The entries that matter most, the most expensive first; all others share one row."""
+def _entries_table(entries: list[Data], *, with_change: bool = False) -> str:
+    """The entries that matter most, the most expensive first; all others share one row.
+
+    `with_change` adds how the costs changed from the previous period, if any cost of that is known.
+    """
     shown, others = _choose_entries(entries)
-    rows = [[_entry_label(each), *_format_counts(each), _format_cost(each)] for each in shown]
+    rows = [[_entry_label(each), *_format_counts(each), _format_cost(each), format_entry_change(each)] for each in shown]
     if others:
-        rows.append(
-            [format_count(len(others), "other"), *_format_counts(_sum_entries(others)), _format_cost(_sum_entries(others))]
-        )
-    return format_table(("NAME", *COUNT_HEADINGS.values(), "COST"), rows, numbers=range(1, len(COUNT_HEADINGS) + 2))
+        sums = _sum_entries(others)
+        rows.append([format_count(len(others), "other"), *_format_counts(sums), _format_cost(sums), "-"])
+    heading = ("NAME", *COUNT_HEADINGS.values(), "COST", "CHANGE")
+    if not with_change or all(each["previous_cost_usd"] is None for each in entries):
+        heading, rows = heading[:-1], [row[:-1] for row in rows]
+    return format_table(heading, rows, numbers=range(1, len(heading)))
+
+
+def format_entry_change(entry: Data) -> str:
+    """How the cost of an entry changed from the previous period."""
+    return format_change(entry["cost_usd"], entry["previous_cost_usd"])
 
 
 def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
@@ -172,9 +249,8 @@ def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
 
 
 def _sum_entries(entries: list[Data]) -> Data:
-    known = [each["cost_usd"] for each in entries if each["cost_usd"] is not None]
     sums = {word: sum(each[word] for each in entries) for word in (*COUNT_HEADINGS, "runs_without_price", "untold_usd")}
-    return sums | {"cost_usd": sum(known) if known else None}
+    return sums | {"cost_usd": _sum_known(each["cost_usd"] for each in entries)}
 
 
 def _format_counts(each: Data) -> list[str]:
@@ -183,7 +259,7 @@ def _format_counts(each: Data) -> list[str]:
 
 def _format_cost(each: Data) -> str:
     """The cost. A plus sign means that some usage has no price or was not reported."""
-    more = each["runs_without_price"] or each["untold_usd"]
+    more = each["runs_without_price"] or each.get("untold_usd")
     return format_usd(each["cost_usd"]) + ("+" if each["cost_usd"] is not None and more else "")
 
 
@@ -192,12 +268,87 @@ def _models_table(models: list[Data]) -> str:
         [
             each["model"] or "(not known)",
             *(f"{each[word]:,}" for word in ("runs", "said", "failed")),
-            *(abbreviate_count(count) for count in each["tokens"].values()),
+            *_format_tokens(each),
             _format_cost(each),
         ]
         for each in models
     ]
-    return format_table(("MODEL", "RUNS", "ALERTS", "FAILED", "TOKENS IN", "OUT", "COST"), rows, numbers=range(1, 7))
+    return format_table(("MODEL", "RUNS", "ALERTS", "FAILED", *TOKEN_HEADINGS, "COST"), rows, numbers=range(1, 8))
+
+
+def _format_tokens(each: Data) -> list[str]:
+    """The input tokens, the share of them that was read from the cache, and the output tokens."""
+    tokens = each["tokens"]
+    cached = format_share(each["cache"]["read"], tokens["input"]) if each["cache"]["read"] else "-"
+    return [abbreviate_count(tokens["input"]), cached, abbreviate_count(tokens["output"])]
+
+
+def _agent_models_table(usage: list[Data]) -> str:
+    """The usage of each entry by model. All but the most expensive share one row."""
+    shown, others = usage[:MAX_ENTRIES], usage[MAX_ENTRIES:]
+    rows = [
+        [_entry_label(each), each["model"] or "(not known)", f"{each['calls']:,}", *_format_tokens(each), _format_cost(each)]
+        for each in shown
+    ]
+    if others:
+        calls, cost = sum(each["calls"] for each in others), _sum_known(each["cost_usd"] for each in others)
+        rows.append(
+            [format_count(len(others), "other"), "", f"{calls:,}", *_format_tokens(_sum_tokens(others)), format_usd(cost)]
+        )
+    return format_table(("NAME", "MODEL", "CALLS", *TOKEN_HEADINGS, "COST"), rows, numbers=range(2, 7))
+
+
+def _sum_tokens(rows: list[Data]) -> Data:
+    return {
+        part: {kind: sum(each[part][kind] for each in rows) for kind in kinds}
+        for part, kinds in {"tokens": ("input", "output"), "cache": ("read",)}.items()
+    }
+
+
+def _causes_table(causes: list[Data]) -> str:
+    """What started the runs, and the agents that ran. All but the most expensive causes share one row."""
+    shown, others = causes[:MAX_ENTRIES], causes[MAX_ENTRIES:]
+    rows = [
+        [format_cause(each), f"{each['runs']:,}", _format_cost(each), format_cause_entries(each["entries"])] for each in shown
+    ]
+    if others:
+        cost = format_usd(_sum_known(each["cost_usd"] for each in others))
+        rows.append([format_count(len(others), "other"), f"{sum(each['runs'] for each in others):,}", cost, ""])
+    return format_table(("STARTED BY", "RUNS", "COST", "RUNS OF"), rows, numbers=range(1, 3))
+
+
+def format_cause_entries(entries: list[Data]) -> str:
+    """The entries that a cause has started, with their runs; only the first ones by name."""
+    if len(entries) == 1:
+        return _entry_label(entries[0])
+    named = ", ".join(f"{_entry_label(each)} {each['runs']:,}" for each in entries[:MAX_NAMED])
+    more = len(entries) - MAX_NAMED
+    return named + (f", {format_count(more, 'other')}" if more > 0 else "")
+
+
+def _prompt_table(parts: list[Data]) -> str:
+    """What filled the prompts, the largest part first, and the agent whose prompts contained most of it."""
+    shown, others = parts[:MAX_PARTS], parts[MAX_PARTS:]
+    rows = [
+        [
+            each["part"],
+            f"{each['runs']:,}",
+            abbreviate_count(each["chars"]),
+            format_share(each["share"], 1),
+            abbreviate_count(round(each["chars"] / each["runs"])),
+            _entry_label(each["entries"][0]),
+        ]
+        for each in shown
+    ]
+    if others:
+        chars, share = sum(each["chars"] for each in others), sum(each["share"] for each in others)
+        rows.append([format_count(len(others), "other"), "", abbreviate_count(chars), format_share(share, 1), "", ""])
+    return format_table(("PROMPT", "RUNS", "CHARACTERS", "SHARE", "PER RUN", "MOST IN"), rows, numbers=range(1, 5))
+
+
+def _sum_known(costs: Iterable[float | None]) -> float | None:
+    known = [each for each in costs if each is not None]
+    return sum(known) if known else None
 
 
 def _reasons_table(data: Data) -> str:

@@ -89,7 +89,7 @@ def record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, res
         return runs.owns_run(tx, claim)
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
-    by_model = [(call.model or "", call.tokens or Tokens(), usd) for call, usd in paid]
+    by_model = [(call.model or call.model_used or "", call.tokens or Tokens(), usd) for call, usd in paid]
     if not runs.add_usage(tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None, by_model):
         return False
     for call, usd in paid:

@@ -7,29 +7,44 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
+from scheduler.insight import cost_breakdown
 from scheduler.model.condition import Effect
 from scheduler.model.outcome import Kind, Suppression
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import boots, run_history
+from scheduler.store import boots, cost_history, run_history
 from scheduler.store.run_history import MessageCount, RunCount
 
 ReportTotals = dict[str, Any]
 
 
-def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> dict[str, Any]:
+UTC_ZONE = ZoneInfo("UTC")
+
+
+def build_report(
+    db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool, zone: ZoneInfo = UTC_ZONE
+) -> dict[str, Any]:
     """The runs, skips, costs and deliveries from `since` until before `until`, as JSON data; `running`: a daemon runs now.
 
     Times are in UTC with Z. The most expensive entries and models and the most frequent reasons come first. A cost is None if it
-    is unknown.
+    is unknown. `previous` has the totals of the period of the same length before. `zone` is that of the days in `by_time`.
     """
     tallies, posts = run_history.count_runs(db, since, until), run_history.count_messages(db, since, until)
+    before = run_history.count_runs(db, since - (until - since), since)
+    usage = cost_history.usage_by_model(db, since, until)
+    models = _totals_by_key([each for each in tallies if each.ran], _model_key)
     return {
         "since": iso_utc(since),
         "until": iso_utc(until),
         "totals": _sum_totals(tallies),
-        "entries": _totals_by_key(tallies, lambda each: {"kind": each.kind.value, "name": each.name}),
-        "models": _totals_by_key([each for each in tallies if each.ran], lambda each: {"model": each.model}),
+        "previous": _previous_data(db, since - (until - since), since, before),
+        "entries": _with_previous_cost(_totals_by_key(tallies, _entry_key), before),
+        "models": cost_breakdown.with_usage(models, usage, {"model": None} | _sum_totals([])),
+        "agent_models": cost_breakdown.agent_model_data(usage),
+        "causes": cost_breakdown.cause_data(cost_history.cost_by_cause(db, since, until)),
+        "prompt": cost_breakdown.prompt_data(cost_history.prompt_sizes(db, since, until)),
+        "by_time": cost_breakdown.time_data(cost_history.count_by_quarter(db, since, until), since, until, zone),
         "skipped": _counts_by_word(tallies, "reason", lambda each: each.skipped),
         "suppressed": _counts_by_word([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
         "failed": _counts_by_word(tallies, "reason", lambda each: each.failed),
@@ -37,6 +52,35 @@ def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, ru
         "deliveries": [_channel_data(channel, posts) for channel in sorted({post.channel for post in posts})],
         "downs": _downtime_data(db, since, until, running=running),
     }
+
+
+def _entry_key(each: RunCount) -> dict[str, Any]:
+    return {"kind": each.kind.value, "name": each.name}
+
+
+def _model_key(each: RunCount) -> dict[str, Any]:
+    return {"model": each.model}
+
+
+def _previous_data(db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount]) -> dict[str, Any]:
+    """The totals of the previous period. They are too low if run records of some entries were deleted (`incomplete`).
+
+    `first_record_at` is when the first run that is on record ended.
+    """
+    deleted = cost_history.entries_with_deleted_records(db, since)
+    return {
+        "since": iso_utc(since),
+        "until": iso_utc(until),
+        "first_record_at": iso_utc(cost_history.first_record_at(db)),
+        "totals": _sum_totals(tallies),
+        "incomplete": [{"kind": kind.value, "name": name} for kind, name in deleted],
+    }
+
+
+def _with_previous_cost(entries: list[ReportTotals], before: list[RunCount]) -> list[ReportTotals]:
+    """The entries, each with its cost in the previous period; None if it is not known or the entry had no runs."""
+    costs = {(each["kind"], each["name"]): each["cost_usd"] for each in _totals_by_key(before, _entry_key)}
+    return [each | {"previous_cost_usd": costs.get((each["kind"], each["name"]))} for each in entries]
 
 
 def _sum_totals(tallies: Iterable[RunCount]) -> ReportTotals:
@@ -51,6 +95,7 @@ def _sum_totals(tallies: Iterable[RunCount]) -> ReportTotals:
         "runs_without_price": sum(each.unpriced for each in tallies),
         "untold_usd": round(sum(each.untold_usd for each in tallies), 6),
         "tokens": {"input": sum(each.tokens_in for each in tallies), "output": sum(each.tokens_out for each in tallies)},
+        "cache": {"read": sum(each.cache_read for each in tallies), "write": sum(each.cache_write for each in tallies)},
         "dearest_run": _most_expensive_run(tallies),
     }
 

@@ -280,14 +280,17 @@ def _combined_state(states: list[str]) -> str:
 # The rows that ended within a time, found by the index on finished_at. SQLite takes the bare column id from the row of the max:
 # https://www.sqlite.org/lang_select.html#bareagg
 RUNS = """
-select kind, name, outcome, reason, suppression, model_requested as model, count(*) as count, sum(slots) as slots,
+select kind, name, outcome, reason, suppression, coalesce(model_requested, model_used) as model, count(*) as count,
+  sum(slots) as slots,
   sum(trigger <> 'result') as started, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
   sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
   sum(coalesce(json_extract(tokens, '$.input') + json_extract(tokens, '$.cache_read') + json_extract(tokens, '$.cache_write'), 0))
     as tokens_in,
-  sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out, max(cost_usd) as dearest_usd, id as dearest_run
+  sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out,
+  sum(coalesce(json_extract(tokens, '$.cache_read'), 0)) as cache_read,
+  sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, max(cost_usd) as dearest_usd, id as dearest_run
 from run where state = 'closed' and finished_at >= ? and finished_at < ?
-group by kind, name, outcome, reason, suppression, model_requested
+group by kind, name, outcome, reason, suppression, coalesce(model_requested, model_used)
 """
 
 
@@ -310,8 +313,8 @@ class RunCount:
     `started` leaves out late results: each belongs to an earlier run.
 
     `cost_usd` is None if no cost is known. `unpriced` is the number of rows with tokens and no known cost. `untold_usd` is what
-    budgets charge beyond the known cost, because the usage was not reported. `tokens_in` includes tokens read from and written to
-    a cache.
+    budgets charge beyond the known cost, because the usage was not reported. `tokens_in` includes `cache_read` and `cache_write`,
+    the tokens that were read from and written to a cache.
     """
 
     kind: Kind
@@ -328,6 +331,8 @@ class RunCount:
     untold_usd: float
     tokens_in: int
     tokens_out: int
+    cache_read: int
+    cache_write: int
     most_expensive_usd: float | None
     most_expensive_run: int
 

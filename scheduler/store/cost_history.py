@@ -1,0 +1,150 @@
+"""Sums what past runs used: by model, by what started them, by part of the prompt, and by time."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+
+# A plus sign before a column keeps SQLite from reading the whole table in the order of that column.
+# A run of an earlier version has its usage only in sum. It is then taken as the usage of the model that was requested.
+MODELS = """
+select kind, name, used.key as model, count(*) as runs, sum(json_extract(used.value, '$.calls')) as calls,
+  sum(json_extract(used.value, '$.input') + json_extract(used.value, '$.cache_read')
+    + json_extract(used.value, '$.cache_write')) as tokens_in,
+  sum(json_extract(used.value, '$.output')) as tokens_out, sum(json_extract(used.value, '$.cache_read')) as cache_read,
+  sum(json_extract(used.value, '$.cache_write')) as cache_write, sum(json_extract(used.value, '$.usd')) as cost_usd,
+  sum(json_extract(used.value, '$.usd') is null) as unpriced
+from run, json_each(coalesce(model_usage, json_object(coalesce(model_requested, model_used, ''),
+  json_set(tokens, '$.calls', 1, '$.usd', cost_usd)))) as used
+where state = 'closed' and finished_at >= ? and finished_at < ? and tokens is not null
+group by +kind, +name, model
+"""
+
+CAUSES = """
+select kind, name, trigger,
+  coalesce(woken_by, (select sender from wake where wake.run_id = run.id and started = 1 limit 1), '') as sender,
+  sum(trigger <> 'result') as runs, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
+  sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
+  sum(coalesce(json_extract(tokens, '$.input') + json_extract(tokens, '$.cache_read')
+    + json_extract(tokens, '$.cache_write'), 0)) as tokens_in,
+  sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out
+from run where state = 'closed' and finished_at >= ? and finished_at < ? and outcome <> 'skipped'
+  and (kind = 'heartbeat' or tokens is not null or charged_nanos is not null or coalesce(prompt_parts, '{}') <> '{}')
+group by kind, name, trigger, sender
+"""
+
+PROMPTS = """
+select kind, name, part.key as part, count(*) as runs, sum(part.value) as chars from run, json_each(run.prompt_parts) as part
+where state = 'closed' and finished_at >= ? and finished_at < ? and outcome <> 'skipped' and run.prompt_parts is not null
+group by +kind, +name, part
+"""
+
+# Quarters of an hour, because every zone is a whole number of them away from UTC.
+QUARTERS = """
+select finished_at / 900000 * 900000 as quarter, sum(outcome <> 'skipped' and trigger <> 'result') as runs,
+  sum(outcome = 'alert' and suppression is null) as alerts,
+  sum(outcome in ('failed', 'timeout', 'abandoned') and coalesce(reason, '') <> 'cancelled') as failed, sum(cost_usd) as cost_usd
+from run where state = 'closed' and finished_at >= ? and finished_at < ? group by quarter order by quarter
+"""
+
+# An older entry without a record from before this time: its earlier records were deleted.
+TRIMMED = """
+select kind, name from entry where first_seen_at < :at
+  and exists (select 1 from run where run.kind = entry.kind and run.name = entry.name)
+  and not exists (select 1 from run where run.kind = entry.kind and run.name = entry.name and slot < :at)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What the runs of one entry used of one model; `model` is empty if it is not known.
+
+    `calls` are those with reported usage. `tokens_in` includes the tokens of the cache. `cost_usd` is None if no cost is known,
+    and `unpriced` is the number of runs whose cost is not known.
+    """
+
+    kind: Kind
+    name: str
+    model: str
+    runs: int
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cache_read: int
+    cache_write: int
+    cost_usd: float | None
+    unpriced: int
+
+
+@dataclass(frozen=True, slots=True)
+class CauseCost:
+    """The agent runs of one entry that one sender, or its own schedule, has started. The numbers are those of a `RunCount`."""
+
+    kind: Kind
+    name: str
+    trigger: Trigger
+    sender: str
+    runs: int
+    cost_usd: float | None
+    unpriced: int
+    untold_usd: float
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPartSize:
+    """How many characters one part had in the prompts of one entry, and in how many runs."""
+
+    kind: Kind
+    name: str
+    part: str
+    runs: int
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuarterCount:
+    """The runs that ended in a quarter of an hour, and their known cost."""
+
+    begins: datetime
+    runs: int
+    alerts: int
+    failed: int
+    cost_usd: float | None
+
+
+def usage_by_model(db: sqlite3.Connection, since: datetime, until: datetime) -> list[ModelUsage]:
+    """What the runs that ended in [since, until) used, by entry and model."""
+    return [ModelUsage(Kind(kind), *rest) for kind, *rest in db.execute(MODELS, (to_millis(since), to_millis(until)))]
+
+
+def cost_by_cause(db: sqlite3.Connection, since: datetime, until: datetime) -> list[CauseCost]:
+    """What started the agent runs that ended in [since, until), and their cost. Commands of jobs are not counted."""
+    rows = db.execute(CAUSES, (to_millis(since), to_millis(until)))
+    return [CauseCost(Kind(kind), name, Trigger(trigger), *rest) for kind, name, trigger, *rest in rows]
+
+
+def prompt_sizes(db: sqlite3.Connection, since: datetime, until: datetime) -> list[PromptPartSize]:
+    """What filled the prompts of the runs that ended in [since, until), by entry and part."""
+    return [PromptPartSize(Kind(kind), *rest) for kind, *rest in db.execute(PROMPTS, (to_millis(since), to_millis(until)))]
+
+
+def count_by_quarter(db: sqlite3.Connection, since: datetime, until: datetime) -> list[QuarterCount]:
+    """The runs that ended in [since, until) by quarter of an hour, in order. A quarter without run records is left out."""
+    rows = db.execute(QUARTERS, (to_millis(since), to_millis(until)))
+    return [QuarterCount(from_millis(begins), *rest) for begins, *rest in rows]
+
+
+def entries_with_deleted_records(db: sqlite3.Connection, at: datetime) -> list[tuple[Kind, str]]:
+    """The entries that already existed at this time, and whose run records from before it were deleted."""
+    return [(Kind(kind), name) for kind, name in db.execute(TRIMMED, {"at": to_millis(at)})]
+
+
+def first_record_at(db: sqlite3.Connection) -> datetime | None:
+    """When the first run ended that is on record; None if there is none."""
+    return from_optional_millis(db.execute("select min(finished_at) from run where state = 'closed'").fetchone()[0])
