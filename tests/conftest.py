@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import required_programs
 from hypothesis import settings
+from servers.discord import Discord
+from servers.telegram import Telegram
 from world import MakeWorld, World
 
 settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
@@ -50,6 +52,20 @@ def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
     yield begin
     for world in worlds:
         world.store.close()
+
+
+@pytest.fixture
+def phone() -> Iterator[Telegram]:
+    """A stand-in for the API of Telegram."""
+    with Telegram() as server:
+        yield server
+
+
+@pytest.fixture
+def guild() -> Iterator[Discord]:
+    """A stand-in for the webhooks of Discord."""
+    with Discord() as server:
+        yield server
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the reporter's own, so that it comes last

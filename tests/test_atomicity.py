@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import sqlite3
 from contextlib import closing
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from test_story_slots import agent
-from world import World, utc
+from world import World, run_until_crash, utc
 
 from scheduler.config.build.load import load_config
 from scheduler.engine import opening
@@ -31,26 +30,9 @@ CONFIG = agent(interval="1d", deliver="hook") + HOOK + WAKER
 
 def die_at(folder: Path, statement: int) -> int:
     """Simulate two hours in a child process that exits after this many SQL statements. Returns its exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            world = World(folder, CONFIG)
-            world.scripts["ops"] = lambda call: ALARM
-            seen = 0
-
-            def trace(text: str) -> None:
-                nonlocal seen
-                seen += 1
-                if seen == statement:
-                    os._exit(9)
-
-            world.store.connection.set_trace_callback(trace)
-            world.run(hours=2)
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return run_until_crash(
+        lambda: World(folder, CONFIG, scripts={"ops": lambda call: ALARM}), lambda world: world.run(hours=2), statement
+    )
 
 
 @pytest.mark.parametrize("step", range(6))

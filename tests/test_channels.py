@@ -42,12 +42,6 @@ def job(server: Telegram, more: str = "") -> str:
     return agents + "cron: {backup: {schedule: '@reboot', command: backup, deliver: phone}}\n"
 
 
-@pytest.fixture
-def phone() -> Iterator[Telegram]:
-    with Telegram() as server:
-        yield server
-
-
 def begin(make_world: MakeWorld, yaml: str, says: str = LONG) -> World:
     """A world in which everybody says the same, by the real transports."""
     world = make_world(yaml, environ=dict(ENVIRON), send=send_by_transport)

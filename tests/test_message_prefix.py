@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,18 +27,6 @@ agents:
 """
 TELL = 'url: "${{TG}}", base_url: "{url}", allow_private: true'
 GUILD = 'url: "${{DC}}", base_url: "{url}", allow_private: true'
-
-
-@pytest.fixture
-def phone() -> Iterator[Telegram]:
-    with Telegram() as server:
-        yield server
-
-
-@pytest.fixture
-def guild() -> Iterator[Discord]:
-    with Discord() as server:
-        yield server
 
 
 def begin(make_world: MakeWorld, keys: str, answer: object = "The disk is full.") -> World:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -95,12 +94,6 @@ class Chat:
     @property
     def results(self) -> list[str]:
         return [event.result for event in self.world.events_of(ButtonPressed)]
-
-
-@pytest.fixture
-def phone() -> Iterator[Telegram]:
-    with Telegram() as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -235,12 +234,6 @@ def test_only_a_declared_channel_with_a_target_placeholder_is_accepted(world: Wo
     assert str(refused.value).startswith(error)
     assert "canary" not in str(refused.value)
     assert world.store.connection.execute("select queue from entry").fetchone()[0] is None
-
-
-@pytest.fixture
-def phone() -> Iterator[Telegram]:
-    with Telegram() as server:
-        yield server
 
 
 def chat(server: Telegram, url: str = "tgram://${TOKEN}/{target}") -> str:

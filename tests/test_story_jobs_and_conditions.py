@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from servers import gateway
 from servers.scripted import Server
-from world import AgentCall, MakeWorld, World, utc
+from world import AgentCall, MakeWorld, World, run_until_crash, utc
 
 from scheduler.cli.main import main
 from scheduler.engine.pending_runs import ReportResult
@@ -528,25 +527,10 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
 
 def outbox_of_a_crash(folder: Path, statement: int, answer: str) -> int:
     """Simulate a failing job and the run of its agent in a child process that exits after this many SQL statements."""
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            world = World(folder, config(), start="2026-03-02 02:59", scripts=failing_backup(answer))
-            seen = 0
-
-            def trace(_: str) -> None:
-                nonlocal seen
-                seen += 1
-                if seen == statement:
-                    os._exit(9)
-
-            world.store.connection.set_trace_callback(trace)
-            world.run_until("2026-03-02 08:40")
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return run_until_crash(
+        lambda: World(folder, config(), start="2026-03-02 02:59", scripts=failing_backup(answer)),
+        lambda world: world.run_until("2026-03-02 08:40"), statement,
+    )  # fmt: skip
 
 
 def failing_backup(answer: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -375,18 +375,6 @@ def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_worl
 
 TELEGRAM = '{{url: "${{TG}}", base_url: "{url}", allow_private: true, prefix: none}}'
 DISCORD = '{{url: "${{DC}}", base_url: "{url}", allow_private: true, prefix: none}}'
-
-
-@pytest.fixture
-def phone() -> Iterator[Telegram]:
-    with Telegram() as server:
-        yield server
-
-
-@pytest.fixture
-def guild() -> Iterator[Discord]:
-    with Discord() as server:
-        yield server
 
 
 def world_with_real_channels(make_world: MakeWorld, phone: Telegram, guild: Discord, **keys: str) -> World:

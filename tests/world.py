@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -348,3 +350,24 @@ def _history_line(row: dict[str, Any]) -> str:
     if row["slots"] > 1:
         words.append(f"x{row['slots']}")
     return " ".join(word for word in words if word)
+
+
+def run_until_crash(begin: Callable[[], World], simulate: Callable[[World], object], statement: int) -> int:
+    """Simulate in a child process that exits after this many SQL statements. Returns its exit code: 9, or 0 without a crash."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            world = begin()
+            numbers = count(1)
+
+            def trace(_: str) -> None:
+                if next(numbers) == statement:
+                    os._exit(9)
+
+            world.store.connection.set_trace_callback(trace)
+            simulate(world)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
