@@ -71,7 +71,7 @@ def insert_entries(text: str, section: str, entries: Sequence[NewEntry]) -> Edit
         wanted = {**root, section: {**(there or {}), **{entry.name: entry.keys for entry in entries}}}
         for place in _find_insertion_points(text, root, section):
             made = _insert_at(text, place, section, entries)
-            if (found := _parse_or_none(made)) == wanted:
+            if (found := parse_or_none(made)) == wanted:
                 return EditedText(made, found)
     what = "jobs" if section == "cron" else section
     raise NoInsertionPoint(
@@ -203,7 +203,8 @@ def _split_text(text: str) -> list[str]:
     return split_lines(text) if text else []
 
 
-def _parse_or_none(text: str) -> Any:
+def parse_or_none(text: str) -> Any:
+    """The data of this text; None if it is not valid."""
     diagnostics = Diagnostics("")
     try:
         found = marked_yaml.parse_yaml(text, diagnostics)

@@ -14,8 +14,8 @@ from _ruamel_yaml import CParser
 from ruamel.yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent, SequenceStartEvent
 
 from scheduler.config.file import marked_yaml, yaml_errors
-from scheduler.config.file.diagnostics import ConfigError, Diagnostics
-from scheduler.config.file.entry_insertion import quote_text, render_scalar
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.entry_insertion import parse_or_none, quote_text, render_scalar
 from scheduler.config.file.marked_yaml import dotted_path
 
 Keys = tuple[str, ...]
@@ -128,7 +128,7 @@ def _change_value(text: str, steps: Keys, value: Any, wanted: Any) -> str:
     root = nodes.read_root()
     line = 1
     for made, place in _list_candidates(text, root, steps, value, nodes.aliases):
-        if _is_same(_parse_or_none(made), wanted):
+        if _is_same(parse_or_none(made), wanted):
             return made
         line = place
     how = "remove it" if value is None else f"write `{steps[-1]}: {render_scalar(value)}`"
@@ -319,16 +319,6 @@ def _newline_of(text: str) -> str:
 
 def _read_data(text: str) -> Any:
     return marked_yaml.parse_yaml(text, Diagnostics(""))
-
-
-def _parse_or_none(text: str) -> Any:
-    diagnostics = Diagnostics("")
-    try:
-        found = marked_yaml.parse_yaml(text, diagnostics)
-        diagnostics.raise_errors()
-    except (marked_yaml.UnreadableYaml, ConfigError):
-        return None
-    return found
 
 
 def _is_same(one: Any, other: Any) -> bool:
