@@ -12,7 +12,7 @@ import click
 
 from scheduler.cli import output
 from scheduler.cli.options import InputError
-from scheduler.cli.output import KIND_BY_WORD, WORD_BY_KIND
+from scheduler.cli.output import KIND_BY_WORD
 from scheduler.config.file.message_parts import did_you_mean, quote_value
 from scheduler.config.keys.value_parsers import parse_positive_duration
 from scheduler.model.entry import Key
@@ -153,7 +153,7 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
     if len(found) > 1:
         raise InputError(f"{text!r} is the name of an agent and of a cron job; write agent/{text} or cron/{text}")
     if not found:
-        noun = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
+        noun = "agent or cron job" if len(kinds) > 1 else kinds[0].noun
         raise InputError(f"no {noun} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")
     return found[0]
 
@@ -172,5 +172,5 @@ def name_of_kind(kind: Kind, text: str, advice: str) -> str:
     if not slash:
         return text
     if KIND_BY_WORD.get(word) is not kind:
-        raise InputError(f"{text!r} is not {WORD_BY_KIND[kind]}/NAME; {advice}")
+        raise InputError(f"{text!r} is not {kind.section}/NAME; {advice}")
     return name

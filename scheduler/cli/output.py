@@ -23,8 +23,7 @@ LINE_WIDTH = 80
 MIN_TABLE_WIDTH = 40
 QUOTED_COMMAND = re.compile("`[^`]{1,60}`")
 COUNT_UNITS = ((1_000_000_000, "g"), (1_000_000, "m"), (1_000, "k"))
-KIND_BY_WORD = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
-WORD_BY_KIND = {kind: word for word, kind in KIND_BY_WORD.items()}
+KIND_BY_WORD = {kind.section: kind for kind in Kind}
 UNLIMITED_WIDTH = 1_000_000  # columns: in a pipe or a file nothing is cut
 NO_BREAK = "\N{NO-BREAK SPACE}"  # not printable, so no text that is wrapped contains it
 SECOND_HALF = "\0"  # likewise; added to each character of two columns, because textwrap counts characters
@@ -218,7 +217,7 @@ def format_reason(reason: str | None, suppression: str | None, delivery: str) ->
 
 def entry_label(kind: str, name: str) -> str:
     """The name of an entry with its kind: agent/NAME or cron/NAME."""
-    return f"{WORD_BY_KIND[Kind(kind)]}/{name}"
+    return Kind(kind).label_of(name)
 
 
 def format_target(sent: Mapping[str, Any]) -> str:

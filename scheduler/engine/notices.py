@@ -14,7 +14,7 @@ from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Outcome, Skip
-from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Target
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
 from scheduler.store import incidents, targets
 from scheduler.store.breakers import PROBE_EVERY
@@ -100,7 +100,7 @@ def stable_text(claim: Claim) -> str:
 
 def _entry_label(claim: Claim) -> str:
     """The kind and name of an entry, to begin a sentence with."""
-    who = _kind_and_name(claim.entry.kind, claim.entry.name)
+    who = f"{claim.entry.kind.noun} {claim.entry.name}"
     return who[0].upper() + who[1:]
 
 
@@ -233,7 +233,7 @@ def _outage_remedy(outage: Outage) -> str:
 
 def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
     """The names of the first ten entries, and the number of the others."""
-    shown = ", ".join(_kind_and_name(kind, name) for kind, name in entries[:MAX_ENTRIES_LISTED])
+    shown = ", ".join(f"{Kind(kind).noun} {name}" for kind, name in entries[:MAX_ENTRIES_LISTED])
     more = len(entries) - MAX_ENTRIES_LISTED
     return f"{shown} and {format_count(more, 'other')}" if more > 0 else shown
 
@@ -241,7 +241,7 @@ def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
 def undelivered_text(message: OutboxMessage, error: str) -> str:
     """The notification that a message was given up. Its text is left out, because it was meant for other recipients."""
     return (
-        f"A message from {_kind_and_name(message.kind, message.name)} could not be delivered to {_describe_target(message)}"
+        f"A message from {Kind(message.kind).noun} {message.name} could not be delivered to {_describe_target(message)}"
         " and is not sent any more.\n"
         f"{_shorten(error)}\n"
         f"Its text: heartbeatd show {message.run_id}\n"
@@ -270,10 +270,6 @@ def _describe_wake(wake: Wake) -> str:
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
-def _kind_and_name(kind: str, name: str) -> str:
-    return f"{'agent' if kind == Kind.HEARTBEAT else 'cron job'} {name}"
-
-
 def _local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
@@ -297,19 +293,18 @@ def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """The recipients of an entry's notifications; a substitute if all of their channels are dead."""
     wished, dead = entry.on_failure.deliver, incidents.dead_targets(tick.tx.db)
     alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
-    return alive or (substitute_target(tick, wished, dead),)
+    return alive or (substitute_target(tick.plan.settings.channels, wished, dead),)
 
 
 def target_or_substitute(tick: Tick, target: Target) -> Target:
     """A target that was notified before; a substitute if its channel is dead or no longer declared."""
     dead, declared = incidents.dead_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
     is_alive = target not in dead and target.channel in declared
-    return target if is_alive else substitute_target(tick, (), dead)
+    return target if is_alive else substitute_target(tick.plan.settings.channels, (), dead)
 
 
-def substitute_target(tick: Tick, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
-    """A channel that is not known to be dead: one of `wished`, otherwise any declared one, otherwise the log."""
-    declared = tick.plan.settings.channels
+def substitute_target(declared: Mapping[str, Channel], wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
+    """A channel that is not known to be dead: one of `wished`, otherwise any of the `declared` ones, otherwise the log."""
     usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].is_usable)
     return Target(next((name for name in usable if name != LOG_CHANNEL), LOG_CHANNEL))
 

@@ -116,7 +116,7 @@ class PauseEntries:
             paused = settled._replace(paused_until=self.until or UNTIL_RESUMED, paused_at=since, paused_by=self.by)
             planning.save_with_next_due(tick.tx, entry_row, paused)
             tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, True, self.by, self.until))
-        return [_kind_and_name(entry_row) for entry_row in chosen]
+        return [entry_row.kind.label_of(entry_row.name) for entry_row in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class ResumeEntries:
         for entry_row in paused:
             planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
             tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, False, self.by, None))
-        return [_kind_and_name(entry_row) for entry_row in paused]
+        return [entry_row.kind.label_of(entry_row.name) for entry_row in paused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,10 +439,9 @@ class NoteDeadmanProblem:
 def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
     entry_row = entries.current_entry(tick.tx, kind, name)
     if entry_row is None or (kind, name) not in tick.plan.entries:
-        noun = "agent" if kind is Kind.HEARTBEAT else "cron job"
         others = [other for each, other in tick.plan.entries if each is kind]
         instead = did_you_mean(name, others) or "; `heartbeatd status` lists them"
-        raise Refused("not_found", f"no {noun} {name!r} in {tick.plan.settings.path.name}{instead}")
+        raise Refused("not_found", f"no {kind.noun} {name!r} in {tick.plan.settings.path.name}{instead}")
     return entry_row
 
 

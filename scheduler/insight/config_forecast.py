@@ -11,7 +11,6 @@ from scheduler.config.build.config_diff import ConfigComparison
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
-from scheduler.insight.reload_history import WORD_BY_KIND
 from scheduler.model.config_changes import ConfigDiff
 from scheduler.model.entry import Key
 from scheduler.model.entry_schedule import TICK, due_times, due_times_by_day
@@ -85,7 +84,7 @@ def _sum_of_kind(counts: Mapping[Key, int], kind: Kind) -> int:
 
 def _label(key: Key) -> str:
     kind, name = key
-    return f"{WORD_BY_KIND[Kind(kind)]}/{name}"
+    return Kind(kind).label_of(name)
 
 
 def _key_of(label: str) -> Key:

@@ -12,8 +12,6 @@ from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import config_history
 
-WORD_BY_KIND = {Kind.HEARTBEAT: "agent", Kind.CRON: "cron"}
-
 
 def reload_status(db: sqlite3.Connection) -> dict[str, Any]:
     """How the config is reloaded (`mode`: watch, manual, None before the first start), and the last reload or refused reload."""
@@ -45,7 +43,7 @@ def changes_of_entry(db: sqlite3.Connection, kind: Kind, name: str, begin: datet
     `timezone`), `refused` (`new` has the errors), or `not stored` (so many entries changed that their names were not kept).
     Keys of `defaults` are listed as the keys of the entry that they change.
     """
-    label = f"{WORD_BY_KIND[kind]}/{name}"
+    label = kind.label_of(name)
     return [
         {"at": iso_utc(recorded.at), "by": recorded.event.by, "result": recorded.event.result} | change
         for recorded in config_history.config_events(db, begin, end)

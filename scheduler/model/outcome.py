@@ -41,6 +41,20 @@ class Kind(StrEnum):
     HEARTBEAT = "heartbeat"
     CRON = "cron"
 
+    @property
+    def noun(self) -> str:
+        """What people call an entry of this kind: agent, or cron job."""
+        return "agent" if self is Kind.HEARTBEAT else "cron job"
+
+    @property
+    def section(self) -> str:
+        """The first part of the names that commands accept and print: agent/NAME or cron/NAME."""
+        return "agent" if self is Kind.HEARTBEAT else "cron"
+
+    def label_of(self, name: str) -> str:
+        """The name of an entry with its kind, because an agent and a job may have the same name."""
+        return f"{self.section}/{name}"
+
 
 class Outcome(StrEnum):
     """How a run ended. `alert`: the agent had a message, sent or suppressed. `skipped` has a `Skip` as its reason."""

@@ -273,7 +273,7 @@ def _select_entries(request: ApiRequest, seen: list[forecast.EntryForecast]) -> 
     mine = [each for each in seen if request.caller.may_access(each.course.kind, each.course.name)]
     found = [each for each in mine if kind in (None, each.course.kind) and name in (None, each.course.name)]
     if name is not None and not found:
-        raise not_found(f"{'cron job' if kind is Kind.CRON else 'agent' if kind else 'agent or cron job'} {name!r}")
+        raise not_found(f"{kind.noun if kind else 'agent or cron job'} {name!r}")
     return found
 
 
