@@ -128,20 +128,20 @@ class PressButton:
         action, _, _ = self.press.data.partition(":")
         found = find_genuine(tick.tx.db, tick.plan.settings.channels, self.press.data, is_link=self.is_link)
         if found is None:
-            self._report(tick, action, "forged", None)
+            self._report(tick.tx, action, "forged", None)
             return PressAnswer(REFUSALS["forged"])
         message = found.message
         result = self._check(tick, message, action, found.expires)
         if result is not None:
-            self._report(tick, action, result, message)
+            self._report(tick.tx, action, result, message)
             return PressAnswer(REFUSALS[result])
         try:
             text = self._act(tick, message, action)
         except Refused as refused:
-            self._report(tick, action, "failed", message)
+            self._report(tick.tx, action, "failed", message)
             return PressAnswer(str(refused))
         used_buttons.record_use(tick.tx, message.id, action)
-        self._report(tick, action, "applied", message)
+        self._report(tick.tx, action, "applied", message)
         return PressAnswer(text, is_done=True)
 
     def _check(self, tick: Tick, message: OutboxMessage, action: str, expires: int) -> PressResult | None:
@@ -180,8 +180,8 @@ class PressButton:
             RunJob(name, Trigger.API).apply(tick)
         return f"{name} runs again."
 
-    def _report(self, tick: Tick, action: str, result: PressResult, message: OutboxMessage | None) -> None:
+    def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:
         channel = message.channel if message else self.channel
         name = message.name if message else None
         shown = LABELS.get(action, "unknown")
-        tick.tx.report(ButtonPressed(channel, shown, result, one_line(self.press.user)[:100], name))
+        tx.report(ButtonPressed(channel, shown, result, one_line(self.press.user)[:100], name))

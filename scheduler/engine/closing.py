@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from random import Random
 
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import with_cut_note
@@ -115,15 +116,15 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
         return result, None
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:
         return replace(result, error=_with_budget_text(result.error)), None
-    at = tick.now + max(_retry_delay(tick, used), result.retry_after or timedelta())
+    at = tick.now + max(_retry_delay(tick.chance, used), result.retry_after or timedelta())
     if entry_row.state != "active" or entry_row.paused or not _retry_fits(claim.entry, entry_row, claim.slot, tick.now, at):
         return replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT), None
     return result, at
 
 
-def _retry_delay(tick: Tick, used: int) -> timedelta:
+def _retry_delay(chance: Random, used: int) -> timedelta:
     """The wait before a retry: 1 s, 2 s, 4 s, ... at most 30 s, each up to 25 % shorter or longer."""
-    return min(LONGEST_RETRY_DELAY, timedelta(seconds=2 ** min(used - 1, 10))) * tick.chance.uniform(0.75, 1.25)
+    return min(LONGEST_RETRY_DELAY, timedelta(seconds=2 ** min(used - 1, 10))) * chance.uniform(0.75, 1.25)
 
 
 def _retry_fits(entry: Entry, entry_row: EntryRow, slot: datetime, now: datetime, at: datetime) -> bool:
@@ -200,7 +201,7 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     after = _record_outcome(tick.tx, after, claim, result, sent=bool(messages))
     _settle_wakes(tick, after, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.wakes or after.conditions):
-        held_notices.settle_after_run(tick, claim, result, new_targets)
+        held_notices.settle_after_run(tick.tx, claim, result, new_targets)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED

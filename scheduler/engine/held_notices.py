@@ -19,6 +19,7 @@ from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trig
 from scheduler.model.settings import Target
 from scheduler.store import breakers, conditions, entries, incidents, outbox, wakes
 from scheduler.store.outbox import HeldNotice, Hold
+from scheduler.store.transaction import Transaction
 
 MAX_FAILED_RUNS = 2  # after so many runs in a row that failed, an agent is not expected to report anything
 REPORT_GRACE = timedelta(minutes=15)  # in addition to the longest time of two runs of the agent
@@ -41,7 +42,7 @@ def send_or_hold_notice(
     In each case it replaces an earlier notification that is held back for the same target.
     """
     entry, settings = claim.entry, tick.plan.settings
-    held = {each.target: each for each in _held_notices_of(tick, entry)}
+    held = {each.target: each for each in _held_notices_of(tick.tx, entry)}
     expected = _expected_reports(tick, woken)
     for target in notices.notice_targets(tick, entry):
         before = held.get(target)
@@ -60,8 +61,8 @@ def send_or_hold_notice(
             outbox.queue_notice(tick.tx, settings.channels, origin, notice, message, (target,), hold=hold)
 
 
-def _held_notices_of(tick: Tick, entry: Entry) -> list[HeldNotice]:
-    return outbox.held_notices(tick.tx.db, entry.name) if entry.kind is Kind.CRON else []
+def _held_notices_of(tx: Transaction, entry: Entry) -> list[HeldNotice]:
+    return outbox.held_notices(tx.db, entry.name) if entry.kind is Kind.CRON else []
 
 
 def _hold_for(tick: Tick, target: Target, expected: dict[str, datetime]) -> Hold | None:
@@ -114,7 +115,7 @@ def _knows_condition(tick: Tick, job: str, target: Target) -> bool:
     )
 
 
-def settle_after_run(tick: Tick, claim: Claim, result: AttemptResult, text_targets: Sequence[Target]) -> None:
+def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_targets: Sequence[Target]) -> None:
     """After a run of a woken agent: drop the notifications whose failure it has reported, or stop waiting for it.
 
     The conditions and wakes of the run are saved already. `text_targets` are the targets that its text without keys was queued
@@ -122,26 +123,26 @@ def settle_after_run(tick: Tick, claim: Claim, result: AttemptResult, text_targe
     """
     agent = claim.entry.name
     jobs = frozenset(wake.sender for wake in claim.wakes if wake.source == Trigger.CRON)
-    held = [each for each in outbox.held_notices(tick.tx.db) if agent in each.hold.agents]
+    held = [each for each in outbox.held_notices(tx.db) if agent in each.hold.agents]
     failed = jobs & {each.name for each in held}
     for each in held:
         if result.outcome is Outcome.ASYNC and each.name in jobs:
-            until = max(each.hold.until, tick.now + claim.entry.async_timeout + REPORT_GRACE)
-            outbox.change_hold(tick.tx, each, replace(each.hold, until=until), each.note)
-        elif result.outcome in ANSWERED and _has_reported(tick, claim, result, each, failed, text_targets):
-            outbox.drop_notice(tick.tx, each, f"agent {agent} has reported it (run {claim.run_id})")
+            until = max(each.hold.until, tx.now + claim.entry.async_timeout + REPORT_GRACE)
+            outbox.change_hold(tx, each, replace(each.hold, until=until), each.note)
+        elif result.outcome in ANSWERED and _has_reported(tx, claim, result, each, failed, text_targets):
+            outbox.drop_notice(tx, each, f"agent {agent} has reported it (run {claim.run_id})")
         elif each.name in jobs:
-            _stop_waiting_for(tick, each, {agent: _why_not_reported(tick, claim, each)})
+            _stop_waiting_for(tx, each, {agent: _why_not_reported(tx, claim, each)})
 
 
 def _has_reported(
-    tick: Tick, claim: Claim, result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
+    tx: Transaction, claim: Claim, result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
 ) -> bool:
     """Whether the target knows of the failure from the agent: by an open condition about the job, or by a text without keys.
 
     If several jobs have failed, or the answer has findings too, the text has to name the job.
     """
-    known = conditions.open_conditions_of(tick.tx.db, claim.entry.name)
+    known = conditions.open_conditions_of(tx.db, claim.entry.name)
     if any(held.name in condition.jobs and condition.is_known_to(held.target) for condition in known):
         return True
     text = result.message
@@ -151,16 +152,16 @@ def _has_reported(
     return is_only_content or job_conditions.is_about_job(text, held.name, failed)
 
 
-def _has_news(tick: Tick, agent: str, held: HeldNotice) -> bool:
+def _has_news(tx: Transaction, agent: str, held: HeldNotice) -> bool:
     """Whether the agent has an open condition about the job of which the target is not notified yet. The next run reports it."""
-    known = conditions.open_conditions_of(tick.tx.db, agent)
+    known = conditions.open_conditions_of(tx.db, agent)
     return any(held.name in condition.jobs and not condition.is_known_to(held.target) for condition in known)
 
 
-def _why_not_reported(tick: Tick, claim: Claim, held: HeldNotice) -> str | None:
+def _why_not_reported(tx: Transaction, claim: Claim, held: HeldNotice) -> str | None:
     """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
-    agent, wake = claim.entry.name, wakes.find_job_wake(tick.tx.db, claim.entry.name, held.name)
-    if wake is None and _has_news(tick, agent, held):
+    agent, wake = claim.entry.name, wakes.find_job_wake(tx.db, claim.entry.name, held.name)
+    if wake is None and _has_news(tx, agent, held):
         return None
     if wake is None:
         return f"agent {agent} did not report it (run {claim.run_id})"
@@ -173,22 +174,22 @@ def release_unreported_notices(tick: Tick) -> None:
     """Send the notifications that no agent is expected to report any more, or for which the time is over. Called in each tick."""
     for held in outbox.held_notices(tick.tx.db):
         if held.hold.until <= tick.now:
-            _stop_waiting_for(tick, held, {agent: f"agent {agent} did not report it in time" for agent in held.hold.agents})
+            _stop_waiting_for(tick.tx, held, {agent: f"agent {agent} did not report it in time" for agent in held.hold.agents})
         else:
-            _stop_waiting_for(tick, held, {agent: _why_hopeless(tick, agent, held) for agent in held.hold.agents})
+            _stop_waiting_for(tick.tx, held, {agent: _why_hopeless(tick, agent, held) for agent in held.hold.agents})
 
 
 def _why_hopeless(tick: Tick, agent: str, held: HeldNotice) -> str | None:
     """Why an agent will not report a failure; None if it has a wake for it that a run has, or that waits for a run."""
     wake = wakes.find_job_wake(tick.tx.db, agent, held.name)
-    if wake is None and not _has_news(tick, agent, held):
+    if wake is None and not _has_news(tick.tx, agent, held):
         return f"the wake of agent {agent} ended without a run"
     if wake is None:
         return _why_unable(tick, agent, held.target)
     return None if wake.is_in_run else _why_unable(tick, agent, held.target)
 
 
-def _stop_waiting_for(tick: Tick, held: HeldNotice, reasons: dict[str, str | None]) -> None:
+def _stop_waiting_for(tx: Transaction, held: HeldNotice, reasons: dict[str, str | None]) -> None:
     """Do not wait any longer for agents with a reason. If no other agent is left, the notification is sent."""
     given_up = {agent: reason for agent, reason in reasons.items() if reason is not None}
     if not given_up:
@@ -196,9 +197,9 @@ def _stop_waiting_for(tick: Tick, held: HeldNotice, reasons: dict[str, str | Non
     note = "; ".join(part for part in (held.note, *given_up.values()) if part)
     left = tuple(agent for agent in held.hold.agents if agent not in given_up)
     if left:
-        outbox.change_hold(tick.tx, held, replace(held.hold, agents=left), note)
+        outbox.change_hold(tx, held, replace(held.hold, agents=left), note)
         return
-    outbox.release_notice(tick.tx, held, note)
-    incident = incidents.find_incident(tick.tx.db, Kind.CRON, held.name)
+    outbox.release_notice(tx, held, note)
+    incident = incidents.find_incident(tx.db, Kind.CRON, held.name)
     if incident is not None:
-        incidents.save_incident(tick.tx, Kind.CRON, held.name, replace(incident, notified_at=tick.now))
+        incidents.save_incident(tx, Kind.CRON, held.name, replace(incident, notified_at=tx.now))

@@ -284,7 +284,7 @@ def _report_dead_message(tick: Tick, message: OutboxMessage, error: str) -> None
         return
     entry = tick.plan.entries.get((Kind(message.kind), message.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = notices.substitute_target(tick, wished, dead | {Target(message.channel)})
+    target = notices.substitute_target(tick.plan.settings.channels, wished, dead | {Target(message.channel)})
     text = notices.undelivered_text(message, error)
     if outbox.queue_notice(
         tick.tx, tick.plan.settings.channels, message.origin, f"undelivered {message.channel}", text, (target,)
