@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from scheduler.cli import arguments, config_preview, options
+from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, utc_now
 from scheduler.config.build import load
@@ -38,6 +39,7 @@ from scheduler.store import entries
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def check(name: str | None, strict: bool, diff: bool, path: Path, state: Path | None, form: str) -> int:
     """Check the config, show all settings of one agent or job, or show what a reload would change.
 
@@ -61,7 +63,7 @@ def _show_diff(path: Path, state: Path | None, loaded: LoadedConfig, form: str) 
     preview = config_preview.preview_file(path, state)
     if form == "text":
         for warning in loaded.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
     else:
         preview.data["warnings"] = [each.as_json() for each in loaded.warnings]
     config_preview.print_preview(preview, form)
@@ -86,8 +88,8 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path} is valid: {_count_entries(loaded.settings)}")
+        click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
+    click.echo(f"{path} is {paint('valid', Meaning.GOOD)}: {_count_entries(loaded.settings)}")
     for variable in loaded.overrides:
         click.echo(f"overridden by {variable}")
     return 0
@@ -99,9 +101,10 @@ def _print_faults(error: ConfigError, form: str) -> int:
         click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
         return 2
     for warning in error.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
     for complaint in error.errors:
-        click.echo(str(complaint), err=True)
+        place, colon, wrong = str(complaint).partition(": ")
+        click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)
     return 2
 
 

@@ -25,6 +25,7 @@ from heartbeat.checks import Skip, load_checklist
 from heartbeat.runners import ProcessResult
 from heartbeat.spec import Heartbeat
 from scheduler.cli import daemon_files, options
+from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
 from scheduler.config.build import load
@@ -41,6 +42,7 @@ from scheduler.telemetry import traces
 
 Level = Literal["ok", "warn", "bad"]
 
+LEVEL_MEANINGS: dict[Level, Meaning] = {"ok": Meaning.GOOD, "warn": Meaning.WORRYING, "bad": Meaning.BAD}
 OLDEST_PYTHON = (3, 11)
 CRONTAB_TIMEOUT = timedelta(seconds=5)
 MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
@@ -59,6 +61,7 @@ class Finding:
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def doctor(path: Path, state: Path | None, form: str) -> int:
     """Check the installation, the config and the database, and print advice.
 
@@ -69,8 +72,8 @@ def doctor(path: Path, state: Path | None, form: str) -> int:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            for line in wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16):
-                click.echo(line)
+            lines = wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
+            click.echo("\n".join(paint_label(lines, finding.level, LEVEL_MEANINGS[finding.level])))
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from scheduler.cli import arguments, daemon_files, options
+from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
@@ -69,6 +70,7 @@ Data = dict[str, Any]
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def explain(
     name: str | None, instant: str | None, day: str | None, since: str | None, path: Path, state: Path | None, form: str
 ) -> None:
@@ -175,13 +177,14 @@ def _overview_lines(data: Data) -> Iterator[str]:
     first = f"{begin:%a %Y-%m-%d}" if begin.time() == time.min else f"{begin:%a %Y-%m-%d %H:%M}"
     yield f"{first}{until}, {zone.key} (UTC{schedule_texts.offset_text(min(asked, end))})"
     for problem in data["problems"]:
-        yield from wrap_text(problem["says"], 2)
+        yield from (paint(line, Meaning.BAD) for line in wrap_text(problem["says"], 2))
     listed = data["entries"]
     for group in _group_alike(listed) if len(listed) > MAX_LISTED else [[each] for each in listed]:
         shown = group if len(group) <= MAX_ALIKE else group[:MAX_NAMES]
         for each in shown:
             command = f" `{each['command']}`" if each["command"] else ""
-            yield from wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each['says']}.{command}", 2)
+            lines = wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each['says']}.{command}", 2)
+            yield from paint_label(lines, _entry_label(each), _day_meaning(each))
         yield from _left_out_lines(group[len(shown) :])
     for change in data["changes"][-MAX_RELOADS:]:
         yield from format_fact(f"{datetime.fromisoformat(change['at']).astimezone(zone):%H:%M}", _reload_text(change))
@@ -219,6 +222,11 @@ def _status_text(entry: Data) -> str:
     return "" if entry["status"] == "normal" else f"{entry['status']}: "
 
 
+def _day_meaning(entry: Data) -> Meaning | None:
+    planned = entry["expected"] and entry["status"] in ("silent", "unusual")
+    return Meaning.PLANNED if planned else meaning_of(entry["status"])
+
+
 def _group_alike(listed: list[Data]) -> list[list[Data]]:
     """Entries with the same status and cause together, in the order of the first of each."""
     groups: dict[tuple[str, str], list[Data]] = {}
@@ -229,8 +237,8 @@ def _group_alike(listed: list[Data]) -> list[list[Data]]:
 
 def _present_lines(data: Data) -> Iterator[str]:
     yield from wrap_text(_format_title(data), 2)
-    yield from format_fact("last slot", _format_slot(data, data["last_slot"]))
-    yield from format_fact("last run", _format_run(data, data["last_run"]))
+    yield from format_fact("last slot", _format_slot(data, data["last_slot"]), _slot_meaning(data["last_slot"]))
+    yield from format_fact("last run", _format_run(data, data["last_run"]), _run_meaning(data["last_run"]))
     for notice in data["last_run"]["notices"] if data["last_run"] else ():
         yield from format_fact("notice", format_notice(notice, partial(_format_local, data)) if "held_back" in notice else "")
     for held in data["held_back"]:
@@ -254,26 +262,29 @@ def _present_lines(data: Data) -> Iterator[str]:
         "sent", f"{format_count(data['texts_told'], 'alert')} that would be a duplicate now" if data["texts_told"] else ""
     )
     for message in data["messages"]:
-        yield from format_fact("messages", _format_messages(data, message))
+        yield from format_fact("messages", _format_messages(data, message), meaning_of(message["state"]))
     for change in data["changes"][-MAX_CHANGED_LINES:]:
         yield from format_fact("changed", f"{_format_local(data, change['at'])} by {change['by']}: {change['says']}")
-    yield from format_fact("daemon", _format_daemon(data))
+    yield from format_fact("daemon", _format_daemon(data), None if _is_still_up(data["daemon"]) else Meaning.BAD)
     yield from format_fact("next", _format_next(data))
     yield from format_fact("now", _format_now(data))
     yield from format_fact("more", ", ".join(f"`{command}`" for command in data["commands"]))
     yield ""
     yield format_table(
-        ("CHECK", "BLOCKS"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in data["now"]["gates"]]
+        ("CHECK", "BLOCKS"),
+        [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in data["now"]["gates"]],
+        meanings=[{1: GATE_MEANINGS.get(gate["stands_in_the_way"])} for gate in data["now"]["gates"]],
     )
 
 
+GATE_MEANINGS = {True: Meaning.WORRYING, False: Meaning.GOOD}
 GATE_ANSWERS = {True: "yes", False: "no", None: "not known before a run"}
 
 
 def _instant_lines(data: Data) -> Iterator[str]:
     yield from wrap_text(_format_title(data), 2)
     yield from format_fact("at", _format_local(data, data["at"]))
-    yield from format_fact("slot", _format_slot(data, data["slot"]))
+    yield from format_fact("slot", _format_slot(data, data["slot"]), _slot_meaning(data["slot"]))
     yield from format_fact("run", _format_run(data, data["slot"]["run"] if data["slot"] else None))
     yield from format_fact("daemon", _format_daemon(data))
     yield from format_fact("following", _format_slot(data, data["following"]))
@@ -289,11 +300,23 @@ def _day_lines(data: Data) -> Iterator[str]:
         yield f"since {_format_local(data, data['from'])}, {format_count(data['slots'], 'slot')}"
     if data["stretches"]:
         clock = _clock_formatter(data)
-        yield format_table(("FROM", "TO", "SLOTS", "WHY"), [_stretch_row(stretch, clock) for stretch in data["stretches"]])
+        yield format_table(
+            ("FROM", "TO", "SLOTS", "WHY"),
+            [_stretch_row(stretch, clock) for stretch in data["stretches"]],
+            meanings=[{3: meaning_of(stretch["causes"][0]["cause"])} for stretch in data["stretches"]],
+        )
     yield from format_fact("in all", _format_counts(data["totals"], "slot"))
     yield from format_fact("unplanned", _format_counts(data["beside"], "run", " without a slot"))
     for event in data["events"]:
         yield from format_fact(f"{_format_local(data, event['at']):.19}"[11:], event["says"])
+
+
+def _slot_meaning(slot: Data | None) -> Meaning | None:
+    return meaning_of(slot["cause"]) if slot else None
+
+
+def _run_meaning(run: Data | None) -> Meaning | None:
+    return meaning_of_run(run["outcome"], run["reason"]) if run else None
 
 
 def _stretch_row(stretch: Data, clock: Callable[[str], str]) -> list[str]:

@@ -13,6 +13,7 @@ import click
 from heartbeat.findings import Severity
 from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.arguments import REASONS, ZONE_RULE, NumberParam, ReasonParam, TimeParam
+from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     entry_label,
@@ -39,6 +40,7 @@ from scheduler.system.text import escape_control
 
 RUNNING = "running"  # the value of --outcome for a run without an outcome
 MAX_KEY_WIDTH = 40  # of the key of a finding
+JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of the outcome
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
@@ -61,6 +63,7 @@ COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def runs(
     name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
     limit: int, path: Path, state: Path | None, form: str,
@@ -86,6 +89,7 @@ def runs(
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def show(run: int, path: Path, state: Path | None, form: str) -> None:
     """Show all details of one run.
 
@@ -107,7 +111,13 @@ def _resolve_name(db: sqlite3.Connection, name: str) -> Key:
 def _runs_table(found: list[dict[str, Any]], last: str) -> str:
     """The runs as a table. `last` is the heading of the last column: COST or TOOK."""
     now = utc_now()
-    return format_table((*COLUMNS, last), [_run_row(run, now, last) for run in found], numbers=[len(COLUMNS)])
+    meanings = [_run_meanings(run) for run in found]
+    return format_table(
+        (*COLUMNS, last),
+        [_run_row(run, now, last) for run in found],
+        numbers=[len(COLUMNS)],
+        meanings=meanings,
+    )
 
 
 def _run_row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
@@ -122,8 +132,17 @@ def _run_row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
     ]
 
 
+def _run_meanings(run: dict[str, Any]) -> dict[int, Meaning | None]:
+    """The colours of OUTCOME and WHY; a planned skip is dim as a whole."""
+    ended = meaning_of_run(run["outcome"], run["reason"])
+    if ended is Meaning.PLANNED:
+        return dict.fromkeys(range(len(COLUMNS) + 1), ended)
+    return {4: ended, 5: meaning_of(run["delivery"]["state"]) or ended}
+
+
 def _format_run(run: dict[str, Any]) -> str:
-    lines = [line for word, value in _run_facts(run) for line in format_fact(word, value)]
+    ended = meaning_of_run(run["outcome"], run["reason"])
+    lines = [line for word, value in _run_facts(run) for line in format_fact(word, value, ended if word in JUDGED else None)]
     log = f"for the log:\n{run['log']}" if run["log"] else ""
     texts = [text for text in (*map(_format_wake, run.get("wakes", [])), _format_precheck(run), log, run["text"]) if text]
     return "\n".join([*lines, *(part for text in texts for part in ("", escape_control(text).rstrip()))])

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from scheduler import __version__
+from scheduler.cli import options
 
 MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of them the closest word is suggested
 
@@ -103,6 +104,7 @@ commands.params.append(
         help="The config file.",
     )
 )
+options.color_option(commands)
 click.version_option(__version__, message="%(prog)s %(version)s")(commands)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
 CommandFunction = Callable[..., Any]
+Command = TypeVar("Command", bound=CommandFunction | click.Command)
+
+COLOR_CHOICES = ("auto", "always", "never")
 
 
 class InputError(click.ClickException):
@@ -50,6 +54,18 @@ def format_option(command: CommandFunction) -> CommandFunction:
     )(command)
 
 
+def color_option(command: Command) -> Command:
+    """Add `--color` to a command. It can also be given before the command."""
+    return click.option(
+        "--color",
+        type=click.Choice(COLOR_CHOICES),
+        callback=_choose_colours,
+        expose_value=False,
+        is_eager=True,
+        help="Whether to use colours. With `auto`, only on a terminal, and not if NO_COLOR is set.  [default: auto]",
+    )(command)
+
+
 def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
     """The value of this command, of a group above it, or of the main command."""
     above: click.Context | None = ctx
@@ -57,3 +73,17 @@ def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) 
         value = above.params.get("path") or above.params.get("config")
         above = above.parent
     return value or Path("config.yaml")
+
+
+def _choose_colours(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Apply `--color`. Without it, the choice of the main command stays, and at first that of the environment.
+
+    `NO_COLOR` (https://no-color.org) and a terminal without colours count as `never`.
+    """
+    if value is None and ctx.parent is not None:
+        return value
+    if value in ("always", "never"):
+        ctx.color = value == "always"
+    else:
+        ctx.color = False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+    return value

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 from rich.cells import cell_len, set_cell_size
 
+from scheduler.cli.colours import Meaning, paint, paint_label
 from scheduler.model.outcome import Kind
 from scheduler.system.text import one_line
 
@@ -30,26 +31,38 @@ SECOND_HALF = "\0"  # likewise; added to each character of two columns, because 
 
 
 def format_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, numbers: Collection[int] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    numbers: Collection[int] = (),
+    meanings: Sequence[Mapping[int, Meaning | None]] = (),
 ) -> str:
     """A table with a heading. The widest columns are cut until a line fits `width`, COLUMNS or the terminal.
 
-    In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right.
+    In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right. `meanings` has one map
+    for each row: the columns that have the colour of a meaning.
     """
-    width = max(MIN_TABLE_WIDTH, width or shutil.get_terminal_size((UNLIMITED_WIDTH, 24)).columns)
+    width = max(MIN_TABLE_WIDTH, width or _terminal_width())
     cells = [[one_line(cell) for cell in row] for row in (head, *rows)]
     widths = _fit_widths([max(map(cell_len, column)) for column in zip(*cells, strict=True)], width)
+    colours = ({}, *meanings) if meanings else [{}] * len(cells)
     return "\n".join(
         COLUMN_GAP.join(
-            _pad_cell(cell, room, place in numbers) for place, (cell, room) in enumerate(zip(row, widths, strict=True))
+            _pad_cell(cell, room, place in numbers, meant.get(place))
+            for place, (cell, room) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in cells
+        for row, meant in zip(cells, colours, strict=True)
     )
 
 
 def shorten_to_line(text: str, width: int) -> str:
-    """The beginning of a text as one line of printable characters."""
-    return _cut_cell(one_line(text), width)
+    """The beginning of a text as one line of printable characters. In a pipe or a file, it is the whole text."""
+    return _cut_cell(one_line(text), width if _terminal_width() < UNLIMITED_WIDTH else UNLIMITED_WIDTH)
+
+
+def _terminal_width() -> int:
+    """COLUMNS, or the width of the terminal; UNLIMITED_WIDTH in a pipe or a file."""
+    return shutil.get_terminal_size((UNLIMITED_WIDTH, 24)).columns
 
 
 def wrap_text(text: str, indent: int) -> list[str]:
@@ -79,9 +92,12 @@ def format_notice(notice: dict[str, Any], clock: Callable[[str], str]) -> str:
     return "; ".join(part for part in (line, waits, held["note"]) if part)
 
 
-def format_fact(word: str, value: str) -> list[str]:
-    """A value after its label, wrapped to several lines if necessary; no line for an empty value."""
-    return wrap_text(f"{word:<10} {value}", 11) if value else []
+def format_fact(word: str, value: str, meaning: Meaning | None = None) -> list[str]:
+    """A value after its label, wrapped to several lines if necessary; no line for an empty value.
+
+    The label has the colour of the meaning.
+    """
+    return paint_label(wrap_text(f"{word:<10} {value}", 11), word, meaning) if value else []
 
 
 def _fit_widths(widths: list[int], width: int) -> list[int]:
@@ -95,10 +111,10 @@ def _fit_widths(widths: list[int], width: int) -> list[int]:
     return widths
 
 
-def _pad_cell(cell: str, room: int, right: bool) -> str:
+def _pad_cell(cell: str, room: int, right: bool, meaning: Meaning | None) -> str:
     cut = _cut_cell(cell, room)
-    rest = " " * (room - cell_len(cut))
-    return rest + cut if right else cut + rest
+    rest, shown = " " * (room - cell_len(cut)), paint(cut, meaning)
+    return rest + shown if right else shown + rest
 
 
 def _cut_cell(cell: str, room: int) -> str:

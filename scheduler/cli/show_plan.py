@@ -16,6 +16,7 @@ import click
 
 from scheduler.cli import arguments, config_preview, daemon_files, options, output
 from scheduler.cli.arguments import ZONE_RULE, DurationParam, TimeParam
+from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
@@ -54,6 +55,7 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def plan(
     name: str | None,
     span: timedelta,
@@ -146,7 +148,8 @@ def _table_with_clock_changes(rows: list[TimedRow], changes: list[dict[str, Any]
     head, *lines = (
         format_table(COLUMNS, shown) if len(zones) > 1 else format_table(COLUMNS[:-1], [cells[:-1] for cells in shown])
     ).splitlines()
-    marks = [(change["at"], f"--- clock of {change['zone']}: {change['before']} is {change['after']} ---") for change in changes]
+    texts = [f"--- clock of {change['zone']}: {change['before']} is {change['after']} ---" for change in changes]
+    marks = [(change["at"], paint(text, Meaning.WORRYING)) for change, text in zip(changes, texts, strict=True)]
     yield head
     # The line of a clock change comes before runs at the same time, which are in the new clock's time.
     for _, line in sorted([*marks, *zip((at for at, _ in rows), lines, strict=True)], key=lambda marked: marked[0]):
@@ -183,8 +186,10 @@ def _note_lines(data: dict[str, Any]) -> Iterator[str]:
     for source, words in SOURCE_NOTES.items():
         yield from _format_names(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
     for state, words in STATE_NOTES.items():
-        yield from _format_names(words, [entry for entry in entries if not entry["total"] and entry["state"] == state])
-    yield f"daemon: {'running' if data['running'] else 'down; nothing runs until it is started'}"
+        found = [entry for entry in entries if not entry["total"] and entry["state"] == state]
+        yield from (paint(line, Meaning.PLANNED) for line in _format_names(words, found))
+    state = paint("running", Meaning.GOOD) if data["running"] else paint("down", Meaning.BAD)
+    yield f"daemon: {state}{'' if data['running'] else '; nothing runs until it is started'}"
 
 
 SOURCE_NOTES = {
@@ -231,7 +236,11 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
     if not found.entries:
         yield "no entry calls an agent"
         return
-    yield format_table(WORST_COLUMNS, [_worst_day_row(ceiling) for ceiling in found.entries])
+    yield format_table(
+        WORST_COLUMNS,
+        [_worst_day_row(ceiling) for ceiling in found.entries],
+        meanings=[{4: None if ceiling.usd_per_day is not None else Meaning.WORRYING} for ceiling in found.entries],
+    )
     total = NO_LIMIT if found.usd_per_day is None else f"at most {_round_up_usd(found.usd_per_day)} USD a day"
     yield f"all: {total}" + (" by limits.budget" if found.limited_by == "limits.budget" else "")
     if any(ceiling.limited_by == "runs" and ceiling.usd_per_day for ceiling in found.entries):

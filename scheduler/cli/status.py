@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from scheduler.cli import daemon_files, options
+from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
     elapsed_time,
@@ -43,6 +44,7 @@ MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 @options.config_option
 @options.state_option
 @options.format_option
+@options.color_option
 def status(path: Path, state: Path | None, form: str) -> None:
     """Show what is due, what is running, and whether the daemon is up."""
     files = daemon_files.locate_files_or_warn(path, state)
@@ -53,25 +55,32 @@ def status(path: Path, state: Path | None, form: str) -> None:
         click.echo(json.dumps(_status_data(data, up) | {"reserve_bytes": disk_reserve.reserved_bytes(files.database)}, indent=2))
         return
     for fact in (*_daemon_lines(data, up, now, files), *(_fact_lines(data) if data else ())):
-        for line in wrap_text(fact, 2 + len(fact) - len(fact.lstrip())):
-            click.echo(line)
+        click.echo("\n".join(_wrap_fact(fact)))
     for line in _entry_lines(data, now) if data else ():
         click.echo(line)
 
 
-def _problem_lines(data: dict[str, Any]) -> Iterator[str]:
+def _wrap_fact(fact: str | Fact) -> list[str]:
+    if isinstance(fact, Fact):
+        return paint_label(wrap_text(fact.text, 2), fact.label, fact.meaning)
+    return wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
+
+
+def _problem_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
     """Problems of the daemon: a rejected config, failing pings, open circuit breakers, outages, flapping entries."""
     refused = data["config_refused"]
     if refused:
-        yield f"config: rejected {format_time(refused['at'])}, the old one stays in force"
+        yield Fact(f"config: rejected {format_time(refused['at'])}, the old one stays in force", Meaning.BAD)
         yield from (f"  {problem}" for problem in refused["problems"])
     yield from _reload_lines(data["reload"])
     if data["deadman_problem"]:
-        yield f"deadman: pings do not arrive: {data['deadman_problem']}"
-    yield from map(_format_breaker, data["breakers"])
-    yield from map(_format_outage, data["outages"])
+        yield Fact(f"deadman: pings do not arrive: {data['deadman_problem']}", Meaning.BAD)
+    for breaker in data["breakers"]:
+        yield Fact(_format_breaker(breaker), Meaning.BAD)
+    for outage in data["outages"]:
+        yield Fact(_format_outage(outage), Meaning.BAD if outage["failing"] else Meaning.WORRYING)
     for entry in data["flapping"]:
-        yield f"flapping: {entry_label(entry['kind'], entry['name'])} fails and recovers repeatedly"
+        yield Fact(f"flapping: {entry_label(entry['kind'], entry['name'])} fails and recovers repeatedly", Meaning.WORRYING)
 
 
 def _reload_lines(reload: dict[str, Any] | None) -> Iterator[str]:
@@ -116,20 +125,24 @@ def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[
     return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
-def _daemon_lines(data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str]:
+def _daemon_lines(
+    data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles
+) -> Iterator[str | Fact]:
     boot = data["daemon"] if data else None
     if up is not None:
         started_at = _start_time(boot, up)
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
-        yield f"daemon: running{since}, pid {up.pid or 'not known'}"
+        yield Fact(f"daemon: running{since}, pid {up.pid or 'not known'}", Meaning.GOOD)
     elif boot is None:
         yield f"daemon: has never run on {files.database}; `heartbeatd run` starts it"
     else:
         since = boot["ended_at"] or boot["last_tick_at"]
         span = abbreviate_duration(elapsed_time(since, now))
-        yield f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(boot['ended_at'] is not None)}"
+        clean = boot["ended_at"] is not None
+        down = f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(clean)}"
+        yield Fact(down, Meaning.WORRYING if clean else Meaning.BAD)
     if up is not None and (shortage := disk_reserve.shortage_message(files.database)):
-        yield f"disk: {shortage}"
+        yield Fact(f"disk: {shortage}", Meaning.BAD)
     if data:
         yield from _problem_lines(data)
     for down in (data["downs"] if data else [])[:MAX_DOWNTIMES]:
@@ -149,13 +162,14 @@ def _how_it_ended(clean: bool) -> str:
     return "stopped cleanly" if clean else "ended unexpectedly"
 
 
-def _fact_lines(data: dict[str, Any]) -> Iterator[str]:
+def _fact_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
     """The queue, messages, budgets, failures, conditions, wakes and busy agents."""
     queue = data["queue"]
     yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
     for box in data["outbox"]:
         since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
-        yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
+        line = f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
+        yield Fact(line, Meaning.BAD if box["dead"] else Meaning.WORRYING)
     yield from _budget_lines(data)
     for tell in (
         _failing_lines,
@@ -171,11 +185,14 @@ def _fact_lines(data: dict[str, Any]) -> Iterator[str]:
 def _entry_lines(data: dict[str, Any], now: datetime) -> Iterator[str]:
     if data["entries"]:
         yield ""
-        yield format_table(COLUMNS, [_entry_row(entry, now) for entry in data["entries"]])
+        listed = data["entries"]
+        yield format_table(
+            COLUMNS, [_entry_row(entry, now) for entry in listed], meanings=[_entry_meanings(entry) for entry in listed]
+        )
     yield f"times in {zone_name()}"
 
 
-def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
+def _failing_lines(entry: dict[str, Any]) -> Iterator[Fact]:
     if failing := entry["failing"]:
         name = entry_label(entry["kind"], entry["name"])
         report = f"reported {format_time(failing['told_at'])}" if failing["told_at"] else "not reported yet"
@@ -183,23 +200,23 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
             report = format_hold(failing["held_back_for"])
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
-        yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}"
+        yield Fact(f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}", Meaning.BAD)
 
 
-def _muted_lines(entry: dict[str, Any]) -> Iterator[str]:
+def _muted_lines(entry: dict[str, Any]) -> Iterator[Fact]:
     if muted := entry["muted"]:
         name = entry_label(entry["kind"], entry["name"])
         ends = [f"until {format_time(muted['until'])}"] if muted["until"] else []
         ends += ["until something changes"] if muted["until_changed"] else []
         held = f"messages of {format_count(muted['held'], 'run')} held back" if muted["held"] else "nothing held back yet"
-        yield f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted['by']}, {held}"
+        yield Fact(f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted['by']}, {held}", Meaning.WORRYING)
 
 
-def _condition_lines(entry: dict[str, Any]) -> Iterator[str]:
+def _condition_lines(entry: dict[str, Any]) -> Iterator[Fact]:
     count, worst = entry["conditions"]["open"], entry["conditions"]["worst"]
     if count:
         name = entry_label(entry["kind"], entry["name"])
-        yield f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}"
+        yield Fact(f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", meaning_of(worst))
 
 
 def _waiting_lines(data: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
@@ -244,3 +261,10 @@ def _entry_row(entry: dict[str, Any], now: datetime) -> list[str]:
         format_reason(last.get("reason"), last.get("suppression"), last.get("delivery", "none")),
         format_short_time(last.get("finished_at"), now),
     ]
+
+
+def _entry_meanings(entry: dict[str, Any]) -> dict[int, Meaning | None]:
+    """The colours of STATE, LAST and WHY."""
+    last = entry["last_run"] or {}
+    ended = meaning_of_run(last.get("outcome"), last.get("reason"))
+    return {1: meaning_of(entry["state"]), 3: ended, 4: meaning_of(last.get("delivery")) or ended}
