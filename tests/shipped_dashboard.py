@@ -32,8 +32,15 @@ def yaml(path: Path) -> Any:
     return YAML(typ="safe", pure=True).load(path)
 
 
-def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml(RULES)["groups"] for rule in group["rules"]]
+def rules(name: str | None = None) -> list[dict[str, Any]]:
+    """The alert rules, or those with this name. Recording rules are left out."""
+    every = [rule for group in yaml(RULES)["groups"] for rule in group["rules"] if "alert" in rule]
+    return [rule for rule in every if name in (None, rule["alert"])]
+
+
+def rule_expressions() -> list[str]:
+    """The expressions of all alert rules and recording rules."""
+    return [rule["expr"] for group in yaml(RULES)["groups"] for rule in group["rules"]]
 
 
 def queries() -> Iterator[tuple[str, str]]:

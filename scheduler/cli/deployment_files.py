@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -15,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from scheduler import __version__
+from scheduler.cli import alert_rules
+from scheduler.cli.alert_rules import RuleSettings
 from scheduler.cli.options import InputError
 from scheduler.cli.shipped_files import list_files, read_text
 from scheduler.config.build import skeleton
@@ -98,7 +101,7 @@ def compose(folder: Path, force: bool) -> None:
             ".dockerignore": read_text("packaging/compose/dockerignore"),
             "compose.yaml": read_text("packaging/compose/compose.yaml"),
             "prometheus/prometheus.yml": prometheus,
-            "prometheus/rules.yml": read_text("grafana/prometheus/rules.yml"),
+            "prometheus/rules.yml": alert_rules.rule_file(RuleSettings()),
             "alertmanager/alertmanager.yml": read_text("packaging/compose/alertmanager.yml"),
             **provisioning,
             **boards,
@@ -119,11 +122,55 @@ def compose(folder: Path, force: bool) -> None:
 
 @click.command()
 @out_options
-def grafana(folder: Path, force: bool) -> None:
-    """Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus."""
+@click.option(
+    "--job", default="heartbeatd", show_default=True, metavar="NAME", help="The job label of the daemons in Prometheus."
+)
+@click.option(
+    "--runbook-url",
+    default=alert_rules.RUNBOOKS,
+    show_default=True,
+    metavar="URL",
+    help="Where your colleagues read the page `heartbeatd docs runbooks`. Each alert links to its section.",
+)
+@click.option(
+    "--dashboard-url",
+    default="http://localhost:3000",
+    show_default=True,
+    metavar="URL",
+    help="The address of Grafana. Each alert links to its dashboard.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a threshold of the rules, such as HeartbeatdDown.for=5m. May be repeated. `heartbeatd docs runbooks` lists all.",
+)
+def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url: str, changes: tuple[str, ...]) -> None:
+    """Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus.
+
+    The rules are also written for the Prometheus Operator of Kubernetes, with an example config for Alertmanager.
+    """
+    if not re.fullmatch(r"[\w./-]+", job):
+        raise InputError(f"--job {job}: use letters, digits and . _ - /")
+    settings = RuleSettings(job, runbook_url, dashboard_url, _read_thresholds(changes))
     shipped = [path for part in ("dashboards", "provisioning") for path in list_files(f"grafana/{part}")]
-    shipped += ["grafana/prometheus/prometheus.yml", "grafana/prometheus/rules.yml"]
-    _write(folder, {path.removeprefix("grafana/"): read_text(path) for path in shipped}, force=force)
+    _write(
+        folder,
+        {path.removeprefix("grafana/"): read_text(path) for path in shipped}
+        | {
+            "prometheus/prometheus.yml": read_text("grafana/prometheus/prometheus.yml").replace(
+                "job_name: heartbeatd", f"job_name: {job}"
+            ),
+            "prometheus/rules.yml": alert_rules.rule_file(settings),
+            "alertmanager/alertmanager.yml": read_text("grafana/alertmanager/alertmanager.yml").replace(
+                'job="heartbeatd"', f'job="{job}"'
+            ),
+            "kubernetes/prometheusrule.yaml": alert_rules.prometheus_rule(settings),
+            "kubernetes/servicemonitor.yaml": alert_rules.service_monitor(settings),
+        },
+        force=force,
+    )
     place = shlex.quote(str(folder))
     _print_next(
         f"prometheus --config.file={place}/prometheus/prometheus.yml",
@@ -131,6 +178,19 @@ def grafana(folder: Path, force: bool) -> None:
         f"sudo install -D -m 644 -t /var/lib/grafana/dashboards/heartbeatd {place}/dashboards/*.json",
         "sudo systemctl restart grafana-server",
     )
+
+
+def _read_thresholds(changes: tuple[str, ...]) -> dict[str, str]:
+    """The thresholds of `--set NAME=VALUE`. Raises InputError for an unknown name or a value of another form."""
+    found: dict[str, str] = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise InputError(f"--set {change}: the value is missing; write it as HeartbeatdDown.for=5m")
+        if problem := alert_rules.check_threshold(name, value):
+            raise InputError(f"--set {problem}")
+        found[name] = value
+    return found
 
 
 def _write(folder: Path, texts: Mapping[str, str], *, force: bool, first: Mapping[str, str] | None = None) -> None:
