@@ -18,6 +18,7 @@ from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import HoldLane, NoteActivity
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
+from scheduler.store import outbox
 
 FAILED = 1
 OPS = (Kind.HEARTBEAT, "ops")
@@ -535,6 +536,19 @@ def outbox_of_a_crash(folder: Path, statement: int, answer: str) -> int:
 
 def failing_backup(answer: str) -> dict[str, Any]:
     return {"nightly-backup": in_turn(FAILED), "ops": by_wake(answer)}
+
+
+def test_many_notifications_that_are_held_back_are_looked_at_with_a_few_statements(make_world: MakeWorld) -> None:
+    keys = 'schedule: "0 3 * * *", stagger: 0s, command: b, wake_heartbeat: ops, on_failure: {deliver: phone}'
+    names = [f"job{number}" for number in range(40)]
+    more = "".join(f"  {name}: {{{keys}}}\n" for name in names)
+    world = make_world(config(more=more), start=NIGHT, scripts=dict.fromkeys(names, lambda _: FAILED))
+    world.run_until("2026-03-02 03:30")
+    assert len(outbox.held_notices(world.store.connection)) == 40
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
+    world.engine.tick(world.clock.read())
+    assert len(statements) < 40
 
 
 @pytest.mark.parametrize("answer", [REPORT, "HEARTBEAT_OK"])

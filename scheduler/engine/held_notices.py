@@ -14,12 +14,14 @@ from heartbeat.spec import Heartbeat
 from scheduler.engine import budget_reservations, job_conditions, notices, planning
 from scheduler.engine.notices import Notice
 from scheduler.engine.tick import Tick
+from scheduler.model.condition import Condition
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
 from scheduler.model.settings import Target
 from scheduler.store import breakers, conditions, entries, incidents, outbox, wakes
 from scheduler.store.outbox import HeldNotice, Hold
 from scheduler.store.transaction import Transaction
+from scheduler.store.wakes import JobWake
 
 MAX_FAILED_RUNS = 2  # after so many runs in a row that failed, an agent is not expected to report anything
 REPORT_GRACE = timedelta(minutes=15)  # in addition to the longest time of two runs of the agent
@@ -124,25 +126,27 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     agent = claim.entry.name
     jobs = frozenset(wake.sender for wake in claim.wakes if wake.source == Trigger.CRON)
     held = [each for each in outbox.held_notices(tx.db) if agent in each.hold.agents]
+    if not held:
+        return
+    known, job_wakes = conditions.open_conditions_of(tx.db, agent), wakes.job_wakes_of(tx.db, agent)
     failed = jobs & {each.name for each in held}
     for each in held:
         if result.outcome is Outcome.ASYNC and each.name in jobs:
             until = max(each.hold.until, tx.now + claim.entry.async_timeout + REPORT_GRACE)
             outbox.change_hold(tx, each, replace(each.hold, until=until), each.note)
-        elif result.outcome in ANSWERED and _has_reported(tx, claim, result, each, failed, text_targets):
+        elif result.outcome in ANSWERED and _has_reported(known, result, each, failed, text_targets):
             outbox.drop_notice(tx, each, f"agent {agent} has reported it (run {claim.run_id})")
         elif each.name in jobs:
-            _stop_waiting_for(tx, each, {agent: _why_not_reported(tx, claim, each)})
+            _stop_waiting_for(tx, each, {agent: _why_not_reported(known, claim, each, job_wakes.get(each.name))})
 
 
 def _has_reported(
-    tx: Transaction, claim: Claim, result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
+    known: Sequence[Condition], result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
 ) -> bool:
     """Whether the target knows of the failure from the agent: by an open condition about the job, or by a text without keys.
 
     If several jobs have failed, or the answer has findings too, the text has to name the job.
     """
-    known = conditions.open_conditions_of(tx.db, claim.entry.name)
     if any(held.name in condition.jobs and condition.is_known_to(held.target) for condition in known):
         return True
     text = result.message
@@ -152,16 +156,15 @@ def _has_reported(
     return is_only_content or job_conditions.is_about_job(text, held.name, failed)
 
 
-def _has_news(tx: Transaction, agent: str, held: HeldNotice) -> bool:
+def _has_news(known: Sequence[Condition], held: HeldNotice) -> bool:
     """Whether the agent has an open condition about the job of which the target is not notified yet. The next run reports it."""
-    known = conditions.open_conditions_of(tx.db, agent)
     return any(held.name in condition.jobs and not condition.is_known_to(held.target) for condition in known)
 
 
-def _why_not_reported(tx: Transaction, claim: Claim, held: HeldNotice) -> str | None:
+def _why_not_reported(known: Sequence[Condition], claim: Claim, held: HeldNotice, wake: JobWake | None) -> str | None:
     """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
-    agent, wake = claim.entry.name, wakes.find_job_wake(tx.db, claim.entry.name, held.name)
-    if wake is None and _has_news(tx, agent, held):
+    agent = claim.entry.name
+    if wake is None and _has_news(known, held):
         return None
     if wake is None:
         return f"agent {agent} did not report it (run {claim.run_id})"
@@ -171,22 +174,27 @@ def _why_not_reported(tx: Transaction, claim: Claim, held: HeldNotice) -> str | 
 
 
 def release_unreported_notices(tick: Tick) -> None:
-    """Send the notifications that no agent is expected to report any more, or for which the time is over. Called in each tick."""
-    for held in outbox.held_notices(tick.tx.db):
-        if held.hold.until <= tick.now:
-            _stop_waiting_for(tick.tx, held, {agent: f"agent {agent} did not report it in time" for agent in held.hold.agents})
-        else:
-            _stop_waiting_for(tick.tx, held, {agent: _why_hopeless(tick, agent, held) for agent in held.hold.agents})
+    """Send the notifications that no agent is expected to report any more, or for which the time is over. Called in each tick.
 
-
-def _why_hopeless(tick: Tick, agent: str, held: HeldNotice) -> str | None:
-    """Why an agent will not report a failure; None if it has a wake for it that a run has, or that waits for a run."""
-    wake = wakes.find_job_wake(tick.tx.db, agent, held.name)
-    if wake is None and not _has_news(tick.tx, agent, held):
-        return f"the wake of agent {agent} ended without a run"
-    if wake is None:
-        return _why_unable(tick, agent, held.target)
-    return None if wake.is_in_run else _why_unable(tick, agent, held.target)
+    There may be thousands of them, so the database is read once per agent.
+    """
+    notices_held = outbox.held_notices(tick.tx.db)
+    expected = {(agent, held.target) for held in notices_held for agent in held.hold.agents}
+    unable = {pair: _why_unable(tick, *pair) for pair in expected}
+    agents = {agent for agent, _ in expected}
+    known = {agent: conditions.open_conditions_of(tick.tx.db, agent) for agent in agents}
+    job_wakes = {agent: wakes.job_wakes_of(tick.tx.db, agent) for agent in agents}
+    for held in notices_held:
+        reasons: dict[str, str | None] = {}
+        for agent in held.hold.agents:
+            wake = job_wakes[agent].get(held.name)
+            if held.hold.until <= tick.now:
+                reasons[agent] = f"agent {agent} did not report it in time"
+            elif wake is None and not _has_news(known[agent], held):
+                reasons[agent] = f"the wake of agent {agent} ended without a run"
+            elif wake is None or not wake.is_in_run:
+                reasons[agent] = unable[agent, held.target]
+        _stop_waiting_for(tick.tx, held, reasons)
 
 
 def _stop_waiting_for(tx: Transaction, held: HeldNotice, reasons: dict[str, str | None]) -> None:

@@ -374,21 +374,20 @@ class JobWake:
     tries: int
 
 
-def find_job_wake(db: sqlite3.Connection, agent: str, job: str) -> JobWake | None:
-    """The wake of an agent by a job that waits, or is in a run, also one whose result is still awaited; None if there is none."""
-    row = db.execute(
-        "select state, tries from wake where kind = ? and name = ? and source = ? and sender = ?"
-        " and state in ('waiting', 'taken') order by state = 'waiting' limit 1",
-        (Kind.HEARTBEAT, agent, Kind.CRON, job),
-    ).fetchone()
-    if row is not None:
-        return JobWake(row["state"] == "taken", row["tries"])
+def job_wakes_of(db: sqlite3.Connection, agent: str) -> dict[str, JobWake]:
+    """The wakes of an agent by jobs, by job: those that wait, or are in a run, also in one whose result is still awaited."""
+    rows = db.execute(
+        "select sender, state, tries from wake where kind = ? and name = ? and source = ?"
+        " and state in ('waiting', 'taken') order by state = 'taken'",  # one that is in a run replaces one that waits
+        (Kind.HEARTBEAT, agent, Kind.CRON),
+    )
+    found = {row["sender"]: JobWake(row["state"] == "taken", row["tries"]) for row in rows}
     awaited = db.execute(
-        "select 1 from run join wake on wake.run_id = run.id where run.kind = ? and run.name = ?"
-        " and run.result_due_at is not null and wake.source = ? and wake.sender = ? limit 1",
-        (Kind.HEARTBEAT, agent, Kind.CRON, job),
-    ).fetchone()
-    return None if awaited is None else JobWake(is_in_run=True, tries=0)
+        "select distinct wake.sender from run join wake on wake.run_id = run.id where run.kind = ? and run.name = ?"
+        " and run.result_due_at is not null and wake.source = ?",
+        (Kind.HEARTBEAT, agent, Kind.CRON),
+    )
+    return {row["sender"]: JobWake(is_in_run=True, tries=0) for row in awaited} | found
 
 
 def start_of_wake(db: sqlite3.Connection, wake_id: int) -> datetime | None:
