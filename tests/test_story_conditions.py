@@ -51,6 +51,7 @@ def effects(world: World) -> list[list[str]]:
 
 
 PRECHECK = "{command: ./check.sh, unchanged: skip}"
+CUT = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
 
 
 # --- open, worse, over --------------------------------------------------------------------------------------------------
@@ -302,6 +303,28 @@ def test_one_answer_ends_a_condition_whose_precheck_lines_are_gone(make_world: M
     assert sent(world) == ["[disk] 92 %", f"{over}\n[mail] 40 wait"]
 
 
+@pytest.mark.parametrize(
+    ("printed", "answered"),
+    [
+        # Lines that were printed before the condition opened do not belong to it.
+        (["noise", "noise\nmail waits", "noise"], ["HEARTBEAT_OK", "[mail] 40 wait", "HEARTBEAT_OK"]),
+        # Nor do the lines of another open condition, even if its answer was cut, so that its output was not recorded.
+        (["disk is full", "disk is full\nmail waits", "disk is full"], [CUT, "[disk] full\n[mail] 40 wait", "[disk] full"]),
+        # A line that is gone while the agent still mentions the condition does not belong to it any longer.
+        (["mail waits\nmail is late", "mail is late", "mail waits"], ["[mail] 40 wait", "[mail] 41 wait", "HEARTBEAT_OK"]),
+    ],
+    ids=["old lines", "lines of another condition", "lines that are gone"],
+)
+def test_only_the_lines_that_came_with_a_condition_keep_it_open(
+    make_world: MakeWorld, printed: list[str], answered: list[str]
+) -> None:
+    check = "{command: ./check.sh, unchanged: skip, confirm: 0}"
+    world = make_world(config(precheck=check), scripts=answers(*answered), prechecks=outputs(*printed))
+    world.run(minutes=35)
+    assert len(world.calls) == 3
+    assert [line.partition(" after")[0] for text in sent(world) for line in text.splitlines()][-1] == "[mail] resolved"
+
+
 @pytest.mark.parametrize("noise", ["job {} is slow\n", "x" * 3000 + " {}\n"], ids=["too many lines", "too many bytes"])
 def test_an_output_that_is_too_long_to_be_compared_does_not_prove_that_a_line_is_gone(make_world: MakeWorld, noise: str) -> None:
     names = ("".join(pair) for pair in product(ascii_lowercase, repeat=2))
@@ -341,8 +364,7 @@ def test_silence_without_the_wake_that_brought_a_condition_does_not_end_it(make_
 
 
 def test_an_answer_that_was_cut_is_not_the_last_look_at_an_output(make_world: MakeWorld) -> None:
-    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
-    agent = answers(cut, "[disk] the disk /var is nearly full")
+    agent = answers(CUT, "[disk] the disk /var is nearly full")
     world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs("disk is full"))
     world.run(hours=2)
     assert len(world.calls) == 2
@@ -350,8 +372,7 @@ def test_an_answer_that_was_cut_is_not_the_last_look_at_an_output(make_world: Ma
 
 
 def test_a_finding_that_was_cut_is_sent_with_the_next_run_at_the_latest(make_world: MakeWorld) -> None:
-    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
-    world = make_world(config(), scripts=answers(cut, "HEARTBEAT_OK", "[disk] full"))
+    world = make_world(config(), scripts=answers(CUT, "HEARTBEAT_OK", "[disk] full"))
     world.run(minutes=10)
     assert sent(world) == []
     world.run(minutes=10)
@@ -359,15 +380,13 @@ def test_a_finding_that_was_cut_is_sent_with_the_next_run_at_the_latest(make_wor
 
 
 def test_a_finding_that_is_cut_in_each_run_is_sent_with_the_second(make_world: MakeWorld) -> None:
-    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
-    world = make_world(config(), scripts=answers(cut))
+    world = make_world(config(), scripts=answers(CUT))
     world.run(hours=2)
     assert [text.splitlines()[0] for text in sent(world)] == ["[disk] the disk /var is nea"]
 
 
 def test_answers_that_are_always_cut_are_paid_four_times_for_one_output(make_world: MakeWorld) -> None:
-    cut = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
-    world = make_world(config(precheck=PRECHECK), scripts=answers(cut), prechecks=outputs("disk is full"))
+    world = make_world(config(precheck=PRECHECK), scripts=answers(CUT), prechecks=outputs("disk is full"))
     world.run(hours=3)
     assert len(world.calls) == 4
 
