@@ -356,7 +356,7 @@ def test_the_used_share_of_a_budget_is_a_gauge_from_the_start(make_world: MakeWo
 def share_series(world: World) -> list[tuple[str, str, float]]:
     """The scope, budget and value of each series."""
     settings = world.engine.plan.settings
-    (family,) = gauges.budget_gauges(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
+    family, *_ = gauges.budget_gauges(world.store.connection, settings, {("heartbeat", "ops")}, {}, world.clock.now)
     found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.exposition_lines()))
     return sorted((scope, budget, float(share)) for scope, budget, share in found)
 
@@ -388,7 +388,9 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     assert explanation.explain_now(explained_entry(world))["now"]["detail"] == error
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)
-    assert world.records()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"
+    assert world.records()[-1]["error"] == (
+        "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC; used by agent/ops 2"
+    )
 
 
 def test_a_wake_over_budget_of_an_agent_without_slots_runs_on_the_next_day(make_world: MakeWorld) -> None:

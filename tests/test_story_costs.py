@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from servers import completions
 from servers.scripted import Server, reply
 from test_story_budgets import cost_report, model_agent
-from world import MakeWorld
+from test_story_explain import explained_entry
+from world import AgentCall, MakeWorld, World
 
+from scheduler.cli import status
+from scheduler.cli.output import format_time
+from scheduler.insight import explanation
+from scheduler.insight.status_data import read_status
 from scheduler.model.budget import Amount
 from scheduler.store import spend
 
@@ -121,3 +128,122 @@ def test_shares_of_earlier_weeks_are_deleted(make_world: MakeWorld) -> None:
     days = [row[0] for row in world.store.connection.execute("select distinct day from budget_share order by day")]
     assert days[0] >= "2026-03-04"
     assert days[-1] == "2026-03-12"
+
+
+def fleet(budget: str) -> str:
+    """Five agents with a common budget."""
+    agents = "".join(
+        f"  a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, budget: {{usd_per_run: 1}}}}}}\n"
+        for number in range(1, 6)
+    )
+    return f"""
+timezone: Europe/Berlin
+limits: {{budget: {budget}}}
+channels: {{ops: {{kind: webhook, url: "https://chat.example.org/hook"}}}}
+defaults: {{heartbeat: {{stagger: 0s, deliver: ops, checklist: "- look\\n", on_failure: {{after: 1}}}}}}
+agents:
+{agents}"""
+
+
+def fleet_costs() -> dict[str, Callable[[AgentCall], str]]:
+    """The costs of a run: a5 is the most expensive agent."""
+    return {f"a{number}": cost_report(number / 10) for number in range(1, 6)}
+
+
+EXHAUSTED = (
+    "limits.budget.usd_per_day: 1.5 of 2 USD are used, and one run may take 1; until 2026-03-03 00:00 Europe/Berlin;"
+    " used by agent/a5 0.5, agent/a4 0.4, agent/a3 0.3, others 0.3"
+)
+
+
+def test_the_error_of_an_exhausted_common_budget_names_the_agents_that_used_most_of_it(make_world: MakeWorld) -> None:
+    world = make_world(fleet("{usd_per_day: 9}"), scripts=fleet_costs())
+    world.run(minutes=1)
+    world.reload(fleet("{usd_per_day: 2}"))
+    world.run(hours=1)
+    assert [row["error"] for row in world.records("a1")] == [None, EXHAUSTED]
+    assert [EXHAUSTED in text for _, name, text in world.delivered if name == "a1"] == [True]
+    explained = explanation.explain_now(explained_entry(world, "a1"))["now"]
+    assert explained["detail"] == EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("budget", "text"),
+    [
+        ("{runs_per_day: 5}", "limits.budget.runs_per_day: 5 of 5 are used"),
+        ("{runs_per_day: 5, usd_per_day: 99}", "used by agent/a1 1, agent/a2 1, agent/a3 1, others 2"),
+    ],
+)
+def test_the_parts_of_the_agents_are_in_the_unit_of_the_exceeded_limit(make_world: MakeWorld, budget: str, text: str) -> None:
+    world = make_world(fleet(budget), scripts=fleet_costs())
+    world.run(hours=1, minutes=1)
+    assert text in world.records("a1")[-1]["error"]
+
+
+def test_an_entry_over_its_own_budget_names_no_others(make_world: MakeWorld) -> None:
+    world = make_world(TEAM.replace("usd_per_run: 0.3", "usd_per_run: 0.3, runs_per_day: 1"))
+    world.run(hours=1, minutes=1)
+    assert world.records("ops")[-1]["error"] == "runs_per_day: 1 of 1 are used; until 2026-03-03 00:00 Asia/Kolkata"
+
+
+SHARES = " agent/a5 1.00 USD, agent/a4 0.80 USD, agent/a3 0.60 USD"
+
+
+def budget_lines(world: World, now: datetime) -> str:
+    """The lines of `heartbeatd status` about costs and budgets, and the days with their ends as `DAY`."""
+    data = read_status(world.store.connection, now, ZoneInfo("Europe/Berlin"))
+    text = "\n".join((*status._spend_lines(data["spend"]), *status._budget_lines(data["budgets"])))
+    return text.replace(format_time(data["spend"]["since"])[:16], "TODAY").replace(
+        format_time(data["spend"]["until"])[:16], "TOMORROW"
+    )
+
+
+def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: MakeWorld) -> None:
+    yaml = fleet("{usd_per_day: 9}").replace("interval: 1h, budget: {", "interval: 1h, budget: {runs_per_day: 20, ", 1)
+    world = make_world(yaml, scripts=fleet_costs(), start="2026-03-01 22:00")  # Berlin is an hour ahead of UTC
+    world.run(hours=2, minutes=1)
+    assert budget_lines(world, world.clock.now).splitlines() == [
+        "spend: $3.00 today for 10 runs since TODAY",
+        "budget: all: 3.00 of 9.00 USD today, resets TOMORROW; counts 5 agents; most used by" + SHARES,
+        "budget: agent/a1: 2 of 20 runs today, resets TOMORROW",
+    ]
+
+
+def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWorld) -> None:
+    yaml = fleet("{usd_per_day: 9}").replace("interval: 1h, budget: {", "interval: 1h, budget: {runs_per_day: 20, ", 1)
+    world = make_world(yaml)
+    world.settle()
+    assert budget_lines(world, world.clock.now + timedelta(days=1)).splitlines() == [
+        "budget: all: 0 of 9.00 USD today, resets TOMORROW; counts 5 agents",
+        "budget: 1 other not used today",
+    ]
+
+
+def test_status_as_json_lists_what_each_budget_counts(make_world: MakeWorld) -> None:
+    world = make_world(TEAM, scripts={"ops": cost_report(0.25), "lab": lambda call: "HEARTBEAT_OK"})
+    world.run(minutes=40)
+    data = read_status(world.store.connection, world.clock.now, ZoneInfo("Asia/Kolkata"))
+    shared, own = data["budgets"]
+    assert shared == {
+        "kind": None,
+        "name": None,
+        "day": "2026-03-02",
+        "timezone": "Asia/Kolkata",
+        "ends_at": "2026-03-02T18:30:00Z",
+        "limits": {"usd_per_day": {"used": 0.35, "of": 1.0}},
+        "counts": [{"kind": "heartbeat", "name": "ops"}, {"kind": "heartbeat", "name": "lab"}],
+        "shares": [
+            {"kind": "heartbeat", "name": "ops", "usd": 0.25, "tokens": 0, "runs": 1},
+            {"kind": "heartbeat", "name": "lab", "usd": 0.1, "tokens": 0, "runs": 1},
+        ],
+    }
+    assert (own["name"], own["limits"], own["shares"]) == ("lab", {"runs_per_day": {"used": 1, "of": 9}}, [])
+    assert data["spend"] == {
+        "since": "2026-03-01T18:30:00Z",
+        "until": "2026-03-02T18:30:00Z",
+        "timezone": "Asia/Kolkata",
+        "runs": 3,
+        "cost_usd": 0.25,
+        "runs_without_price": 0,
+        "untold_usd": 0.1,
+    }

@@ -15,6 +15,7 @@ from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
+    display_zone,
     elapsed_time,
     entry_label,
     format_hold,
@@ -22,6 +23,8 @@ from scheduler.cli.output import (
     format_short_time,
     format_table,
     format_time,
+    format_usd,
+    host_zone,
     utc_now,
     wrap_text,
     zone_name,
@@ -36,6 +39,8 @@ from scheduler.store import disk_reserve
 
 COLUMNS = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
+SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs"}
+MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
@@ -50,7 +55,7 @@ def status(path: Path, state: Path | None, form: str) -> None:
     files = daemon_files.locate_files_or_warn(path, state)
     up, now = daemon_files.find_running_daemon(files), utc_now()
     with daemon_files.open_for_reading(files) as db:
-        data = read_status(db, now) if db else None
+        data = read_status(db, now, display_zone() or host_zone()) if db else None
     if form == "json":
         click.echo(json.dumps(_status_data(data, up) | {"reserve_bytes": disk_reserve.reserved_bytes(files.database)}, indent=2))
         return
@@ -121,7 +126,7 @@ def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[
     """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
     empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": []}
-    data = data or empty | {"budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
+    data = data or empty | {"spend": None, "budgets": [], "budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
@@ -170,7 +175,8 @@ def _fact_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
         since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
         line = f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
         yield Fact(line, Meaning.BAD if box["dead"] else Meaning.WORRYING)
-    yield from _budget_lines(data)
+    yield from _spend_lines(data["spend"])
+    yield from _budget_lines(data["budgets"])
     for tell in (
         _failing_lines,
         _muted_lines,
@@ -230,17 +236,46 @@ def _busy_lines(entry: dict[str, Any]) -> Iterator[str]:
         yield f"busy: {hold['id']} holds {entry_label(entry['kind'], entry['name'])} until {format_time(hold['until'])}"
 
 
-def _budget_lines(data: dict[str, Any]) -> Iterator[str]:
-    """What is used today of each budget that has any usage."""
-    found = [
-        ("all", data["budget"]),
-        *((entry_label(entry["kind"], entry["name"]), entry["budget"]) for entry in data["entries"]),
-    ]
-    for name, budget in found:
-        bounds = [(budget[key], unit) for key, unit in BUDGET_UNITS if key in (budget or {})]
-        used = (f"{_format_amount(bound['used'])} of {_format_limit(bound['of'], unit)}" for bound, unit in bounds)
-        if bounds:
-            yield f"budget: {name}: {', '.join(used)} today"
+def _spend_lines(spent: dict[str, Any]) -> Iterator[str]:
+    """The cost of all runs of today; nothing as long as nothing is known about it."""
+    if spent["cost_usd"] is None and not spent["runs_without_price"] and not spent["untold_usd"]:
+        return
+    cost = "not known" if spent["cost_usd"] is None else format_usd(spent["cost_usd"])
+    more = f", {format_count(spent['runs_without_price'], 'run')} had no price" if spent["runs_without_price"] else ""
+    more += f", usage worth up to {format_usd(spent['untold_usd'])} was not reported" if spent["untold_usd"] else ""
+    yield f"spend: {cost} today for {format_count(spent['runs'], 'run')} since {format_time(spent['since'])[:16]}{more}"
+
+
+def _budget_lines(budgets: list[dict[str, Any]]) -> Iterator[str]:
+    """Each budget that was used today, and the number of the others; for that of all entries also what it counts."""
+    used = [each for each in budgets if each["name"] is None or any(limit["used"] for limit in each["limits"].values())]
+    for budget in used:
+        name = "all" if budget["name"] is None else entry_label(budget["kind"], budget["name"])
+        limits = ", ".join(
+            f"{_format_amount(budget['limits'][key]['used'])} of {_format_limit(budget['limits'][key]['of'], unit)}"
+            for key, unit in BUDGET_UNITS
+            if key in budget["limits"]
+        )
+        counted = f"; counts {_format_counted(budget['counts'])}{_format_shares(budget)}" if budget["name"] is None else ""
+        yield f"budget: {name}: {limits} today, resets {format_time(budget['ends_at'])[:16]}{counted}"
+    if unused := len(budgets) - len(used):
+        yield f"budget: {format_count(unused, 'other')} not used today"
+
+
+def _format_counted(entries: list[dict[str, Any]]) -> str:
+    """How many agents and jobs a budget counts."""
+    agents = sum(entry["kind"] == Kind.HEARTBEAT for entry in entries)
+    counts = ((agents, "agent"), (len(entries) - agents, "job"))
+    return " and ".join(format_count(count, noun) for count, noun in counts if count) or "nothing"
+
+
+def _format_shares(budget: dict[str, Any]) -> str:
+    """The entries with the largest shares, in the unit of the first limit."""
+    key, part = next((key, SHARE_PARTS[key]) for key, _ in BUDGET_UNITS if key in budget["limits"])
+    unit = " USD" if key == "usd_per_day" else ""
+    largest = sorted((each for each in budget["shares"] if each[part]), key=lambda each: -each[part])[:MAX_SHARES]
+    named = ", ".join(f"{entry_label(each['kind'], each['name'])} {_format_amount(each[part])}{unit}" for each in largest)
+    return f"; most used by {named}" if named else ""
 
 
 def _format_limit(amount: float, unit: str) -> str:
@@ -248,7 +283,7 @@ def _format_limit(amount: float, unit: str) -> str:
 
 
 def _format_amount(amount: float) -> str:
-    return f"{amount:,}" if isinstance(amount, int) else f"{amount:.2f}" if amount >= 0.1 else f"{amount:.4f}"
+    return f"{amount:,.0f}" if isinstance(amount, int) or not amount else f"{amount:.2f}" if amount >= 0.1 else f"{amount:.4f}"
 
 
 def _entry_row(entry: dict[str, Any], now: datetime) -> list[str]:

@@ -8,7 +8,18 @@ from datetime import date, datetime
 
 from heartbeat.runners import agent_json
 from scheduler.engine.tick import Tick
-from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Allowance, Amount, Budget, BudgetDay, Reservation, Scope, usd_to_nanos
+from scheduler.model.budget import (
+    ALL_ENTRIES,
+    NO_USAGE,
+    Allowance,
+    Amount,
+    Budget,
+    BudgetDay,
+    Reservation,
+    Scope,
+    format_amount,
+    usd_to_nanos,
+)
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.model.settings import Price, Settings
@@ -27,6 +38,8 @@ UNCHARGED_FAILURES = frozenset(
         Failure.OVERLOADED,
     }
 )
+
+MAX_SHARES = 3  # entries that an exceeded budget names
 
 TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 
@@ -129,16 +142,32 @@ def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget]]
     """The shortage that lasts longest; None if the attempt fits."""
     spent = [(budget_day, budget, spend.spent_on_day(tx.db, budget_day)) for budget_day, budget in budget_days]
     short = [
-        _describe_shortage(budget_day, budget, used, most) for budget_day, budget, used in spent if not budget.allows(used + most)
+        _describe_shortage(tx, budget_day, budget, used, most)
+        for budget_day, budget, used in spent
+        if not budget.allows(used + most)
     ]
     return max(short, key=lambda each: each.ends_at, default=None)
 
 
-def _describe_shortage(budget_day: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
+def _describe_shortage(tx: Transaction, budget_day: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
+    """The limits that are exceeded and, for the budget of all entries, the entries that have used most of it."""
     ends = budget.day_end(budget_day.day)
-    prefix = "limits.budget." if budget_day.scope == ALL_ENTRIES else ""
-    lacks = ", ".join(prefix + lack for lack in budget.exceeded_limits(used, most))
-    return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
+    shared = budget_day.scope == ALL_ENTRIES
+    lacks = budget.exceeded_limits(used, most)
+    text = ", ".join(f"limits.budget.{lack}" if shared else lack for lack in lacks)
+    text = f"{text}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}"
+    largest = _largest_shares(tx, budget_day, lacks[0].split(":")[0], used) if shared else ""
+    return Shortage(f"{text}; {largest}" if largest else text, ends)
+
+
+def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Amount) -> str:
+    """The entries that have used most of the budget of all entries, with their parts of the limit `key`; empty if not known."""
+    largest = spend.largest_shares(tx.db, budget_day.day, key, MAX_SHARES)
+    if not largest:
+        return ""
+    named = [f"{Kind(kind).label_of(name)} {format_amount(amount.of_limit(key))}" for (kind, name), amount in largest]
+    rest = used.of_limit(key) - sum(amount.of_limit(key) for _, amount in largest)
+    return f"used by {', '.join(named)}" + (f", others {format_amount(rest)}" if len(largest) == MAX_SHARES and rest > 0 else "")
 
 
 def _amount_used(prices: Mapping[str, Price], most: Amount, result: AttemptResult) -> Amount:

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from scheduler.insight import reload_history, wake_waits
-from scheduler.model import entry_schedule
-from scheduler.model.budget import ALL_ENTRIES
+from scheduler.model import entry_schedule, local_days
+from scheduler.model.budget import ALL_ENTRIES, BudgetDay
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
-from scheduler.store import boots, breakers, conditions, entries_view, lane_holds, outages, outbox, run_history, spend, wakes
+from scheduler.store import (
+    boots,
+    breakers,
+    conditions,
+    cost_history,
+    entries_view,
+    lane_holds,
+    outages,
+    outbox,
+    run_history,
+    spend,
+    wakes,
+)
 from scheduler.store.outages import Outage
 
+UTC_ZONE = ZoneInfo("UTC")
 
-def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
-    """The whole status as JSON data: times in UTC with Z, None if unknown.
+
+def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE) -> dict[str, Any]:
+    """The whole status as JSON data: times in UTC with Z, None if unknown. The total cost is that of the local day in `zone`.
 
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started.
@@ -41,6 +56,8 @@ def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
         "flapping": entries_view.flapping_entries(db),
         "breakers": [_breaker_data(breaker) for breaker in breakers.list_open_breakers(db)],
+        "spend": _spend_data(db, now, zone),
+        "budgets": list(_budgets_in_force(db, now)),
         "budget": _budget_data(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
         "entries": listed,
         "queue": _queue_data(db, listed, now),
@@ -120,6 +137,47 @@ def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
     spent, budget = spend.amount_of_row(row), spend.budget_of_row(row)
     bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.usage_by_limit(spent)}
     return {"day": row["day"], "ends_at": iso_utc(from_optional_millis(row["ends_at"])), **bounds}
+
+
+def _spend_data(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+    """The cost of all runs that ended today, whether a budget counts them or not."""
+    today = local_days.whole_day(now.astimezone(zone).date(), zone)
+    total = cost_history.total_cost(db, today.begins, today.ends)
+    return {
+        "since": iso_utc(today.begins),
+        "until": iso_utc(today.ends),
+        "timezone": zone.key,
+        "runs": total.runs,
+        "cost_usd": total.cost_usd,
+        "runs_without_price": total.unpriced,
+        "untold_usd": round(total.untold_usd, 6),
+    }
+
+
+def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[dict[str, Any]]:
+    """Each budget of the config: its usage today, when it starts again, what it counts, and the entries with the largest shares.
+
+    The budget of all entries comes first, and has None as kind and name.
+    """
+    for scope, (budget, counted) in spend.budgets_in_force(db).items():
+        day, is_shared = budget.local_day(now), scope == ALL_ENTRIES
+        used = spend.spent_on_day(db, BudgetDay(day, scope))
+        shares = spend.shares_of_day(db, day) if is_shared else {}
+        yield {
+            "kind": scope[0] or None,
+            "name": scope[1] or None,
+            "day": day.isoformat(),
+            "timezone": budget.zone.key,
+            "ends_at": iso_utc(budget.day_end(day)),
+            "limits": {key: {"used": part, "of": bound} for key, part, bound in budget.usage_by_limit(used)},
+            "counts": [{"kind": kind, "name": name} for kind, name in counted],
+            "shares": [
+                {"kind": kind, "name": name, "usd": amount.usd, "tokens": amount.tokens, "runs": amount.runs}
+                for (kind, name), amount in sorted(
+                    shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs)
+                )
+            ],
+        }
 
 
 def read_wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:

@@ -39,6 +39,10 @@ class Amount:
     def usd(self) -> float:
         return self.nanos / NANO
 
+    def of_limit(self, key: str) -> float:
+        """The part of this amount that a limit counts, by its config key."""
+        return {"usd_per_day": self.usd, "tokens_per_day": self.tokens, "runs_per_day": self.runs}[key]
+
 
 NO_USAGE = Amount()
 
@@ -81,11 +85,12 @@ class Budget:
 
 def _exceeded_text(key: str, used: float, bound: float, takes: float) -> str:
     unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
-    more = f", and one run may take {_format_amount(takes)}" if unit else ""
-    return f"{key}: {_format_amount(used)} of {_format_amount(bound)}{unit} are used{more}"
+    more = f", and one run may take {format_amount(takes)}" if unit else ""
+    return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{more}"
 
 
-def _format_amount(amount: float) -> str:
+def format_amount(amount: float) -> str:
+    """Tokens or runs as a whole number, money without zeros at the end."""
     return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6f}".rstrip("0").rstrip(".")
 
 

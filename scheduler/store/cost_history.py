@@ -59,6 +59,24 @@ select kind, name from entry where first_seen_at < :at
 """
 
 
+TODAY = """
+select coalesce(sum(outcome <> 'skipped' and trigger <> 'result'), 0) as runs, sum(cost_usd) as cost_usd,
+  coalesce(sum(tokens is not null and cost_usd is null), 0) as unpriced,
+  coalesce(sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))), 0) as untold_usd
+from run where state = 'closed' and finished_at >= ? and finished_at < ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TotalCost:
+    """The runs of a period and their cost, with the words of `RunCount`."""
+
+    runs: int
+    cost_usd: float | None
+    unpriced: int
+    untold_usd: float
+
+
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
     """What the runs of one entry used of one model; `model` is empty if it is not known.
@@ -148,3 +166,8 @@ def entries_with_deleted_records(db: sqlite3.Connection, at: datetime) -> list[t
 def first_record_at(db: sqlite3.Connection) -> datetime | None:
     """When the first run ended that is on record; None if there is none."""
     return from_optional_millis(db.execute("select min(finished_at) from run where state = 'closed'").fetchone()[0])
+
+
+def total_cost(db: sqlite3.Connection, since: datetime, until: datetime) -> TotalCost:
+    """The number and the cost of the runs that ended in [since, until)."""
+    return TotalCost(*db.execute(TODAY, (to_millis(since), to_millis(until))).fetchone())

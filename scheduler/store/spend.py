@@ -62,6 +62,19 @@ def shares_of_day(db: sqlite3.Connection, day: date) -> dict[Scope, Amount]:
     return {(kind, name): Amount(*amount) for kind, name, *amount in rows}
 
 
+LARGEST_SHARES = {
+    key: f"select kind, name, nanos, tokens, runs from budget_share where day = ? and {column} > 0"  # noqa: S608 (literals)
+    f" order by {column} desc, kind desc, name limit ?"
+    for key, column in {"usd_per_day": "nanos", "tokens_per_day": "tokens", "runs_per_day": "runs"}.items()
+}
+
+
+def largest_shares(db: sqlite3.Connection, day: date, key: str, limit: int) -> list[tuple[Scope, Amount]]:
+    """The entries that have used most of one limit of the budget of all entries on a day, the largest share first."""
+    rows = db.execute(LARGEST_SHARES[key], (day.isoformat(), limit))
+    return [((kind, name), Amount(*amount)) for kind, name, *amount in rows]
+
+
 def record_budgets_in_force(tx: Transaction, budgets: Iterable[tuple[Scope, Budget, list[Scope]]]) -> None:
     """Replace the record of the budgets of the config, each with the entries that it counts."""
     tx.db.execute("delete from budget")

@@ -45,12 +45,22 @@ def get_status(request: ApiRequest) -> dict[str, Any]:
     """The whole status, limited to the entries that the caller may access."""
     request.allow_only()
     with open_reader(request.app_state) as db:
-        status = status_data.read_status(db, request.app_state.clock())
+        status = status_data.read_status(db, request.app_state.clock(), request.app_state.settings().zone)
     status["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
     status["config_hash"] = request.app_state.settings().hash
     status["entries"] = _accessible_entries(request, status["entries"])
+    status["budgets"] = [_accessible_budget(request, each) for each in status["budgets"] if _is_accessible_budget(request, each)]
     status["wakes"] = [each for each in status["wakes"] if request.caller.may_access(Kind.HEARTBEAT, each["name"])]
     return status
+
+
+def _is_accessible_budget(request: ApiRequest, budget: dict[str, Any]) -> bool:
+    return budget["name"] is None or _may_access(request, budget)
+
+
+def _accessible_budget(request: ApiRequest, budget: dict[str, Any]) -> dict[str, Any]:
+    """A budget with only those of its entries that the caller may access."""
+    return budget | {part: _accessible_entries(request, budget[part]) for part in ("counts", "shares")}
 
 
 def list_agents(request: ApiRequest) -> dict[str, Any]:
