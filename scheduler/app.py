@@ -27,6 +27,7 @@ from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.lenient_reading import read_state_path
 from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader
@@ -48,6 +49,7 @@ from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, add_variables
+from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
 from scheduler.telemetry.event_log import EventLog
@@ -72,8 +74,24 @@ def utc_now() -> datetime:
 
 
 def read_clocks() -> ClockReading:
-    """Both clocks at one instant."""
-    return ClockReading(utc_now(), time.monotonic())
+    """Both clocks at one instant, and how long the machine was suspended, if the system reports that."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)  # Linux; it counts the time of suspends
+    monotonic = time.monotonic()
+    return ClockReading(utc_now(), monotonic, max(0.0, time.clock_gettime(boot_time) - monotonic) if boot_time else 0.0)
+
+
+def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+    """Load the config for a start. Raises ConfigError, and records the refused start beside the database if there is one."""
+    times = TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
+    try:
+        return load.load_config(path, environ, time_check=times)
+    except ConfigError as error:
+        database = read_state_path(path, environ)
+        if database.exists():
+            problem = str(error).splitlines()[0].removeprefix(f"{path.parent}/")
+            refused = RefusedStart(utc_now(), os.getpid(), str(path.absolute()), problem)
+            record_refused_start(database.with_name(database.name + ".lock"), refused)
+        raise
 
 
 class MainLoop:
@@ -121,7 +139,7 @@ class Daemon:
             path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
         )  # made first: it counts changes from here on
         self._systemd = ServiceManager(environ)
-        loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False))
+        loaded = _load_first_config(path, environ)
         self.settings = loaded.settings
         for warning in loaded.warnings:
             log_event(logging.WARNING, "config", problem=str(warning))
@@ -216,6 +234,7 @@ class Daemon:
             (signal.SIGTERM, self._on_stop_signal),
             (signal.SIGINT, self._on_stop_signal),
             (signal.SIGHUP, self._on_hangup_signal),
+            (signal.SIGCONT, self._on_continue_signal),
         ):
             signal.signal(number, handler)
         survivors = startup.end_orphans(self.store)
@@ -290,6 +309,10 @@ class Daemon:
 
     def _on_hangup_signal(self, number: int, frame: FrameType | None) -> None:
         self._reload_wanted = True
+        self._wakeup.notify()
+
+    def _on_continue_signal(self, number: int, frame: FrameType | None) -> None:
+        self.engine.note_continued()
         self._wakeup.notify()
 
     def _start_reload_thread(self) -> None:

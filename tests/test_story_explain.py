@@ -175,7 +175,8 @@ def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.Log
     world.run(hours=12)
     found = explain_day_of(world, "measure")
     assert stretch_lines(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
-    assert [event["says"] for event in found["events"]][1:] == ["the daemon had been stalled for 0:37:30"]
+    says = "the daemon had been frozen for 0:37:30: its process had no processor or disk, or was stopped"
+    assert [event["says"] for event in found["events"]][1:] == [says]
     assert "stalled" in caplog.text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from time import process_time
@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from click.testing import CliRunner
 from rich.cells import cell_len
 from servers.messages import Models, error_answer
 from servers.scripted import Act
@@ -21,9 +22,12 @@ from world import QUIET, AgentCall, Delayed, MakeWorld, World
 
 from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
+from scheduler.app import Daemon
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.cli.status import status
 from scheduler.config.build.load import load_config
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine import startup
 from scheduler.engine.config_reload import plan_for_start
 from scheduler.engine.inbox import Refused
@@ -350,13 +354,41 @@ def test_a_system_clock_that_jumped(plant: Plant, say: Say) -> None:
     check(say(world), "3 slots since 09:00: the clock jumped, or the machine slept", name="agent/")
 
 
+def test_a_machine_that_slept(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{misfire: {grace: 1m}}"))
+    world.run_until(at(8, 30))
+    world.sleep(hours=3, minutes=10)
+    run_until_now(world)
+    check(say(world), "3 slots since 09:00: the machine was suspended (asleep)", name="agent/")
+    lines = say(world, "ops", "--on", "today")
+    assert "11:40:00   the machine had been suspended (asleep) for 3:10:00" in lines
+    assert "11:40      the machine had been suspended (asleep) for 3:10:00" in say(world)
+    shown = f"  machine was suspended (asleep) {TODAY} 08:30:00 to {TODAY} 11:40:00"
+    assert any(line.startswith(shown) for line in status_lines(world))
+
+
+def test_a_process_that_a_signal_had_stopped(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{misfire: {grace: 1m}}"))
+    world.run_until(at(8, 30))
+    world.run(seconds=1)
+    world.clock.advance(timedelta(hours=3, minutes=9, seconds=59))
+    world.engine.note_continued()
+    run_until_now(world)
+    check(say(world), "3 slots since 09:00: the daemon was frozen: its process was stopped by a signal", name="agent/")
+    assert any("its process was stopped by a signal" in line for line in say(world, "ops", "--on", "today"))
+    assert any("frozen for 2:40:00" in line and line.startswith("11:40") for line in say(world))
+    assert any(line.startswith("  was frozen (stopped by a signal) ") for line in status_lines(world))
+
+
 def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8, 30))
     world.config.write_text(fleet("{interval: 1x}"), "utf-8")
     world.request(NoteRejectedConfig("config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration", "file watch"))
     run_until_now(world)
-    check(say(world), "the config of 08:30 was refused: config.yaml:9:31: agents.ops.heartbeat.interval", name="ops")
+    check(
+        say(world), "the config of 08:30 (by file watch) was refused: config.yaml:9:31: agents.ops.heartbeat.interval", name="ops"
+    )
 
 
 def test_a_second_daemon_that_is_refused(plant: Plant, say: Say) -> None:
@@ -365,6 +397,30 @@ def test_a_second_daemon_that_is_refused(plant: Plant, say: Say) -> None:
     with daemon_lock(world), pytest.raises(AlreadyRunning):
         startup.take_lock(world.engine.plan.settings, "second", lambda: datetime.now(UTC))
     check(say(world), "a second daemon (", "config.yaml) was refused at 1", name="")
+    assert f"pid {os.getpid()}, config" in " ".join(" ".join(status_lines(world)).split()).partition("second daemon: refused ")[2]
+
+
+def test_a_start_that_an_invalid_config_prevents(plant: Plant, say: Say) -> None:
+    world = plant(fleet())
+    world.run_until(at(8, 30))
+    world.kill()
+    world.config.write_text(fleet("{interval: 1x}"), "utf-8")
+    with pytest.raises(ConfigError):
+        Daemon(world.config, world.environ)
+    check(say(world, up=False), "a start was refused at 14:", "agents.ops.heartbeat.interval: '1x' is not a duration", name="ops")
+    shown = " ".join(" ".join(status_lines(world, up=False)).split())
+    assert "start: refused " in shown and "agents.ops.heartbeat.interval: '1x' is not a duration" in shown
+    world.boot_count, world.yaml = 1, fleet()
+    world.config.write_text(world.yaml, "utf-8")
+    world.boot()
+
+
+def status_lines(world: World, *, up: bool = True) -> list[str]:
+    """The output of `status`."""
+    with daemon_lock(world) if up else nullcontext():
+        result = CliRunner().invoke(status, ["-c", str(world.config)])
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
 
 
 def test_an_agent_that_the_daemon_does_not_know_yet(plant: Plant, say: Say) -> None:
@@ -433,9 +489,9 @@ def test_a_provider_that_refuses(plant: Plant, say: Say, answer: Act, words: tup
 def test_retries_that_run_out_of_time_show_the_error(plant: Plant, say: Say) -> None:
     overloaded = error_answer(529, "overloaded_error", "we are full")
     with Models(lambda request: overloaded) as server:
-        world = plant(modelled(server.url, "{interval: 5m, retries: 9}"), start=MIDNIGHT + 13 * HOUR)
+        world = plant(modelled(server.url, "{retries: 10, active_hours: '13:00-13:01'}"), start=MIDNIGHT + 12 * HOUR)
         run_until_now(world)
-    check(say(world), "we are full")
+    check(say(world), "no time was left for attempt", "of 11: ", "529", "we are full")
 
 
 def test_a_prompt_that_is_too_large(plant: Plant, say: Say) -> None:
@@ -462,6 +518,19 @@ def test_no_free_place(plant: Plant, say: Say) -> None:
     world.scripts["hog"] = lambda call: Delayed("ALERT late", timedelta(hours=20))
     run_until_now(world)
     check(say(world), "limits.concurrency is reached by agent/hog (run 2)", name="agent/alpha")
+
+
+def test_slots_that_found_no_free_place_name_the_run_that_had_it_also_afterwards(plant: Plant, say: Say) -> None:
+    config = fleet("{interval: 10m}", more="limits: {concurrency: 1}\n").replace("zeta: {}", "zeta: {heartbeat: {timeout: 3h}}")
+    config = config.replace("alpha: {}", "alpha: {heartbeat: {interval: 20h}}").replace("every: 1h", "every: 20h")
+    world = plant(config, start=MIDNIGHT + 9 * HOUR)
+    world.scripts["zeta"] = lambda call: Delayed("ALERT late", timedelta(hours=2)) if call.at < MIDNIGHT + 10 * HOUR else QUIET
+    run_until_now(world)
+    (run,) = [row["id"] for row in world.records("zeta") if row["outcome"] == "alert"]
+    held = f"limits.concurrency (1) was reached by agent/zeta (run {run})"
+    check(say(world), "unusual: 1", "did not start", held)
+    assert held in " ".join(" ".join(say(world, "ops", "--on", "today")).split())
+    assert held in {row["error"] for row in world.records("ops") if row["reason"] == "missed"}
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -50,17 +50,18 @@ def utc(text: str) -> datetime:
 
 @dataclass
 class Clock:
-    """The wall clock and the monotonic clock. Only tests move them."""
+    """The wall clock, the monotonic clock, and how long the machine slept. Only tests move them."""
 
     now: datetime
     monotonic: float = 1000.0
+    slept: float = 0.0
 
     def advance(self, by: timedelta) -> None:
         self.now += by
         self.monotonic += by.total_seconds()
 
     def read(self) -> ClockReading:
-        return ClockReading(self.now, self.monotonic)
+        return ClockReading(self.now, self.monotonic, self.slept)
 
 
 @dataclass
@@ -189,6 +190,11 @@ class World:
         """Stop the daemon in an orderly way."""
         self.engine.finish_boot(self.clock.read())
         self.store.close()
+
+    def sleep(self, **time: float) -> None:
+        """Suspend the machine for some time."""
+        self.clock.now += timedelta(**time)
+        self.clock.slept += timedelta(**time).total_seconds()
 
     def downtime(self, **time: float) -> None:
         """Kill the daemon, let time pass, and start it again."""

@@ -164,7 +164,7 @@ def _explain_one(
 
 MAX_ALIKE = 5  # entries with the same status and cause that are listed one by one
 MAX_LISTED = 20  # entries that are always listed one by one
-MAX_RELOADS = 5  # the latest reloads that the text shows; JSON has all of them
+MAX_RELOADS = 5  # the latest reloads, and the latest other events, that the text shows; JSON has all of them
 MAX_CHANGED_LINES = 3  # of a reload
 MAX_NAMES = 3  # names of entries that share a line
 
@@ -186,8 +186,10 @@ def _overview_lines(data: Data) -> Iterator[str]:
             lines = wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each['says']}.{command}", 2)
             yield from paint_label(lines, _entry_label(each), _day_meaning(each))
         yield from _left_out_lines(group[len(shown) :])
-    for change in data["changes"][-MAX_RELOADS:]:
-        yield from format_fact(f"{datetime.fromisoformat(change['at']).astimezone(zone):%H:%M}", _reload_text(change))
+    happened = [(each["at"], _reload_text(each)) for each in data["changes"][-MAX_RELOADS:]]
+    happened += [(each["at"], each["says"]) for each in data["events"][-MAX_RELOADS:]]
+    for at, says in sorted(happened):
+        yield from format_fact(f"{datetime.fromisoformat(at).astimezone(zone):%H:%M}", says)
     if not listed:
         yield "there are no agents and jobs"
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,22 @@ from scheduler.cli.output import (
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
 from scheduler.config.file.message_parts import abbreviate_duration, format_count
+from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import iso_utc
 from scheduler.store import disk_reserve
+from scheduler.store.boots import STOPPED
+from scheduler.system.state_lock import read_refused_starts
 
 COLUMNS = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
 SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs"}
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
+RECENT_STARTS = timedelta(days=1)
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -57,7 +62,8 @@ def status(path: Path, state: Path | None, form: str) -> None:
     with daemon_files.open_for_reading(files) as db:
         data = read_status(db, now, display_zone() or host_zone()) if db else None
     if form == "json":
-        click.echo(json.dumps(_status_data(data, up) | {"reserve_bytes": disk_reserve.reserved_bytes(files.database)}, indent=2))
+        more = {"reserve_bytes": disk_reserve.reserved_bytes(files.database), "refused_starts": _refused_starts(files)}
+        click.echo(json.dumps(_status_data(data, up) | more, indent=2))
         return
     for fact in (*_daemon_lines(data, up, now, files), *(_fact_lines(data) if data else ())):
         click.echo("\n".join(_wrap_fact(fact)))
@@ -75,7 +81,8 @@ def _problem_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
     """Problems of the daemon: a rejected config, failing pings, open circuit breakers, outages, flapping entries."""
     refused = data["config_refused"]
     if refused:
-        yield Fact(f"config: rejected {format_time(refused['at'])}, the old one stays in force", Meaning.BAD)
+        by = f" by {refused['by']}" if refused["by"] else ""
+        yield Fact(f"config: rejected {format_time(refused['at'])}{by}, the old one stays in force", Meaning.BAD)
         yield from (f"  {problem}" for problem in refused["problems"])
     yield from _reload_lines(data["reload"])
     if data["deadman_problem"]:
@@ -125,7 +132,7 @@ def _circuit_name(named: dict[str, Any]) -> str:
 def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
     """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
-    empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": []}
+    empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": [], "frozen": []}
     data = data or empty | {"spend": None, "budgets": [], "budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
@@ -146,6 +153,7 @@ def _daemon_lines(
         clean = boot["ended_at"] is not None
         down = f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(clean)}"
         yield Fact(down, Meaning.WORRYING if clean else Meaning.BAD)
+    yield from _refused_start_lines(files, boot, up, now)
     if up is not None and (shortage := disk_reserve.shortage_message(files.database)):
         yield Fact(f"disk: {shortage}", Meaning.BAD)
     if data:
@@ -153,6 +161,44 @@ def _daemon_lines(
     for down in (data["downs"] if data else [])[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(down["since"], down["until"]))
         yield f"  was down {format_time(down['since'])} to {format_time(down['until'])} ({span}), {_how_it_ended(down['clean'])}"
+
+    for frozen in (data["frozen"] if data else [])[:MAX_DOWNTIMES]:
+        span = abbreviate_duration(elapsed_time(frozen["since"], frozen["until"]))
+        yield f"  {FROZEN_TEXTS[frozen['cause']]} {format_time(frozen['since'])} to {format_time(frozen['until'])} ({span})"
+
+
+FROZEN_TEXTS = {
+    SLEPT: "machine was suspended (asleep)",
+    STOPPED: "was frozen (stopped by a signal)",
+    None: "was frozen (no processor or disk, or stopped)",
+}
+
+
+def _refused_start_lines(
+    files: DaemonFiles, boot: dict[str, Any] | None, up: DaemonProcess | None, now: datetime
+) -> Iterator[str]:
+    """Starts that were refused: by an invalid config since the daemon is down, or within a day because it runs already."""
+    found = read_refused_starts(files.lock_file)
+    last_seen = datetime.fromisoformat(boot["last_tick_at"]) if boot else None
+    failed = [each for each in found if each.problem and (last_seen is None or each.at > last_seen)]
+    if failed and up is None:
+        yield f"start: refused {format_time(failed[-1].at)}{_times_text(len(failed))}: {failed[-1].problem}"
+    second = [each for each in found if each.problem is None and now - each.at < RECENT_STARTS]
+    if second and up is not None:
+        last = second[-1]
+        yield f"second daemon: refused {format_time(last.at)}{_times_text(len(second))}, pid {last.pid}, config {last.config}"
+
+
+def _times_text(number: int) -> str:
+    return f", {number} times" if number > 1 else ""
+
+
+def _refused_starts(files: DaemonFiles) -> list[dict[str, Any]]:
+    """The starts that were refused, the oldest first. `problem` null: another daemon had the database."""
+    return [
+        {"at": iso_utc(each.at), "pid": each.pid, "config": each.config, "problem": each.problem}
+        for each in read_refused_starts(files.lock_file)
+    ]
 
 
 def _start_time(boot: dict[str, Any] | None, up: DaemonProcess) -> str | datetime | None:

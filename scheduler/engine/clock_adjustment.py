@@ -35,14 +35,18 @@ SECOND = timedelta(seconds=1)
 LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
 RESTART_TIME = timedelta(minutes=1)  # a stop of the daemon that is no longer is no hint of a clock change
 
+NOT_SUSPENDED = timedelta()
+
 SinceStart = Callable[[Kind, str], timedelta | None]
 """The elapsed time since an entry's last slot was started; None if unknown."""
 
 
-def follow_clock_change(tx: Transaction, plan: Plan, by: timedelta, since_start: SinceStart) -> None:
-    """Adjust everything to a clock that was changed by `by`."""
+def follow_clock_change(
+    tx: Transaction, plan: Plan, by: timedelta, since_start: SinceStart, *, slept: timedelta = NOT_SUSPENDED
+) -> None:
+    """Adjust everything to a clock that was changed by `by`. `slept` is for how long of it the machine was suspended."""
     entries.save_changed_entries(tx)
-    clock_changes.record_clock_change(tx, by)
+    clock_changes.record_clock_change(tx, by, slept=slept)
     if by < timedelta():
         _follow_set_back(tx, plan, -by, since_start)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -60,6 +60,9 @@ STALL_THRESHOLD = timedelta(
 )  # a tick that starts later is logged: the process was stopped, or the machine is overloaded
 LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
+MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
+MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
+WORD_BY_KIND = {Kind.HEARTBEAT: "agent", Kind.CRON: "cron"}
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
 
 RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
@@ -76,10 +79,14 @@ Results = list[tuple[int, Done[T, R]]]
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Both clocks at one instant: the system time (aware, UTC), and the seconds of the monotonic clock."""
+    """Both clocks at one instant: the system time (aware, UTC), and the seconds of the monotonic clock.
+
+    `slept` is for how many seconds the machine was suspended since it was started: the monotonic clock does not count them.
+    """
 
     now: datetime
     monotonic: float
+    slept: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,41 @@ class Executors:
     runs: Executor[Claim, AttemptResult]
     deliveries: Executor[Delivery, DeliveryResult]
     capacity: Callable[[int], int] = lambda wanted: wanted
+
+
+class HeldPlaces:
+    """Which runs have held places since `limits.concurrency` was reached, and for how long."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Claim, float, float]] = {}  # each run with its first and last time, by the monotonic clock
+        self._limit = 0
+
+    def note(self, running: Mapping[int, Claim], reading: ClockReading, *, full: bool) -> None:
+        """Note the runs in progress. `full` False: another run may start, so that all is forgotten."""
+        if not full:
+            self._held = {}
+            return
+        self._limit = len(running)
+        for run_id, claim in running.items():
+            first = self._held[run_id][1] if run_id in self._held else reading.monotonic
+            self._held[run_id] = (claim, first, reading.monotonic)
+        if len(self._held) > MAX_NOTED_RUNS:
+            kept = sorted(self._held, key=self._time_held, reverse=True)[: MAX_NOTED_RUNS // 2]
+            self._held = {run_id: each for run_id, each in self._held.items() if run_id in kept or run_id in running}
+
+    def describe(self) -> str | None:
+        """The limit, and the runs that have held a place for the longest time; None if another run may start."""
+        if not self._held:
+            return None
+        longest = sorted(self._held, key=self._time_held, reverse=True)[: min(MAX_NAMED_RUNS, self._limit)]
+        entries_by_run = {run_id: self._held[run_id][0].entry for run_id in longest}
+        names = [f"{WORD_BY_KIND[each.kind]}/{each.name} (run {run_id})" for run_id, each in entries_by_run.items()]
+        more = f" and {self._limit - len(names)} more" if self._limit > len(names) else ""
+        return f"limits.concurrency ({self._limit}) was reached by {', '.join(names)}{more}"
+
+    def _time_held(self, run_id: int) -> tuple[float, int]:
+        _, first, last = self._held[run_id]
+        return last - first, -run_id
 
 
 class Engine:
@@ -123,10 +165,13 @@ class Engine:
         self._awake_since: datetime | None = None
         self._full_since: datetime | None = None  # since when the concurrency limit has been reached
         self._deadlines = Deadlines(executors.runs)
+        self._places = HeldPlaces()
         self._clock_change = timedelta()  # of the system clock, not committed yet
+        self._slept = timedelta()  # how long the machine was suspended, as part of that change
         self._last_starts: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was started, by the monotonic clock
         self._next_tick_at: float | None = None  # by the monotonic clock
         self._stall = timedelta()  # how late ticks started, not committed yet
+        self._was_stopped = False  # a signal has stopped the process since the last tick
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
 
@@ -208,10 +253,13 @@ class Engine:
                     boots.record_last_tick(tick.tx)
         except DatabaseUnavailable as error:
             return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
-        self._maintenance, self._clock_change, self._stall, self.plan = maintenance_state, timedelta(), timedelta(), tick.plan
+        self._maintenance, self.plan = maintenance_state, tick.plan
+        self._clock_change = self._slept = self._stall = timedelta()
+        self._was_stopped = False
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
+        self._places.note({claim.run_id: claim for claim in (*self._runs.inflight().values(), *claims)}, reading, full=full)
         self._after_commit(tick.tx.events, *results)
         for claim in claims:
             self._deadlines.start_deadline(claim, reading.monotonic)
@@ -236,9 +284,10 @@ class Engine:
     ) -> MaintenanceState:
         """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
         if self._clock_change:
-            clock_adjustment.follow_clock_change(tick.tx, tick.plan, self._clock_change, self._time_since_start)
+            change = self._clock_change
+            clock_adjustment.follow_clock_change(tick.tx, tick.plan, change, self._time_since_start, slept=self._slept)
         if self._stall:
-            boots.record_stall(tick.tx, self._stall)
+            boots.record_stall(tick.tx, self._stall, boots.STOPPED if self._was_stopped else None)
         savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
         for _, done in deliveries:
             delivery.settle_delivery(tick.tx, done)
@@ -290,7 +339,7 @@ class Engine:
     def _new_tick(self, db: sqlite3.Connection, now: datetime) -> Tick:
         assert self._awake_since is not None
         tx = Transaction(db, now, self._instance, self.plan.settings.hash)
-        return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since)
+        return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since, self._places.describe())
 
     def _detect_clock_change(self, reading: ClockReading) -> None:
         """Detect a change of the system clock: it differs from the monotonic clock since the last tick."""
@@ -299,9 +348,11 @@ class Engine:
         if abs(change) < CLOCK_CHANGE_THRESHOLD:
             return
         direction = "forward" if change > timedelta() else "backward"
+        slept = timedelta(seconds=max(0.0, reading.slept - last.slept))
         self.health.clock_changes[direction] += 1
-        log_event(logging.WARNING, "clock_jumped", direction=direction, by=change)
+        log_event(logging.WARNING, "clock_jumped", direction=direction, by=change, slept=slept or None)
         self._clock_change += change
+        self._slept += slept
         if self._full_since is not None:
             self._full_since = reading.now
         if change > timedelta():
@@ -317,8 +368,12 @@ class Engine:
         """Detect a tick that starts much too late, by the monotonic clock, which stands still while the machine is suspended."""
         late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
         if late >= STALL_THRESHOLD:
-            log_event(logging.WARNING, "stalled", late=late)
+            log_event(logging.WARNING, "stalled", late=late, cause=boots.STOPPED if self._was_stopped else None)
             self._stall += late
+
+    def note_continued(self) -> None:
+        """A signal had stopped the process, and another one has continued it: the cause of a stall that the next tick finds."""
+        self._was_stopped = True
 
     def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
         """The step that records the result of an attempt. If the daemon cancelled it, the result says why.

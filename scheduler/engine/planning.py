@@ -75,7 +75,8 @@ def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: 
         return entry_row, None
     if passed.count > 1:
         _report_unstarted(tick.tx, tick.awake_since, entry_row, passed.first, passed.count - 1)
-        slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1)
+        why = _why_missed(tick, passed.latest + schedule.offset)
+        slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1, why)
     if _was_just_woken(entry_row, passed.latest, tick.limits.wake_gap):
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.SUPERSEDED, passed.latest)
         return expect_slot_after(entry_row, passed.latest), None
@@ -170,9 +171,17 @@ def _record_closed_slots(tick: Tick, entry_row: EntryRow, after: datetime, until
 def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange | None) -> None:
     if slots is None:
         return
+    why = None
     if reason is Skip.MISSED:
         _report_unstarted(tick.tx, tick.awake_since, entry_row, slots.first, slots.count)
-    slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, slots.count)
+        why = _why_missed(tick, slots.latest + entry_row.schedule.offset)
+    slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, slots.count, why)
+
+
+def _why_missed(tick: Tick, due_at: datetime) -> str | None:
+    """Who had reached the concurrency limit when a missed slot came due; None if another run could have started."""
+    is_full = tick.no_capacity_since is not None and tick.no_capacity_since <= due_at
+    return tick.no_capacity_why if is_full else None
 
 
 def _report_unstarted(tx: Transaction, awake_since: datetime, entry_row: EntryRow, first: datetime, count: int) -> None:

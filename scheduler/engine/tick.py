@@ -16,8 +16,8 @@ class Tick:
     """One iteration of the main loop: its transaction, the plan in force, and the runs to cancel after the commit.
 
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
-    `limits.concurrency` runs have been in progress (None: another one may start). `chance` spreads retries. `cancelled`
-    are the ids of the runs to end after the commit.
+    `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
+    spreads retries. `cancelled` are the ids of the runs to end after the commit.
     """
 
     tx: Transaction
@@ -25,6 +25,7 @@ class Tick:
     awake_since: datetime
     chance: random.Random
     no_capacity_since: datetime | None = None
+    no_capacity_why: str | None = None
     cancelled: list[int] = field(default_factory=list)
 
     @property

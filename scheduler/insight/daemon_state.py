@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.timestamps import from_millis, from_optional_millis
-from scheduler.store import boots
+from scheduler.store import boots, config_history
 from scheduler.system.state_lock import RefusedStart
 
 FROZEN_AFTER = timedelta(minutes=1)  # the main loop records a tick at least every 20 s
@@ -21,8 +21,8 @@ class DaemonState:
     """The daemon at one time.
 
     `last_seen` is its last recorded tick, None if it never ran. `is_stopped`: the system has stopped the process, for example by
-    SIGSTOP. `refused_starts` are daemons that were started while this one held the lock. `refused` are the errors of a config
-    that was changed and rejected, at `refused_at`.
+    SIGSTOP. `refused_starts` are daemons that did not start, because this one held the lock or because of an invalid config.
+    `refused` are the errors of a config that was changed and rejected, at `refused_at`; `refused_by` asked for the reload.
     """
 
     is_running: bool
@@ -33,11 +33,15 @@ class DaemonState:
     is_stopped: bool
     refused: tuple[str, ...]
     refused_at: datetime | None
+    refused_by: str | None = None
     refused_starts: tuple[RefusedStart, ...] = ()
 
     def problems(self, times: TimeFormat) -> list[tuple[str, str]]:
         """What is wrong at present: a word for programs, and a text."""
         found = []
+        failed = [each for each in self.refused_starts if each.problem and (self.last_seen is None or each.at > self.last_seen)]
+        if failed and not self.is_running:
+            found.append(("start_refused", f"{_count_starts(failed, 'a start', times)}: {failed[-1].problem}"))
         if self.last_seen is None and not self.is_running:
             found.append(("daemon_down", "the daemon has never run: `heartbeatd run` starts it"))
         elif not self.is_running and self.last_seen is not None:
@@ -46,17 +50,21 @@ class DaemonState:
         elif self.is_frozen and self.last_seen is not None:
             how = f"pid {self.pid} is stopped; `kill -CONT {self.pid}`" if self.is_stopped else f"pid {self.pid} hangs"
             found.append(("frozen", f"the daemon is frozen since {times.at(self.last_seen)}: {how}"))
-        recent = [each for each in self.refused_starts if each.at >= times.begin]
-        if recent and self.is_running:
-            last, number = recent[-1], f", {len(recent)} times" if len(recent) > 1 else ""
-            who = f"a second daemon ({shorten_path(last.config)})"
-            says = f"{who} was refused at {times.at(last.at)}{number}: pid {self.pid} has the database"
-            found.append(("second_daemon", says))
+        second = [each for each in self.refused_starts if each.problem is None and each.at >= times.begin]
+        if second and self.is_running:
+            who = f"a second daemon ({shorten_path(second[-1].config)})"
+            found.append(("second_daemon", f"{_count_starts(second, who, times)}: pid {self.pid} has the database"))
         if self.refused and self.refused_at:
             more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
-            says = f"the config of {times.at(self.refused_at)} was refused: {self.refused[0]}{more}"
+            by = f" (by {self.refused_by})" if self.refused_by else ""
+            says = f"the config of {times.at(self.refused_at)}{by} was refused: {self.refused[0]}{more}"
             found.append(("config_refused", says))
         return found
+
+
+def _count_starts(refused: Sequence[RefusedStart], who: str, times: TimeFormat) -> str:
+    number = f", {len(refused)} times" if len(refused) > 1 else ""
+    return f"{who} was refused at {times.at(refused[-1].at)}{number}"
 
 
 def shorten_path(text: str) -> str:
@@ -85,5 +93,6 @@ def read_daemon_state(
         is_stopped=is_stopped,
         refused=tuple(boot["config_problem"].splitlines()) if boot and boot["config_problem"] else (),
         refused_at=from_optional_millis(boot["config_refused_at"]) if boot else None,
+        refused_by=config_history.last_refused_by(db),
         refused_starts=tuple(refused_starts),
     )

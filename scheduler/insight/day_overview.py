@@ -21,7 +21,7 @@ from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from scheduler.config.file.message_parts import format_count
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
-from scheduler.insight.daemon_state import DaemonState
+from scheduler.insight.daemon_state import DaemonState, shorten_path
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
@@ -139,6 +139,7 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
         "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
         "entries": found,
         "changes": reload_history.config_changes_between(db, period.begin, period.until),
+        "events": [{"at": iso_utc(at), "what": what, "says": says} for at, what, says in sorted(records.events())],
     }
 
 
@@ -273,6 +274,23 @@ class _Records:
     def present_problems(self) -> list[tuple[str, str]]:
         """What is wrong with the daemon or its config at present, for a period up to now."""
         return self.daemon.problems(self.times(self.period.zone)) if self.is_today else []
+
+    def events(self) -> Iterator[tuple[datetime, str, str]]:
+        """When the daemon was down or frozen, when the clock jumped, and which starts were refused: time, word, text."""
+        begin, end = self.period.begin, self.period.until
+        times = self.times(self.period.zone)
+        for down in self.missed.downs:
+            if down.until is not None and begin <= down.until < end:
+                how = "stopped" if down.clean else "ended unexpectedly"
+                yield down.until, reason_texts.DAEMON_DOWN, f"the daemon started; it had {how} at {times.at(down.since)}"
+        for jump in self.missed.jumps:
+            yield jump.at, reason_texts.CLOCK_JUMPED, reason_texts.clock_change_text(jump)
+        for stall in self.missed.stalls:
+            yield stall.until, reason_texts.STOOD_STILL, reason_texts.stall_text(stall)
+        for start in self.daemon.refused_starts:
+            if begin <= start.at < end:
+                why = start.problem or "another daemon had the database"
+                yield start.at, "start_refused", f"a daemon ({shorten_path(start.config)}) was refused: {why}"
 
 
 class _EntryDay:
@@ -533,11 +551,17 @@ class _EntryDay:
     def _error_text(self, data: Mapping[str, Any]) -> str:
         """The class and the text of a run's error, and the model if the error may concern only that."""
         reason, error, model = data["reason"], data["error"], data["model_requested"]
+        if reason == Reason.NO_TIME_LEFT:
+            return f": no time was left for {self._next_attempt_text(data['attempt'])}: {_shorten(error or 'it was interrupted')}"
         named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
         if model and reason in MODEL_FAILURES and model not in (error or ""):
             named.append(f"model {model}")
         words = [", ".join(named), _shorten(error or "")]
         return "".join(f": {word}" for word in words if word)
+
+    def _next_attempt_text(self, made: int) -> str:
+        """The attempt that was not made, with the number of attempts that the config allows."""
+        return f"attempt {made + 1} of {self._entry.retries + 1}" if self._entry else "another attempt"
 
     def _no_run(self) -> DayExplanation | None:
         """Nothing ran in the period: by its settings, or because every slot was skipped."""
@@ -556,12 +580,19 @@ class _EntryDay:
         """Slots that were skipped for one reason."""
         code, data = str(cause.reason), self._run(cause.last_id)
         if cause.reason == Skip.MISSED:
-            code = self._all.missed.cause(cause.last_slot + self._row.schedule.offset).code
-        elif cause.reason == Skip.ALREADY_RUNNING:
+            return self._missed(cause, data, status)
+        if cause.reason == Skip.ALREADY_RUNNING:
             return self._with_run(status, code, f"{self._extent(cause)}: {REASON_TEXTS[code]}{self._running_text()}", cause)
         detail = self._skip_detail(code, data)
         says = f"{self._extent(cause)}: {REASON_TEXTS.get(code, code)}" + (f": {detail}" if detail else "")
         return self._with_run(status, code, says, cause, is_expected=cause.reason in NORMAL_SKIPS)
+
+    def _missed(self, cause: CauseCount, data: Mapping[str, Any], status: DayStatus) -> DayExplanation:
+        """Slots that could not start: the daemon was down or frozen, the clock jumped, or all places were taken."""
+        found = self._all.missed.cause(cause.last_slot + self._row.schedule.offset)
+        if found.code == Skip.MISSED and data["error"]:
+            return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {data['error']}", cause)
+        return self._with_run(status, found.code, f"{self._extent(cause)}: {found.text}", cause)
 
     def _extent(self, cause: CauseCount) -> str:
         """How many slots of the period have this cause."""

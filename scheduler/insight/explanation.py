@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
 from scheduler.engine import condition_updates, plan_sync
-from scheduler.insight import preconditions, reload_history, slot_history, wake_waits
+from scheduler.insight import preconditions, reason_texts, reload_history, slot_history, wake_waits
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
@@ -449,15 +449,12 @@ def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]
 
 def _clock_jump_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
     for jump in clock_changes.clock_changes_between(db, day.begins, day.ends):
-        far = timedelta(seconds=round(abs(jump.by).total_seconds()))
-        way = "forward, or the machine slept" if jump.by > timedelta() else "back"
-        yield jump.at, "clock_jumped", f"the system clock jumped {far} {way}"
+        yield jump.at, "clock_jumped", reason_texts.clock_change_text(jump)
 
 
 def _stall_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
     for stall in boots.stalls_between(db, day.begins, day.ends):
-        long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
-        yield stall.until, "stood_still", f"the daemon had been stalled for {long}"
+        yield stall.until, "stood_still", reason_texts.stall_text(stall)
 
 
 def _zone_change_events(zone: ZoneInfo, day: LocalDay) -> Iterator[DayEvent]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from scheduler.model.condition import Effect, EndedBy
-from scheduler.model.outcome import DeliveryState, Outcome, Skip, Suppression
+from scheduler.model.outcome import DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
+from scheduler.store.boots import STOPPED, Stall
+from scheduler.store.clock_changes import ClockChange
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"
 STOOD_STILL = "stood_still"
+SLEPT = "slept"  # the detail of CLOCK_JUMPED if the machine was suspended
 RUNNING = "running"
 WAITING = "waiting"
 DUE = "due"
@@ -67,6 +71,9 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
     (Outcome.ALERT, Suppression.MUTED): "ran, alert held back (mute)",
     (Outcome.OK, Suppression.MUTED): "ran, message held back (mute)",
+    (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another attempt",
+    (CLOCK_JUMPED, SLEPT): "the machine was suspended (asleep)",
+    (STOOD_STILL, STOPPED): "the daemon was frozen: its process was stopped by a signal",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
 }
@@ -101,7 +108,7 @@ REASON_TEXTS: dict[str, str] = {
     Skip.SUPERSEDED: "replaced by a woken run, or left out while backing off",
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine slept",
-    STOOD_STILL: "the daemon was stalled: its process was stopped, or the machine was overloaded",
+    STOOD_STILL: "the daemon was frozen: its process had no processor or disk, or was stopped",
     RUNNING: "running",
     WAITING: "waiting for its next attempt",
     DUE: "due, about to start",
@@ -153,3 +160,19 @@ ENDED_BY_TEXTS: dict[str, str] = {
     EndedBy.USER: "a user closed it",
     EndedBy.JOB: "the job works again",
 }
+
+
+def clock_change_text(change: ClockChange) -> str:
+    """A change of the system clock, or the sleep of the machine that looks like one."""
+    far = timedelta(seconds=round(abs(change.by).total_seconds()))
+    if change.is_sleep:
+        return f"the machine had been suspended (asleep) for {far}"
+    return f"the system clock jumped {far} {'forward, or the machine slept' if change.by > timedelta() else 'back'}"
+
+
+def stall_text(stall: Stall) -> str:
+    """How long the daemon was frozen, and why if that is known."""
+    long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
+    if stall.cause == STOPPED:
+        return f"the daemon had been frozen for {long}: its process was stopped by a signal"
+    return f"the daemon had been frozen for {long}: its process had no processor or disk, or was stopped"

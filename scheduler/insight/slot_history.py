@@ -66,9 +66,11 @@ class MissedRecords:
         if self.was_daemon_down(due):
             return SlotCause(reason_texts.DAEMON_DOWN)
         if self._was_skipped_by_clock(due):
-            return SlotCause(reason_texts.CLOCK_JUMPED)
-        if any(stall.since <= due <= stall.until for stall in self.stalls):
-            return SlotCause(reason_texts.STOOD_STILL)
+            is_sleep = any(each.is_sleep and each.at - each.by < due <= each.at for each in self.jumps)
+            return SlotCause(reason_texts.CLOCK_JUMPED, reason_texts.SLEPT if is_sleep else None)
+        stall = next((each for each in self.stalls if each.since <= due <= each.until), None)
+        if stall is not None:
+            return SlotCause(reason_texts.STOOD_STILL, stall.cause)
         return SlotCause(Skip.MISSED)
 
     def was_daemon_down(self, due: datetime) -> bool:
@@ -207,7 +209,8 @@ def _row_includes(row: SlotRow, closed: Skip | None) -> bool:
 
 def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> SlotCause:
     """The reason why a slot was missed, if one is on record."""
-    return record.missed.cause(due) if cause.code == Skip.MISSED else cause
+    found = record.missed.cause(due) if cause.code == Skip.MISSED else cause
+    return cause if found.code == Skip.MISSED else found
 
 
 def _cause_without_row(record: EntryRecord, slot: ScheduledSlot) -> SlotCause:
@@ -298,6 +301,8 @@ def _is_of_slot(row: sqlite3.Row) -> bool:
 def _cause_of_row(row: sqlite3.Row, states: Mapping[int, list[str]]) -> SlotCause:
     """What a run record says about its slot. An alert that was not delivered has the state of its message as detail."""
     found = cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"])
+    if found.code == Skip.MISSED:
+        return SlotCause(found.code, row["error"])
     if found.code != Outcome.ALERT or found.detail is not None:
         return found
     state = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], states.get(row["id"], []))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from scheduler.insight import reload_history, wake_waits
+from scheduler.insight.reason_texts import SLEPT
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.budget import ALL_ENTRIES, BudgetDay
 from scheduler.model.circuit import Breaker
@@ -21,7 +22,9 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, iso_ut
 from scheduler.store import (
     boots,
     breakers,
+    clock_changes,
     conditions,
+    config_history,
     cost_history,
     entries_view,
     lane_holds,
@@ -34,6 +37,8 @@ from scheduler.store import (
 from scheduler.store.outages import Outage
 
 UTC_ZONE = ZoneInfo("UTC")
+RECENT_STALLS = timedelta(days=7)
+MAX_STALLS = 5
 
 
 def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE) -> dict[str, Any]:
@@ -49,8 +54,9 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
             {"since": iso_utc(down.since), "until": iso_utc(down.until), "clean": down.clean}
             for down in boots.latest_downtimes(db)
         ],
+        "frozen": _frozen_data(db, now),
         "config_hash": _config_hash(db),
-        "config_refused": _refused_config_data(boots.latest_boot(db)),
+        "config_refused": _refused_config_data(boots.latest_boot(db), config_history.last_refused_by(db)),
         "reload": reload_history.reload_status(db),
         "deadman_problem": _deadman_problem(boots.latest_boot(db)),
         "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
@@ -94,11 +100,21 @@ def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
     }
 
 
-def _refused_config_data(boot: sqlite3.Row | None) -> dict[str, Any] | None:
+def _frozen_data(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
+    """The latest times of the last week in which the process was frozen or the machine slept, the newest first."""
+    stalls = [(each.since, each.until, each.cause) for each in boots.stalls_between(db, now - RECENT_STALLS, now)]
+    changes = clock_changes.clock_changes_between(db, now - RECENT_STALLS, now)
+    sleeps = [(each.at - each.by, each.at, SLEPT) for each in changes if each.is_sleep]
+    found = sorted([*stalls, *sleeps], key=lambda each: each[1], reverse=True)[:MAX_STALLS]
+    return [{"since": iso_utc(since), "until": iso_utc(until), "cause": cause} for since, until, cause in found]
+
+
+def _refused_config_data(boot: sqlite3.Row | None, by: str | None) -> dict[str, Any] | None:
     """The errors of a changed config that was rejected while the previous one stays in force; None if there are none."""
     if boot is None or boot["config_problem"] is None:
         return None
-    return {"at": iso_utc(from_optional_millis(boot["config_refused_at"])), "problems": boot["config_problem"].splitlines()}
+    problems = boot["config_problem"].splitlines()
+    return {"at": iso_utc(from_optional_millis(boot["config_refused_at"])), "by": by, "problems": problems}
 
 
 def _deadman_problem(boot: sqlite3.Row | None) -> str | None:

@@ -196,21 +196,29 @@ def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtim
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A tick that was to begin at `since` began only at `until`: the process was stopped, or had no processor or disk."""
+    """A tick that was to begin at `since` began only at `until`.
+
+    `cause` is STOPPED if a signal had stopped the process. None: it had no processor or disk, or something else froze it.
+    """
 
     since: datetime
     until: datetime
+    cause: str | None = None
 
 
-def record_stall(tx: Transaction, late: timedelta) -> None:
+STOPPED = "stopped"
+
+
+def record_stall(tx: Transaction, late: timedelta, cause: str | None) -> None:
     """Record that this tick began `late`."""
-    tx.db.execute("insert into stall (since, until) values (?, ?)", (to_millis(tx.now - late), to_millis(tx.now)))
+    values = (to_millis(tx.now - late), to_millis(tx.now), cause)
+    tx.db.execute("insert into stall (since, until, cause) values (?, ?, ?)", values)
 
 
 def stalls_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stall]:
     """The stalls that overlap [begin, end)."""
     rows = db.execute("select * from stall where until >= ? and since < ? order by id", (to_millis(begin), to_millis(end)))
-    return [Stall(from_millis(row["since"]), from_millis(row["until"])) for row in rows]
+    return [Stall(from_millis(row["since"]), from_millis(row["until"]), row["cause"]) for row in rows]
 
 
 def delete_old_stalls(tx: Transaction, keep: timedelta) -> None:

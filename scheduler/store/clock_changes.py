@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
+NOT_SUSPENDED = timedelta()
+SLEEP_TOLERANCE = timedelta(seconds=30)  # a clock may be corrected by so much right after the machine has resumed
 SETTLES = timedelta(hours=1)
 """For so long after a change nothing is given up: the clock may yet be set right. Also how far off that correction may be."""
 
@@ -21,11 +23,18 @@ SETTLES = timedelta(hours=1)
 class ClockChange:
     """A change of the system clock: `at` is what it showed right after, `by` how far it moved (negative: back).
 
-    A machine that was suspended looks the same as a clock that was set ahead.
+    `slept` is for how long of it the machine was suspended. If the system does not report that, a machine that was suspended
+    looks the same as a clock that was set ahead.
     """
 
     at: datetime
     by: timedelta
+    slept: timedelta = timedelta()
+
+    @property
+    def is_sleep(self) -> bool:
+        """Whether the clock is right, and the machine was suspended: that explains nearly all of the change."""
+        return timedelta() < self.by <= self.slept + SLEEP_TOLERANCE and self.slept > timedelta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +62,10 @@ class ClockSetBack:
         return self.undone_to if self.been_until is None else max(self.undone_to, self.been_until)
 
 
-def record_clock_change(tx: Transaction, by: timedelta, *, down: bool = False) -> None:
+def record_clock_change(tx: Transaction, by: timedelta, *, down: bool = False, slept: timedelta = NOT_SUSPENDED) -> None:
     """Record that the system clock has just changed. `down`: no daemon ran for so long, so the change is only possible."""
-    tx.db.execute("insert into jump (at, by_ms, down) values (?, ?, ?)", (to_millis(tx.now), by // MILLISECOND, int(down)))
+    values = (to_millis(tx.now), by // MILLISECOND, int(down), slept // MILLISECOND)
+    tx.db.execute("insert into jump (at, by_ms, down, slept_ms) values (?, ?, ?, ?)", values)
     tx.clock_was_ahead_until = None
 
 
@@ -175,10 +185,14 @@ def was_shown_before(tx: Transaction, instant: datetime) -> bool:
 def clock_changes_between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[ClockChange]:
     """The changes that overlap a time: they began or ended in it."""
     rows = db.execute(
-        "select at, by_ms from jump where not down and max(at, at - by_ms) >= ? and min(at, at - by_ms) < ? order by id",
+        "select at, by_ms, slept_ms from jump"
+        " where not down and max(at, at - by_ms) >= ? and min(at, at - by_ms) < ? order by id",
         (to_millis(since), to_millis(until)),
     )
-    return [ClockChange(from_millis(row["at"]), timedelta(milliseconds=row["by_ms"])) for row in rows]
+    return [
+        ClockChange(from_millis(row["at"]), timedelta(milliseconds=row["by_ms"]), timedelta(milliseconds=row["slept_ms"]))
+        for row in rows
+    ]
 
 
 def delete_old_clock_changes(tx: Transaction, keep: timedelta) -> None:

@@ -68,6 +68,12 @@ def last_config_event(db: sqlite3.Connection) -> RecordedConfigEvent | None:
     return _event_from_row(row) if row else None
 
 
+def last_refused_by(db: sqlite3.Connection) -> str | None:
+    """Who asked for the last reload that was refused; None if there was none."""
+    row = db.execute("select actor from config_event where result = 'refused' order by id desc limit 1").fetchone()
+    return row["actor"] if row else None
+
+
 def _event_from_row(row: sqlite3.Row) -> RecordedConfigEvent:
     data = json.loads(row["diff"])
     event = ConfigEvent(row["result"], row["actor"], diff_from_data(data), row["problem"])

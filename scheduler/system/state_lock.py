@@ -98,17 +98,21 @@ MAX_REFUSED = 20  # refused starts that are kept
 
 @dataclass(frozen=True, slots=True)
 class RefusedStart:
-    """A daemon that was started while another one held the lock: when, its ID, and its config file."""
+    """A daemon that did not start: when, its ID, and its config file.
+
+    `problem` is the first error of its config. It is None if another daemon held the lock.
+    """
 
     at: datetime
     pid: int
     config: str
+    problem: str | None = None
 
 
 def record_refused_start(path: Path, refused: RefusedStart) -> None:
     """Add a refused start to the file beside the lock at `path`. Only the latest ones are kept. Errors are ignored."""
     kept = [*read_refused_starts(path)[1 - MAX_REFUSED :], refused]
-    data = [{"at": each.at.isoformat(), "pid": each.pid, "config": each.config} for each in kept]
+    data = [{"at": each.at.isoformat(), "pid": each.pid, "config": each.config, "problem": each.problem} for each in kept]
     with suppress(OSError):
         write_private_file(_refused_file(path), json.dumps(data).encode())
 
@@ -117,8 +121,11 @@ def read_refused_starts(path: Path) -> list[RefusedStart]:
     """The refused starts on record beside the lock at `path`, the oldest first; none if the file is damaged."""
     try:
         data = json.loads(_refused_file(path).read_text("utf-8"))
-        return [RefusedStart(datetime.fromisoformat(each["at"]), int(each["pid"]), str(each["config"])) for each in data]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [
+            RefusedStart(datetime.fromisoformat(each["at"]), int(each["pid"]), str(each["config"]), each.get("problem"))
+            for each in data
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
