@@ -248,6 +248,8 @@ class Daemon:
         log_event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
         for line in self._changed_since_last_boot.diff.lines(config_reload.MAX_LINES) if self._changed_since_last_boot else ():
             log_event(logging.INFO, "config_changed", change=line)
+        for each in self.engine.plan.stored_config.overrides if self.engine.plan.stored_config else ():
+            log_event(logging.INFO, "override", variable=each.variable, key=each.key, file=each.in_file, value=each.value)
         self._systemd.report_ready()
 
     def prepare_lanes(self) -> None:

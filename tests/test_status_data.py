@@ -49,6 +49,7 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make
         "name": "ops",
         "state": "active",
         "paused_until": None,
+        "paused_at": None,
         "paused_by": None,
         "done_at": None,
         "next_slot": "2026-03-02T08:30:00Z",

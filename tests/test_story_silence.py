@@ -253,6 +253,7 @@ def test_a_pause(plant: Plant, say: Say) -> None:
     world.pause(("heartbeat", "ops"))
     run_until_now(world)
     check(say(world), "silent: paused since 08:00 by command until someone resumes it", "`heartbeatd resume agent/ops`")
+    assert f"paused: agent/ops since {TODAY} 08:00:00 until resumed, by command" in status_lines(world)
 
 
 def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
@@ -693,6 +694,45 @@ def test_explain_of_one_entry_shows_changes_messages_and_the_next_commands(plant
     day = " ".join(" ".join(say(world, "ops", "--on", "today")).split())
     assert "ran, alert not delivered: given up (dead) (runs 2 to" in day
     assert "08:00:00 by command: heartbeat.interval 30m -> 2h" in day
+
+
+HOURS_VARIABLE = "HEARTBEATD_SET__agents__ops__heartbeat__active_hours"
+
+
+def test_active_hours_that_the_environment_of_the_daemon_sets(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{active_hours: '08:00-18:00'}"), environ={HOURS_VARIABLE: "19:00-22:00"})
+    plan, _ = plan_for_start(load_config(world.config, world.environ), None)
+    world.request(AdoptPlan(plan))
+    run_until_now(world)
+    check(say(world), f'outside its active hours 19:00-22:00 ({ZONE}); by {HOURS_VARIABLE} (file: "08:00-18:00")')
+    for shown in (say(world, "ops"), say(world), status_lines(world)):
+        words = " ".join(" ".join(shown).split())
+        assert 'agents.ops.heartbeat.active_hours "08:00-18:00" -> "19:00-22:00"' in words and HOURS_VARIABLE in words
+
+
+def test_an_override_that_was_added_before_a_start_is_recorded_for_its_entry(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 30m}"))
+    first, _ = plan_for_start(load_config(world.config, world.environ), None)
+    world.request(AdoptPlan(first))
+    world.run_until(at(8))
+    world.environ[HOURS_VARIABLE] = "19:00-22:00"
+    plan, event = plan_for_start(load_config(world.config, world.environ), world.engine.plan.stored_config)
+    assert event
+    world.request(AdoptPlan(plan, event))
+    run_until_now(world)
+    text = " ".join(" ".join(say(world, "ops")).split())
+    assert f'by start: {HOURS_VARIABLE} none -> "19:00-22:00"' in text
+    assert "by start: heartbeat.active_hours always -> 19:00-22:00" in text
+
+
+def test_the_secret_of_an_override_is_not_shown(plant: Plant, say: Say) -> None:
+    variable = "HEARTBEATD_SET__channels__phone__url"
+    world = plant(fleet(), environ={variable: "http://127.0.0.1:9/hidden-canary"})
+    plan, _ = plan_for_start(load_config(world.config, world.environ), None)
+    world.request(AdoptPlan(plan))
+    run_until_now(world)
+    shown = "\n".join([*say(world), *status_lines(world)])
+    assert variable in shown and "hidden-canary" not in shown
 
 
 # --- the overview itself ----------------------------------------------------------------------------------------------

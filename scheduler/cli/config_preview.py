@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -16,7 +16,6 @@ from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, format_time, utc_now, wrap_text, zone_name
-from scheduler.config.build.config_data import OVERRIDE_PREFIX
 from scheduler.config.build.config_diff import ConfigComparison, compare_stored
 from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.build.load import LoadedConfig, load_config
@@ -61,7 +60,7 @@ def preview_file(path: Path, state: Path | None) -> Preview:
         before = read_snapshot(in_force)
         if before is None:
             raise InputError("the config in force is too large to be compared: the database does not contain a copy of it")
-        environ = _environ_of_daemon(before.overrides) if running else os.environ
+        environ = daemon_files.replace_overrides(before.overrides) if running else os.environ
         times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load_config(path, environ, resolve_secrets=False, time_check=times)
         stored = _store(loaded, before.salt, in_force.path)
@@ -98,11 +97,6 @@ def print_schedules(preview: Preview) -> None:
         click.echo(f"\n{format_table(COLUMNS, rows, numbers=(3, 4))}")
     if len(preview.changed) > MAX_ROWS:
         click.echo(f"and {len(preview.changed) - MAX_ROWS:,} more; --format json lists all")
-
-
-def _environ_of_daemon(overrides: Mapping[str, str]) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(OVERRIDE_PREFIX)}
-    return own | dict(overrides)
 
 
 def _store(loaded: LoadedConfig, salt: str, place: Path) -> StoredConfig:

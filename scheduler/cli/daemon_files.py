@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
+from scheduler.store import config_history
 from scheduler.store.database import check_file, check_links, open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.file_locks import is_locked
@@ -117,6 +119,24 @@ def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
         connection.close()
 
 
+def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
+    """The environment of this shell, with the overrides of the running daemon instead of its own."""
+    from scheduler.config.build import config_snapshot
+
+    if find_running_daemon(files) is None:
+        return os.environ
+    with open_for_reading(files) as db:
+        found = config_history.config_in_force(db) if db and config_history.overrides_in_force(db) else None
+    snapshot = config_snapshot.read_snapshot(found[0]) if found else None
+    return replace_overrides(snapshot.overrides if snapshot else {})
+
+
+def replace_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this shell, with these overrides instead of its own."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(OVERRIDE_PREFIX)}
+    return own | dict(overrides)
+
+
 def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Plan | None:
     """The plan of the config at `path`; None if `--state` was given, or if the config is invalid and there is a database.
 
@@ -129,7 +149,7 @@ def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Pl
     from scheduler.work import plan
 
     try:
-        return plan.make_plan(load.load_config(path, os.environ, resolve_secrets=False).settings)
+        return plan.make_plan(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings)
     except ConfigError:
         if not files.database.exists():
             raise

@@ -166,6 +166,7 @@ MAX_ALIKE = 5  # entries with the same status and cause that are listed one by o
 MAX_LISTED = 20  # entries that are always listed one by one
 MAX_RELOADS = 5  # the latest reloads, and the latest other events, that the text shows; JSON has all of them
 MAX_CHANGED_LINES = 3  # of a reload
+MAX_OVERRIDES = 5  # environment variables that set values of the config; JSON has all of them
 MAX_NAMES = 3  # names of entries that share a line
 
 
@@ -186,6 +187,8 @@ def _overview_lines(data: Data) -> Iterator[str]:
             lines = wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each['says']}.{command}", 2)
             yield from paint_label(lines, _entry_label(each), _day_meaning(each))
         yield from _left_out_lines(group[len(shown) :])
+    for each in data["overrides"][:MAX_OVERRIDES]:
+        yield from format_fact("override", f"{each['key']} {each['in_file']} -> {each['value']} by {each['variable']}")
     happened = [(each["at"], _reload_text(each)) for each in data["changes"][-MAX_RELOADS:]]
     happened += [(each["at"], each["says"]) for each in data["events"][-MAX_RELOADS:]]
     for at, says in sorted(happened):
@@ -267,6 +270,8 @@ def _present_lines(data: Data) -> Iterator[str]:
         yield from format_fact("messages", _format_messages(data, message), meaning_of(message["state"]))
     for change in data["changes"][-MAX_CHANGED_LINES:]:
         yield from format_fact("changed", f"{_format_local(data, change['at'])} by {change['by']}: {change['says']}")
+    for each in data["overrides"]:
+        yield from format_fact("override", f"{each['key']} {each['in_file']} -> {each['value']} by {each['variable']}")
     yield from format_fact("daemon", _format_daemon(data), None if _is_still_up(data["daemon"]) else Meaning.BAD)
     yield from format_fact("next", _format_next(data))
     yield from format_fact("now", _format_now(data))

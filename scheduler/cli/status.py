@@ -47,6 +47,7 @@ SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day":
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 RECENT_STARTS = timedelta(days=1)
+MAX_OVERRIDES = 5  # in the text; JSON has all of them
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -85,6 +86,10 @@ def _problem_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
         yield Fact(f"config: rejected {format_time(refused['at'])}{by}, the old one stays in force", Meaning.BAD)
         yield from (f"  {problem}" for problem in refused["problems"])
     yield from _reload_lines(data["reload"])
+    for each in data["overrides"][:MAX_OVERRIDES]:
+        yield f"override: {each['variable']}: {each['key']} {each['in_file']} -> {each['value']}"
+    if more := data["overrides"][MAX_OVERRIDES:]:
+        yield f"  and {format_count(len(more), 'more override')}"
     if data["deadman_problem"]:
         yield Fact(f"deadman: pings do not arrive: {data['deadman_problem']}", Meaning.BAD)
     for breaker in data["breakers"]:
@@ -132,7 +137,7 @@ def _circuit_name(named: dict[str, Any]) -> str:
 def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
     """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
-    empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": [], "frozen": []}
+    empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": [], "frozen": [], "overrides": []}
     data = data or empty | {"spend": None, "budgets": [], "budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
@@ -225,6 +230,7 @@ def _fact_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
     yield from _budget_lines(data["budgets"])
     for tell in (
         _failing_lines,
+        _paused_lines,
         _muted_lines,
         _condition_lines,
         partial(_waiting_lines, data),
@@ -253,6 +259,14 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[Fact]:
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield Fact(f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}", Meaning.BAD)
+
+
+def _paused_lines(entry: dict[str, Any]) -> Iterator[str]:
+    if entry["state"] == "paused":
+        since = f" since {format_time(entry['paused_at'])}" if entry["paused_at"] else ""
+        until = f"until {format_time(entry['paused_until'])}" if entry["paused_until"] else "until resumed"
+        by = f", by {entry['paused_by']}" if entry["paused_by"] else ""
+        yield f"paused: {entry_label(entry['kind'], entry['name'])}{since} {until}{by}"
 
 
 def _muted_lines(entry: dict[str, Any]) -> Iterator[Fact]:

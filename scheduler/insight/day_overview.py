@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -26,7 +26,7 @@ from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SU
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
 from scheduler.model import entry_schedule
-from scheduler.model.config_changes import FoldedChange, RecordedConfigEvent
+from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.entry_schedule import TICK
@@ -138,6 +138,7 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
         "counts": {status.value: sum(each["status"] == status for each in found) for status in DayStatus},
         "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
         "entries": found,
+        "overrides": [asdict(each) for each in records.overrides],
         "changes": reload_history.config_changes_between(db, period.begin, period.until),
         "events": [{"at": iso_utc(at), "what": what, "says": says} for at, what, says in sorted(records.events())],
     }
@@ -226,6 +227,11 @@ class _Records:
         for row in self.rows:
             found.setdefault((row.kind, row.first_seen_at), []).append(row)
         return found
+
+    @cached_property
+    def overrides(self) -> tuple[Override, ...]:
+        """The environment variables that set values of the config in force."""
+        return config_history.overrides_in_force(self.db)
 
     @cached_property
     def reloads(self) -> list[RecordedConfigEvent]:
@@ -398,7 +404,7 @@ class _EntryDay:
         reload = self._all.reload_at(since)
         when = (f" since {self._times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
         if state == "disabled":
-            says = f"disabled in the config{when}{self._disabling_key()}"
+            says = f"disabled in the config{when}{self._disabling_key()}{self._override_text()}"
             return DayExplanation(DayStatus.SILENT, Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
         if state != "removed":
             return None
@@ -654,7 +660,7 @@ class _EntryDay:
         else:
             says = f"outside its active hours {schedule_texts.hours_text(self._row.schedule_text)}{self._local_clock()}"
         cause = recorded.get(reason)
-        says += self._next_text() + self._schedule_change_text()
+        says += self._override_text() + self._next_text() + self._schedule_change_text()
         return DayExplanation(
             DayStatus.SILENT, reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True
         )
@@ -684,7 +690,7 @@ class _EntryDay:
         """No slot lies in the period."""
         row = self._row
         if row.schedule is entry_schedule.NO_SCHEDULE:
-            says = "it has no schedule, so it runs only when it is woken" + self._schedule_change_text()
+            says = "it has no schedule, so it runs only when it is woken" + self._schedule_change_text() + self._override_text()
             if row.kind is Kind.CRON:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = not self._schedule_change_text() and row.kind is Kind.CRON
@@ -695,9 +701,8 @@ class _EntryDay:
         says = f"no slot on this day, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"
-        return DayExplanation(
-            DayStatus.SILENT, NO_SLOT, says + self._schedule_change_text(), f"heartbeatd plan {self._label}", is_expected=True
-        )
+        says += self._schedule_change_text() + self._override_text()
+        return DayExplanation(DayStatus.SILENT, NO_SLOT, says, f"heartbeatd plan {self._label}", is_expected=True)
 
     # --- things beside -------------------------------------------------------------------------------------------------
 
@@ -769,6 +774,11 @@ class _EntryDay:
             return ""
         found = schedule_texts.schedule_changes(past[0].schedule_text, self._row.schedule_text)
         return f"; changed at {self._times.at(past[-1].until)}: {_changes_text(found)}" if found else ""
+
+    def _override_text(self) -> str:
+        """The environment variables that set values of the entry, with the values of the file."""
+        found = [each for each in self._all.overrides if each.concerns(self._label)]
+        return "".join(f"; by {each.variable} (file: {_shorten(each.in_file)})" for each in found[:MAX_CHANGES])
 
     def _nothing_sent(self) -> DayExplanation | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""

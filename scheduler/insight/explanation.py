@@ -5,26 +5,39 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
+from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates, plan_sync
 from scheduler.insight import preconditions, reason_texts, reload_history, slot_history, wake_waits
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.condition import Condition
+from scheduler.model.config_changes import Override
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import TICK
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import MILLISECOND, iso_utc
-from scheduler.store import boots, clock_changes, conditions, entries, outbox, rejected_wakes, run_history, runs, wakes
+from scheduler.store import (
+    boots,
+    clock_changes,
+    conditions,
+    config_history,
+    entries,
+    outbox,
+    rejected_wakes,
+    run_history,
+    runs,
+    wakes,
+)
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
@@ -54,6 +67,11 @@ class ExplainedEntry:
     @property
     def key(self) -> Key:
         return self.row.kind, self.row.name
+
+    @property
+    def label(self) -> str:
+        """agent/NAME or cron/NAME."""
+        return f"{'cron' if self.row.kind is Kind.CRON else 'agent'}/{self.row.name}"
 
     @property
     def zone(self) -> ZoneInfo:
@@ -125,6 +143,7 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "wakes_rejected": _rejected_wakes_data(explained),
         "messages": _messages_data(explained),
         "changes": _changes_data(explained, explained.now - RECENT_CHANGES, explained.now),
+        "overrides": [asdict(each) for each in config_history.overrides_in_force(explained.db) if each.concerns(explained.label)],
         "commands": _next_commands(explained, last_run),
         "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
         "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
@@ -142,13 +161,23 @@ def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
 
 
 def _changes_data(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[dict[str, Any]]:
-    """What reloads have changed for the entry, with a text for people. Shared keys are left out."""
+    """What reloads have changed for the entry, with a text for people. Of shared keys only overrides of the entry are listed."""
     found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end)
-    return [each | {"says": _change_text(each)} for each in found if each["what"] != "shared"]
+    return [
+        each | {"says": _change_text(each)} for each in found if each["what"] != "shared" or _overrides(each["key"], explained)
+    ]
+
+
+def _overrides(variable: str, explained: ExplainedEntry) -> bool:
+    """Whether a changed key is a variable of the environment that sets a value of the entry."""
+    if not variable.startswith(OVERRIDE_PREFIX):
+        return False
+    key = variable.removeprefix(OVERRIDE_PREFIX).replace("__", ".")
+    return Override(variable, key, "", "").concerns(explained.label)
 
 
 def _change_text(change: Mapping[str, Any]) -> str:
-    if change["what"] == "changed":
+    if change["what"] in ("changed", "shared"):
         return f"{change['key']} {change['old']} -> {change['new']}"
     if change["what"] == "renamed":
         return f"renamed {change['old']} -> {change['new']}"
@@ -159,7 +188,7 @@ def _change_text(change: Mapping[str, Any]) -> str:
 
 def _next_commands(explained: ExplainedEntry, last_run: Mapping[str, Any] | None) -> list[str]:
     """The commands that show more."""
-    name = f"{'cron' if explained.row.kind is Kind.CRON else 'agent'}/{explained.row.name}"
+    name = explained.label
     found = [f"heartbeatd explain {name} --on today"]
     if last_run is not None:
         found.append(f"heartbeatd show {last_run['id']}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -58,6 +59,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         "config_hash": _config_hash(db),
         "config_refused": _refused_config_data(boots.latest_boot(db), config_history.last_refused_by(db)),
         "reload": reload_history.reload_status(db),
+        "overrides": [asdict(each) for each in config_history.overrides_in_force(db)],
         "deadman_problem": _deadman_problem(boots.latest_boot(db)),
         "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
         "flapping": entries_view.flapping_entries(db),
@@ -213,6 +215,7 @@ def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> d
         "name": row["name"],
         "state": "paused" if paused else "done" if done else row["state"],
         "paused_until": _pause_end(row["paused_until"]) if paused else None,
+        "paused_at": iso_utc(from_optional_millis(row["paused_at"])) if paused else None,
         "paused_by": row["paused_by"] if paused else None,
         "done_at": iso_utc(done),
         "next_slot": iso_utc(from_optional_millis(row["slot"])),

@@ -193,22 +193,49 @@ def _shorten_values(old: str, new: str, length: int) -> tuple[str, str]:
     return _cut(old, length), _cut(new, length)
 
 
+def shorten_value(text: str) -> str:
+    """A value as the database keeps it."""
+    return _cut(text, MAX_STORED_VALUE)
+
+
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An environment variable that sets a value of the config: the path of its key, and both values as JSON without secrets.
+
+    `in_file` is NOT_SET if the file has no such key.
+    """
+
+    variable: str
+    key: str
+    in_file: str
+    value: str
+
+    def concerns(self, label: str) -> bool:
+        """Whether it may change this entry (agent/NAME or cron/NAME): it sets one of its keys, or a default."""
+        kind, _, name = label.partition("/")
+        section = "agents" if kind == "agent" else "cron"
+        defaults = ("defaults.agent.", "defaults.heartbeat.") if kind == "agent" else ("defaults.cron.",)
+        return self.key.startswith((f"{section}.{name}.", *defaults))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
     """A config as the database keeps it: `snapshot` is its compressed data with all secrets masked.
 
-    `mode` is the value of `reload`. `overrides` are the names of the environment variables that changed it.
+    `mode` is the value of `reload`. `overrides` are the environment variables that changed it. `zone` is the name of the
+    top-level time zone.
     """
 
     path: Path
     hash: str
     mode: str
-    overrides: tuple[str, ...]
+    overrides: tuple[Override, ...]
     snapshot: bytes
+    zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import astuple
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from scheduler.model.config_changes import ConfigEvent, RecordedConfigEvent, StoredConfig, diff_from_data
+from scheduler.model.config_changes import ConfigEvent, Override, RecordedConfigEvent, StoredConfig, diff_from_data
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
@@ -18,16 +19,20 @@ MAX_PROBLEM = 4_000  # characters of the errors of a refused config
 def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
     """Replace the copy of the config in force. The time stays the same if the config is the same."""
     tx.db.execute(
-        "insert into config_in_force (id, at, path, hash, mode, overrides, snapshot) values (1, ?, ?, ?, ?, ?, ?)"
+        "insert into config_in_force (id, at, path, hash, mode, overrides, snapshot, zone, overridden)"
+        " values (1, ?, ?, ?, ?, ?, ?, ?, ?)"
         " on conflict (id) do update set at = case hash when excluded.hash then at else excluded.at end, path = excluded.path,"
-        " hash = excluded.hash, mode = excluded.mode, overrides = excluded.overrides, snapshot = excluded.snapshot",
+        " hash = excluded.hash, mode = excluded.mode, overrides = excluded.overrides, snapshot = excluded.snapshot,"
+        " zone = excluded.zone, overridden = excluded.overridden",
         (
             to_millis(tx.now),
             str(stored.path),
             stored.hash,
             stored.mode,
-            json.dumps(stored.overrides),
+            json.dumps([each.variable for each in stored.overrides]),
             stored.snapshot,
+            stored.zone,
+            json.dumps([astuple(each) for each in stored.overrides]),
         ),
     )
 
@@ -37,8 +42,25 @@ def config_in_force(db: sqlite3.Connection) -> tuple[StoredConfig, datetime] | N
     row = db.execute("select * from config_in_force").fetchone()
     if row is None:
         return None
-    overrides = tuple(json.loads(row["overrides"]))
-    return StoredConfig(Path(row["path"]), row["hash"], row["mode"], overrides, row["snapshot"]), from_millis(row["at"])
+    overrides = _overrides_from_row(row)
+    stored = StoredConfig(Path(row["path"]), row["hash"], row["mode"], overrides, row["snapshot"], row["zone"])
+    return stored, from_millis(row["at"])
+
+
+def overrides_in_force(db: sqlite3.Connection) -> tuple[Override, ...]:
+    """The environment variables that set values of the config in force; none before the first start."""
+    row = db.execute("select overrides, overridden from config_in_force").fetchone()
+    return _overrides_from_row(row) if row else ()
+
+
+def _overrides_from_row(row: sqlite3.Row) -> tuple[Override, ...]:
+    return tuple(Override(*values) for values in json.loads(row["overridden"] or "[]"))
+
+
+def zone_in_force(db: sqlite3.Connection) -> str | None:
+    """The name of the top-level time zone of the config in force; None before the first start."""
+    row = db.execute("select zone from config_in_force").fetchone()
+    return row["zone"] if row else None
 
 
 def reload_mode(db: sqlite3.Connection) -> str | None:

@@ -615,6 +615,12 @@ def m018_expected_slots(db: Any) -> None:
     )
 
 
+@migrations()
+def m019_overrides(db: Any) -> None:
+    """The environment variables that set values of the config in force, with the values of the file, as JSON."""
+    db.conn.execute("alter table config_in_force add column overridden text")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

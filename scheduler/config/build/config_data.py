@@ -11,17 +11,20 @@ from typing import Any
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.config_text import parse_past_errors, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
+from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
 from scheduler.config.keys.unknown_keys import correct_unknown_keys
 
-OVERRIDE_PREFIX = "HEARTBEATD_SET__"
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigData:
-    """The file as data with overrides applied, before validation: the whole, and the defaults of agents and of jobs."""
+    """The file as data with overrides applied, before validation: the whole, and the defaults of agents and of jobs.
 
+    `file` is its data without the overrides.
+    """
+
+    file: MarkedMap
     root: MarkedMap
     agent: MarkedMap
     job: MarkedMap
@@ -44,9 +47,9 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     correct_unknown_keys(root, diagnostics)
-    root = apply_overrides(root, environ, diagnostics)
+    file, root = root, apply_overrides(root, environ, diagnostics)
     diagnostics.default_paths = _find_default_paths(root)
-    return ConfigData(root, agent_defaults(root), map_at(root, "defaults", "cron"), _hash_config(content, environ))
+    return ConfigData(file, root, agent_defaults(root), map_at(root, "defaults", "cron"), _hash_config(content, environ))
 
 
 def find_overrides(environ: Mapping[str, str]) -> dict[str, str]:

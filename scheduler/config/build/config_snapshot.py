@@ -8,7 +8,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from heartbeat.runners.redaction import Redactor
 from scheduler.config.build.config_data import override_steps
 from scheduler.config.build.load import LoadedConfig, load_config, pause_garbage_collection
 from scheduler.config.build.secrets import SHORTEST_SECRET, has_only_references, has_reference
+from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
-from scheduler.model.config_changes import StoredConfig
+from scheduler.model.config_changes import NOT_SET, Override, StoredConfig, shorten_value
 from scheduler.model.secret import MASK
 
 SECRET_KEYS = frozenset({"url", "api_key", "value", "secret"})
@@ -48,21 +49,29 @@ class ConfigSnapshot:
     """The data of a config with its overrides applied and its secrets masked.
 
     A masked secret is a reference `${REDACTED_xxxx}`, so that the data can be loaded again. The four digits change with the
-    secret. `salt` keeps them from being the same in another database. `overrides` are the overridden values as JSON, by variable.
+    secret. `salt` keeps them from being the same in another database. `overrides` are the overriding values as JSON, by variable,
+    and `overridden` the values in the file.
     """
 
     root: MarkedMap
     overrides: Mapping[str, str]
     salt: str
+    overridden: Mapping[str, str] = field(default_factory=dict)
 
 
 def take_snapshot(loaded: LoadedConfig, salt: str) -> ConfigSnapshot:
     """The snapshot of a valid config. Snapshots with the same salt can be compared."""
     source = loaded.data.root
     plain = MarkedMap({key: value for key, value in source.items() if not key.startswith("x-")}, source.marks)
-    root = _Masker(salt, _literal_secrets(plain)).mask_map(plain, ())
+    masker = _Masker(salt, _literal_secrets(plain))
+    root = masker.mask_map(plain, ())
     overrides = {variable: json.dumps(_value_at(root, override_steps(variable))) for variable in loaded.overrides}
-    return ConfigSnapshot(root, overrides, salt)
+    if not overrides:
+        return ConfigSnapshot(root, overrides, salt)
+    before = masker.mask_map(MarkedMap({**loaded.data.file}, loaded.data.file.marks), ())
+    in_file = {variable: _value_at(before, override_steps(variable)) for variable in overrides}
+    overridden = {variable: NOT_SET if value is None else json.dumps(value) for variable, value in in_file.items()}
+    return ConfigSnapshot(root, overrides, salt, overridden)
 
 
 def store_snapshot(loaded: LoadedConfig, snapshot: ConfigSnapshot, path: Path | None = None) -> StoredConfig:
@@ -75,7 +84,18 @@ def store_snapshot(loaded: LoadedConfig, snapshot: ConfigSnapshot, path: Path | 
     settings = loaded.settings
     kept = packed if len(packed) <= LARGEST_SNAPSHOT else b""
     place = path or settings.path
-    return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, tuple(snapshot.overrides), kept)
+    overrides = tuple(
+        Override(
+            variable, marked_yaml.dotted_path(override_steps(variable)), _shown(snapshot.overridden[variable]), _shown(value)
+        )
+        for variable, value in snapshot.overrides.items()
+    )
+    return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, overrides, kept, settings.zone.key)
+
+
+def _shown(text: str) -> str:
+    """A value as it is stored and printed."""
+    return shorten_value(hide_placeholders(text))
 
 
 def new_salt() -> str:

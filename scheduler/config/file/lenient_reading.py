@@ -10,9 +10,10 @@ from pathlib import Path
 from scheduler.system.files import MAX_CONFIG_SIZE, open_regular, read_up_to
 
 DEFAULT_STATE = "state/heartbeatd.db"
-STATE_OVERRIDE = "HEARTBEATD_SET__state"
+OVERRIDE_PREFIX = "HEARTBEATD_SET__"
+STATE_OVERRIDE = f"{OVERRIDE_PREFIX}state"
 DEFAULT_TIMEZONE = "UTC"
-TIMEZONE_OVERRIDE = "HEARTBEATD_SET__timezone"
+TIMEZONE_OVERRIDE = f"{OVERRIDE_PREFIX}timezone"
 
 _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$"
 
