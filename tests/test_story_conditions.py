@@ -278,6 +278,19 @@ def test_strange_answers_end_as_ok_or_alert_and_are_not_repeated(make_world: Mak
     assert len(sent(world)) <= 1
 
 
+def test_the_condition_of_untracked_findings_ends_while_the_lines_that_came_with_it_are_still_printed(
+    make_world: MakeWorld,
+) -> None:
+    many = json.dumps({"findings": [{"key": f"k-{number}", "text": "x"} for number in range(60)]})
+    check = "{command: ./check.sh, unchanged: skip, confirm: 0}"
+    printed = outputs("disk is full", *(f"disk is full\n{name} waits" for name in ("mail", "print", "backup")))
+    world = make_world(config(precheck=check, conditions="{clear_after: 2}"), scripts=answers(many, "[k-1] x"), prechecks=printed)
+    world.run(minutes=40)
+    first, last = (line for text in sent(world) for line in text.splitlines() if "could not be tracked" in line)
+    assert first.startswith("[heartbeatd:too-many-findings] 10 findings of the agent could not be tracked")
+    assert last.startswith("[heartbeatd:too-many-findings] resolved after 30m")
+
+
 # --- what an answer has seen --------------------------------------------------------------------------------------------
 
 

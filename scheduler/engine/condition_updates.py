@@ -209,6 +209,8 @@ class _ConditionTracker:
         a wake came with it and this run had no wake of the same sender: then the agent did not see what it had reported. Nor does
         it if the condition is about a cron job that still fails.
         """
+        if condition.key == OVERFLOW.key:
+            return self.result.is_complete_answer  # it is about the answers themselves
         if condition.jobs & (self.failing_jobs | self.failed_jobs):
             return False
         if condition.senders and not condition.senders & self.senders:
