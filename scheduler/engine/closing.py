@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -147,7 +147,7 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
 
     1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open conditions. What
-       all targets know already is suppressed. If the entry is muted, messages are held back.
+       all targets know already is suppressed. If the entry is muted, messages are held back (`_plan_messages`).
     2. The run record gets its outcome.
     3. The message is queued for each target that it is news for, and the conditions are saved.
     4. Checklist items and the session are updated.
@@ -160,37 +160,14 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    may_send = bool(result.message or result.report or (before.conditions and entry.kind is Kind.HEARTBEAT))
-    targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
-    new_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    next_slot = planning.next_due_after(before, claim.slot) if result.truncated else None
-    update = condition_updates.plan_update(tick.tx, claim, result, before, targets, next_slot)
-    messages = _messages_by_target(result, new_targets, update)
-    ends_mute = before.is_muted(tick.now) and mutes.has_changed(claim, result, update, before)
-    is_held = False
-    if before.is_muted(tick.now) and not ends_mute:
-        is_held = bool(messages)
-        update = update.for_muted_agent() if update else None
-        messages, new_targets = {}, ()
-    result = _with_suppression(result, update, is_sent=bool(messages), is_held=is_held, has_targets=bool(targets))
+    plan = _plan_messages(tick, before, claim, result)
+    result = plan.result
     if not runs.close_run(tick.tx, claim, result):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return None
-    after = mutes.count_held(before) if is_held else before
-    if ends_mute:
-        after = mutes.end_mute(tick.tx, before, "change")
-    queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, messages)
-    if result.message:
-        outbox.record_run_text(
-            tick.tx, claim, result.message, {target: queued[target] for target in new_targets if target in queued}
-        )
-    if update is not None:
-        condition_updates.save_update(tick.tx, update, queued)
-        after = after._replace(conditions=update.unsettled)
+    after = _queue_messages(tick, before, claim, plan)
     if result.outcome in ANSWERED:
-        after = _record_look(after, claim, result, update.opened if update else 0, tick.now)
-    if (result.message or messages) and notices.is_last_target_unknown(tick, entry.deliver, entry.lane):
-        tick.tx.report(TargetUnknown(claim.run_id, entry.kind, entry.name))
+        after = _record_look(after, claim, result, plan.update.opened if plan.update else 0, tick.now)
     if result.selection and result.selection.remarks:
         tick.tx.report(ChecklistRemarked(entry.name, result.selection.remarks))
     sessions.save_alert(tick.tx, claim, result)
@@ -198,10 +175,10 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
         checklist_items.record_checked_items(tick.tx, claim, result)
     if result.outcome is Outcome.ASYNC:
         checklist_items.save_pending_items(tick.tx, claim, result)
-    after = _record_outcome(tick.tx, after, claim, result, sent=bool(messages))
+    after = _record_outcome(tick.tx, after, claim, result, sent=bool(plan.texts))
     _settle_wakes(tick, after, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.wakes or after.conditions):
-        held_notices.settle_after_run(tick.tx, claim, result, new_targets)
+        held_notices.settle_after_run(tick.tx, claim, result, plan.text_targets)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED
@@ -209,9 +186,61 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     return incident_notices.update_incident(tick, claim, result, after, woken, covered)
 
 
-def _messages_by_target(
-    result: AttemptResult, new_targets: Iterable[Target], update: ConditionUpdate | None
-) -> dict[Target, str]:
+@dataclass(frozen=True, slots=True)
+class _MessagePlan:
+    """What a run sends: `texts` by target, and the `update` of the conditions that they are about.
+
+    `text_targets` are the targets to which the text of the answer is new. `result` is the result of the run, with the reason if
+    nothing is sent. A mute ends by this run (`ends_mute`), or holds its messages back (`is_held`).
+    """
+
+    result: AttemptResult
+    texts: Mapping[Target, str]
+    text_targets: Sequence[Target]
+    update: ConditionUpdate | None
+    ends_mute: bool
+    is_held: bool
+
+
+def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> _MessagePlan:
+    """Compare the result with what its targets know already. Nothing is written."""
+    entry = claim.entry
+    may_send = bool(result.message or result.report or (before.conditions and entry.kind is Kind.HEARTBEAT))
+    targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
+    text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
+    next_slot = planning.next_due_after(before, claim.slot) if result.truncated else None
+    update = condition_updates.plan_update(tick.tx, claim, result, before, targets, next_slot)
+    texts = _text_by_target(result, text_targets, update)
+    is_muted = before.is_muted(tick.now)
+    ends_mute = is_muted and mutes.has_changed(claim, result, update, before)
+    is_held = is_muted and not ends_mute and bool(texts)
+    if is_muted and not ends_mute:
+        update = update.for_muted_agent() if update else None
+        texts, text_targets = {}, ()
+    result = _with_suppression(result, update, is_sent=bool(texts), is_held=is_held, has_targets=bool(targets))
+    return _MessagePlan(result, texts, text_targets, update, ends_mute, is_held)
+
+
+def _queue_messages(tick: Tick, before: EntryRow, claim: Claim, plan: _MessagePlan) -> EntryRow:
+    """Queue the messages of a run, and save what its targets are notified of. Returns the updated entry row."""
+    after, message = before, plan.result.message
+    if plan.ends_mute:
+        after = mutes.end_mute(tick.tx, before, "change")
+    elif plan.is_held:
+        after = mutes.count_held(before)
+    queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, plan.texts)
+    if message:
+        known = {target: queued[target] for target in plan.text_targets if target in queued}
+        outbox.record_run_text(tick.tx, claim, message, known)
+    if (message or plan.texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
+        tick.tx.report(TargetUnknown(claim.run_id, claim.entry.kind, claim.entry.name))
+    if plan.update is None:
+        return after
+    condition_updates.save_update(tick.tx, plan.update, queued)
+    return after._replace(conditions=plan.update.unsettled)
+
+
+def _text_by_target(result: AttemptResult, new_targets: Iterable[Target], update: ConditionUpdate | None) -> dict[Target, str]:
     """The text for each target that gets one: the text of the answer if it is new there, and the lines about conditions.
 
     The text around the lines of an answer is sent only together with news about a condition.
