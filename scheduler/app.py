@@ -218,6 +218,7 @@ class Daemon:
             settings=lambda: self.engine.plan.settings,
             submit_request=self.engine.inbox.submit,
             reload_config=self.reloader.reload,
+            edit_config=self.reloader.edit,
             reload_state=lambda: self.reloader.reload_state,
             metrics=self.metrics,
             health=self.engine.health,
@@ -333,8 +334,9 @@ class Daemon:
             except (ConfigError, Refused):
                 return  # the log, /metrics and status report it
 
-    def _load_config(self, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
-        loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job))
+    def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
+        today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
+        loaded = load.load_config(path, environ, content=content, time_check=today)
         import_runner_libraries(loaded.settings)
         self._traces.prepare(loaded.settings)
         return loaded

@@ -43,7 +43,10 @@ class Saving:
     def __init__(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         self.world, self._caplog = world, caplog
         self._reloader = Reloader(
-            lambda: load_config(world.config, world.environ), lambda: world.engine.plan, Inbox(world), lambda: world.clock.now
+            lambda content=None: load_config(world.config, world.environ, content=content),
+            lambda: world.engine.plan,
+            Inbox(world),
+            lambda: world.clock.now,
         )  # type: ignore[arg-type]
 
     def __call__(self, yaml: str, *, watched: bool = False) -> int:
@@ -250,7 +253,7 @@ def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: M
     world = make_world(GOOD)
     inbox = LockedInbox(world)
     reloader = Reloader(
-        lambda: load_config(world.config, world.environ),
+        lambda content=None: load_config(world.config, world.environ, content=content),
         lambda: world.engine.plan,
         inbox,
         lambda: world.clock.now,  # type: ignore[arg-type]

@@ -82,12 +82,16 @@ class WebDaemon:
         self.do(self.world.settle)
         self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")
         self.reloader = Reloader(
-            lambda: load_config(self.config, {}), lambda: self.world.engine.plan, _Inbox(self.ask), lambda: self.now
+            lambda content=None: load_config(self.config, {}, content=content),
+            lambda: self.world.engine.plan,
+            _Inbox(self.ask),
+            lambda: self.now,
         )  # type: ignore[arg-type]
         self.app_state = AppState(
             settings=lambda: self.settings,
             submit_request=self.ask,
             reload_config=self.reloader.reload,
+            edit_config=self.reloader.edit,
             reload_state=lambda: self.reloader.reload_state,
             metrics=self.metrics,
             health=self.world.engine.health,

@@ -69,6 +69,8 @@ COMMANDS = {
     "wake": ("wake_agent:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
     "resume": ("pause:resume", "Resume a paused agent or job."),
+    "set": ("set_value:set_values", "Change values in the config file."),
+    "unset": ("set_value:unset_values", "Remove keys from the config file."),
     "mute": ("manage_mutes:mute", "Hold back the messages of an agent or a job."),
     "unmute": ("manage_mutes:unmute", "Send the messages of a muted agent or job again."),
     "ack": ("manage_mutes:ack", "Keep an open condition quiet until it gets worse or ends."),

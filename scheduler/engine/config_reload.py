@@ -1,13 +1,17 @@
-"""Reloads the config file: on request, on SIGHUP, and when the file changes. A faulty config changes nothing."""
+"""Reloads the config file: on request, on SIGHUP, and when the file changes; and edits it. A faulty config changes nothing."""
 
 from __future__ import annotations
 
+import codecs
+import difflib
+import hashlib
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from scheduler.config.build.config_diff import ConfigVersion, compare_configs, compare_stored
 from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
@@ -19,6 +23,7 @@ from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, S
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
 from scheduler.system.file_watch import hash_of_file
+from scheduler.system.files import FileChanged, read_file, replace_file
 from scheduler.system.log import log_event
 from scheduler.work import plan as plans
 from scheduler.work.plan import ConfigChanges, Plan
@@ -39,15 +44,28 @@ class Reloaded:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EditedConfig:
+    """The result of an edit: the SHA-256 of the new file, its changed lines as a diff without context, and the reload."""
+
+    hash: str
+    diff: tuple[str, ...]
+    reloaded: Reloaded
+
+
+class LoadConfig(Protocol):
+    """Loads the config file; with `content` the file as it would be with that content. Raises ConfigError."""
+
+    def __call__(self, *, content: bytes | None = None) -> LoadedConfig: ...
+
+
 class Reloader:
     """Loads the file, makes a plan from it, and lets the engine adopt it.
 
     Any thread may call it except the engine's, because it waits for the engine.
     """
 
-    def __init__(
-        self, load: Callable[[], LoadedConfig], current_plan: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, load: LoadConfig, current_plan: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]) -> None:
         self._load = load
         self._current_plan = current_plan
         self._inbox = inbox
@@ -70,14 +88,37 @@ class Reloader:
                     self._report_rejection(error, by)
                 raise
 
+    def edit(self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False) -> EditedConfig:
+        """Change the text of the file, and apply it. `dry` only returns what would change.
+
+        `expected_hash` is the SHA-256 of the version that the caller has read. Raises FileChanged if the file is another one by
+        now, ConfigError if the new text has errors, Refused, OSError, or what `change` raises. In all of these cases the file is
+        as it was, except after Refused with the code `no_answer`.
+        """
+        path = self._current_plan().settings.path
+        with self._one_at_a_time:
+            before = read_file(path)
+            if hash_of_bytes(before) != expected_hash:
+                raise FileChanged(f"{path.name} has changed since you read it")
+            mark = before[: len(codecs.BOM_UTF8)] if before.startswith(codecs.BOM_UTF8) else b""
+            old = before.decode("utf-8-sig")
+            new = change(old)
+            after = mark + new.encode()
+            loaded = self._load(content=after)
+            in_force = self._current_plan()
+            plan, diff = _describe_reload(in_force, loaded)
+            reloaded = _describe_result(in_force, plan, diff, loaded)
+            if not dry and after != before:
+                replace_file(path, before, after)
+                self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, diff)), reloaded, by)
+        return EditedConfig(hash_of_bytes(after), changed_lines(old, new), reloaded)
+
     def _reload(self, *, by: str, dry: bool, doubt: bool) -> Reloaded:
         in_force, loaded = self._current_plan(), self._load()
         new, diff = _describe_reload(in_force, loaded)
-        change = plans.compare_settings(in_force.settings, new.settings)
+        reloaded = _describe_result(in_force, new, diff, loaded)
         if doubt:
-            _check_removals(in_force, change)
-        warnings = (*map(str, loaded.warnings), *restart_warnings(in_force.settings, new.settings))
-        reloaded = Reloaded(change, warnings, tuple(diff.lines(MAX_LINES)) or ("nothing changed",))
+            _check_removals(in_force, reloaded.diff)
         is_known = self.reload_state.successful and loaded.settings.hash == in_force.settings.hash
         if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is in force already
             return reloaded
@@ -113,6 +154,23 @@ class Reloader:
             self._inbox.submit(NoteRejectedConfig(str(error), by, is_new))
         for line in str(error).splitlines():
             log_event(logging.ERROR if is_new else logging.DEBUG, "reload_refused", problem=line, by=by)
+
+
+def _describe_result(in_force: Plan, new: Plan, diff: ConfigDiff, loaded: LoadedConfig) -> Reloaded:
+    change = plans.compare_settings(in_force.settings, new.settings)
+    warnings = (*map(str, loaded.warnings), *restart_warnings(in_force.settings, new.settings))
+    return Reloaded(change, warnings, tuple(diff.lines(MAX_LINES)) or ("nothing changed",))
+
+
+def hash_of_bytes(content: bytes) -> str:
+    """The SHA-256 of a config file, by which edits say which version they have read."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def changed_lines(old: str, new: str) -> tuple[str, ...]:
+    """The lines of a unified diff without context, because a caller who may edit one entry may not see the others."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+    return tuple(line for line in lines if not line.startswith(("---", "+++")))
 
 
 def _is_late(error: Exception) -> bool:

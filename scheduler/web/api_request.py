@@ -81,6 +81,13 @@ def write_endpoint(
     return endpoint
 
 
+def caller_of_change(request: ApiRequest) -> str:
+    """Who asks for a change, as records show it: command, or token NAME."""
+    if request.caller.is_local and request.headers.get("x-heartbeatd-source") == "cli":
+        return "command"
+    return f"token {request.caller.name}"
+
+
 def parse_time_parameter(key: str, value: object) -> datetime:
     """The time in the query parameter `key`. Raises HttpError if it is not a time with a zone."""
     try:

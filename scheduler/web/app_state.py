@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from scheduler.engine.config_reload import Reloaded
+from scheduler.engine.config_reload import EditedConfig, Reloaded
 from scheduler.engine.inbox import Request
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.settings import Settings
@@ -25,9 +25,15 @@ class ReloadConfig(Protocol):
     def __call__(self, *, by: str, dry: bool) -> Reloaded: ...
 
 
+class EditConfig(Protocol):
+    """Changes the text of the config file and applies it, as `Reloader.edit` does."""
+
+    def __call__(self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False) -> EditedConfig: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What endpoints use. The callables may be called in any thread. They return at once; only `reload_config` waits.
+    """What endpoints use. The callables may be called in any thread. They return at once; `reload_config` and `edit_config` wait.
 
     `settings` returns the config in force, `count_running` the number of runs in progress by kind. The token file and the
     address file are written beside `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
@@ -37,6 +43,7 @@ class AppState:
     settings: Callable[[], Settings]
     submit_request: Callable[[Request], Future[Any]]
     reload_config: ReloadConfig
+    edit_config: EditConfig
     reload_state: Callable[[], ReloadState]
     metrics: Metrics
     health: EngineHealth

@@ -35,7 +35,7 @@ from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import iso_utc
 from scheduler.model.wake import Wake
 from scheduler.web import alertmanager, queries
-from scheduler.web.api_request import ApiRequest
+from scheduler.web.api_request import ApiRequest, caller_of_change
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import (
@@ -191,16 +191,10 @@ def _caller_name(request: ApiRequest) -> str:
     return sender
 
 
-def _requester(request: ApiRequest) -> str:
-    """Who asks for a change, as records show it: command, or token NAME."""
-    source, sender = _wake_source(request)
-    return "command" if source is Trigger.MANUAL else f"token {sender}"
-
-
 async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
     """Apply the config file as it is now, or only return what that would change."""
     check_access_to_all(request)
-    return _reload_data(await run_in_threadpool(request.app_state.reload_config, by=_requester(request), dry=body.dry_run))
+    return _reload_data(await run_in_threadpool(request.app_state.reload_config, by=caller_of_change(request), dry=body.dry_run))
 
 
 def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
@@ -218,12 +212,12 @@ def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
 async def _pause_entry(request: ApiRequest, body: PauseBody, key: Key | None) -> dict[str, Any]:
     _check_entry_access(request, key)
     until = _pause_end(body, request.app_state.clock())
-    return {"paused": await call_engine(request, PauseEntries(key, until, _requester(request)))}
+    return {"paused": await call_engine(request, PauseEntries(key, until, caller_of_change(request)))}
 
 
 async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
     _check_entry_access(request, key)
-    return {"resumed": await call_engine(request, ResumeEntries(key, _requester(request)))}
+    return {"resumed": await call_engine(request, ResumeEntries(key, caller_of_change(request)))}
 
 
 def _pause_end(body: PauseBody, now: datetime) -> datetime | None:

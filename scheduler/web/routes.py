@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from scheduler.engine.buttons import LINK_PATH
-from scheduler.web import checklists, health, operations, queries, signed_links
+from scheduler.web import checklists, config_editing, health, operations, queries, signed_links
 from scheduler.web.api_request import ApiRequest, Endpoint, read_endpoint, write_endpoint
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
@@ -20,6 +20,7 @@ from scheduler.web.request_bodies import (
     Body,
     ChecklistBody,
     CloseConditionBody,
+    EditBody,
     EmptyBody,
     HoldBody,
     MuteBody,
@@ -58,6 +59,15 @@ def build_routes(app_state: AppState) -> list[Route]:
         "/api/v1/explain/{name}": queries.get_explanation,
         "/api/v1/outbox": queries.list_undelivered,
         "/api/v1/conditions": queries.list_conditions,
+        "/api/v1/config": config_editing.get_config,
+        "/api/v1/agents/{name}/config": config_editing.get_agent_config,
+        "/api/v1/cron/{name}/config": config_editing.get_job_config,
+    }
+    # A caller without the permission `edit` gets the lines to write.
+    patches = {
+        "/api/v1/config": config_editing.patch_config,
+        "/api/v1/agents/{name}/config": config_editing.patch_agent_config,
+        "/api/v1/cron/{name}/config": config_editing.patch_job_config,
     }
     posts = {
         "/-/reload": operate_endpoint(operations.reload_config, ReloadBody),
@@ -94,5 +104,6 @@ def build_routes(app_state: AppState) -> list[Route]:
         Route("/api/v1/agents/{name}/busy", operate_endpoint(operations.release_lane, ReleaseBody), methods=["DELETE"]),
         Route(CHECKLIST_PATH, read_endpoint(app_state, "read", checklists.get_checklist), methods=["GET"]),
         Route(CHECKLIST_PATH, edit, methods=["PUT"]),
+        *(Route(path, write_endpoint(app_state, "read", do, EditBody), methods=["PATCH"]) for path, do in patches.items()),
         Route("/api/v1/agents/{name}/wake", wake, methods=["POST"]),
     ]

@@ -119,6 +119,17 @@ def load_snapshot(stored: StoredConfig, snapshot: ConfigSnapshot) -> LoadedConfi
     return load_config(stored.path, {}, resolve_secrets=False, content=b"", root=snapshot.root)
 
 
+def mask_secrets(root: MarkedMap) -> Any:
+    """The data of a config as plain data for people, with MASK in place of each secret."""
+    masked = _Masker(new_salt(), _literal_secrets(root)).mask_map(root, ())
+    return json.loads(hide_placeholders(json.dumps(masked)))
+
+
+def mask_quoted_secrets(text: str) -> str:
+    """A text of the config with MASK in place of what looks like a secret: a login in a URL, a header, an option."""
+    return _QUOTED_SECRET.sub(lambda found: found["before"] + MASK, text)
+
+
 def hide_placeholders(text: str) -> str:
     """The text as people may see it: MASK in place of each masked secret."""
     return _PLACEHOLDER.sub(MASK, text)

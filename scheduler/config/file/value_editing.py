@@ -141,12 +141,12 @@ def _list_candidates(
     """Possible new texts, the best first, each with the line where the change begins."""
     if root is None or root.is_empty_scalar:
         if value is not None:
-            yield _append_lines(text, _render_block(_nest(steps, value), "")), 1
+            yield _append_lines(text, _render_block(nest_value(steps, value), "")), 1
         return
     node, owner = root, None
     for depth, step in enumerate(steps):
         path = steps[: depth + 1]
-        _refuse_shared(node, path, aliases)
+        _refuse_shared(node, steps[:depth], aliases)
         if node.kind != "map":
             break
         pair = next((each for each in node.pairs if each.key == step), None)
@@ -168,7 +168,7 @@ def _list_candidates(
         return
     # A single value, or nothing, stands where a map is wanted.
     assert owner
-    yield from _set_value(text, parent, owner, _nest(steps[depth:], value))
+    yield from _set_value(text, parent, owner, nest_value(steps[depth:], value))
 
 
 def _set_value(text: str, parent: _Node, pair: _Pair, value: Any) -> Iterator[tuple[str, int]]:
@@ -226,7 +226,7 @@ def _insert_pair(text: str, node: _Node, steps: Keys, value: Any) -> Iterator[tu
     if value is None:
         yield text, node.line
         return
-    key, inner = steps[0], _nest(steps[1:], value)
+    key, inner = steps[0], nest_value(steps[1:], value)
     last = node.pairs[-1] if node.pairs else None
     if node.is_flow:
         new = f"{render_scalar(key)}: {_render_value(key, inner, in_flow=True, was_quoted=False)}"
@@ -285,7 +285,8 @@ def _render_block(keys: Mapping[str, Any], indent: str) -> list[str]:
     return lines
 
 
-def _nest(steps: Sequence[str], value: Any) -> Any:
+def nest_value(steps: Sequence[str], value: Any) -> Any:
+    """The map of maps in which `value` is at these keys."""
     for step in reversed(steps):
         value = {step: value}
     return value

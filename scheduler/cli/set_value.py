@@ -1,0 +1,113 @@
+"""The commands `set` and `unset`: change single values in the config file and leave every other byte as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import daemon_files, options
+from scheduler.cli.options import InputError
+from scheduler.config.build import load
+from scheduler.config.file import marked_yaml, value_editing
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.value_editing import EditRefused
+from scheduler.engine.config_reload import changed_lines
+from scheduler.system.files import FileChanged, read_file, replace_file
+
+_DOTS = re.compile(r"(?<!\\)\.")
+
+
+@click.command("set")
+@click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
+@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
+@options.config_option
+def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
+    """Change values in the config file.
+
+    For example: `heartbeatd set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a name.
+    VALUE is YAML: a text, a number, a list or a map. All other lines stay as they are. A running daemon applies the changed file as if
+    you had edited it. A change with errors is not written.
+    """
+    _edit_file(path, [_parse_assignment(each) for each in values], dry=dry)
+
+
+@click.command("unset")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
+@options.config_option
+def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
+    """Remove keys from the config file.
+
+    Their defaults apply then. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of a key, with `\\.`
+    for a dot in a name. All other lines stay as they are.
+    """
+    _edit_file(path, [(_parse_key(each), None) for each in keys], dry=dry)
+
+
+def _edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) -> None:
+    """Write the edits, and print the changed lines. Raises ConfigError or InputError; then the file is as it was."""
+    try:
+        before = read_file(path)
+        old = before.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    diagnostics = Diagnostics(str(path))
+    try:
+        marked_yaml.parse_yaml(old, diagnostics)
+        new = old
+        for steps, value in edits:
+            new = value_editing.apply_patch(new, value_editing.nest_value(steps, value))
+    except marked_yaml.UnreadableYaml:
+        diagnostics.raise_errors()
+        raise
+    except EditRefused as error:
+        raise InputError(f"{path}:{error.line}: {error.path}: {error.message}") from None
+    after = before[: len(before) - len(old.encode())] + new.encode()
+    load.load_config(path, os.environ, content=after, resolve_secrets=False)
+    for line in changed_lines(old, new) or ("nothing changed",):
+        click.echo(line)
+    if dry or after == before:
+        return
+    try:
+        replace_file(path, before, after)
+    except (OSError, FileChanged) as error:
+        raise InputError(f"{path} was not written: {getattr(error, 'strerror', None) or error}") from None
+    _say_when_it_is_applied(path)
+
+
+def _say_when_it_is_applied(path: Path) -> None:
+    files = daemon_files.locate_files(path, None)
+    if daemon_files.find_running_daemon(files) is None:
+        click.echo("written; the daemon is not running and reads the file when it starts", err=True)
+    elif load.load_config(path, os.environ, resolve_secrets=False).settings.reload == "manual":
+        click.echo("written; the daemon applies the file after `heartbeatd reload`", err=True)
+    else:
+        click.echo("written; the daemon applies the file within a few seconds", err=True)
+
+
+def _parse_assignment(text: str) -> tuple[list[str], Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{text!r} has no =; write KEY=VALUE, as in agents.mail.heartbeat.interval=1h")
+    diagnostics = Diagnostics("")
+    try:
+        found = marked_yaml.parse_yaml(value, diagnostics)
+    except marked_yaml.UnreadableYaml:
+        found = None
+    if diagnostics.has_errors:
+        raise InputError(f"the value of {key} is not YAML: {value!r}; put a text with special characters in quotes of its own")
+    if found is None:
+        raise InputError(f"{key} has no value; write KEY=VALUE, or `heartbeatd unset {key}` to remove it")
+    return _parse_key(key), found
+
+
+def _parse_key(text: str) -> list[str]:
+    steps = [step.replace("\\.", ".") for step in _DOTS.split(text.strip())]
+    if not all(steps):
+        raise InputError(f"{text!r} is not the path of a key; write for example agents.mail.heartbeat.interval")
+    return steps

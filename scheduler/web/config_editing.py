@@ -1,0 +1,216 @@
+"""Shows the config over HTTP, and changes values in its file if nobody has changed the file since.
+
+Over HTTP nobody can change a key that starts a program, reads a file, names a secret or an address, or grants a permission. A
+token can be stolen, and with such keys it would be as powerful as a login on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.config.build.config_snapshot import mask_quoted_secrets, mask_secrets
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.file import marked_yaml, value_editing
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
+from scheduler.config.file.value_editing import EditRefused
+from scheduler.engine.config_reload import EditedConfig, hash_of_bytes
+from scheduler.model.outcome import Kind
+from scheduler.system.files import FileChanged, read_file
+from scheduler.web.api_request import ApiRequest, caller_of_change
+from scheduler.web.http_errors import HttpError, bad_request, not_found
+from scheduler.web.queries import check_access
+from scheduler.web.request_bodies import EditBody
+
+Changes = Mapping[str, Any]
+
+# The parts of the config that may be changed over HTTP, and in them the keys that may not.
+EDITABLE_SECTIONS = ("timezone", "limits", "prices", "calendars", "history", "agents", "cron", "defaults")
+PROTECTED_KEYS = frozenset(
+    (
+        *("runner", "command", "precheck", "shell", "stdin", "workspace", "workdir", "env", "context", "memory"),
+        *("provider", "providers", "channels", "server", "network", "deadman", "env_file", "state"),
+    )
+)
+# What a token for certain agents may change in their heartbeats: nothing that spends more than the budget or sends elsewhere.
+OWN_HEARTBEAT_KEYS = frozenset(
+    (
+        *("enabled", "interval", "schedule", "active_hours", "timezone", "skip_on", "only_on", "stagger", "backoff_on_failure"),
+        *("prompt", "on_missing", "on_empty", "light_context", "isolated_session", "model", "retries", "timeout"),
+        *("ok_match", "ack_max_chars", "strip_reasoning", "show_ok", "show_resolved", "conditions", "dedup"),
+    )
+)
+HOW_TO_SEND_THE_VERSION = "GET the config, and send its hash as `If-Match` or as hash"
+
+_HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
+
+
+def get_config(request: ApiRequest) -> dict[str, Any]:
+    """The hash of the config file, and what it declares, with secrets masked. Only for tokens that are valid for all agents."""
+    request.allow_only()
+    _check_unlimited(request)
+    content, declared = _read_declared(request)
+    return {"path": str(request.app_state.settings().path), "hash": hash_of_bytes(content), "declared": declared}
+
+
+def get_agent_config(request: ApiRequest) -> dict[str, Any]:
+    """The keys of an agent in the config file, and all values in effect with their origin."""
+    return _get_entry_config(request, Kind.HEARTBEAT, "agents")
+
+
+def get_job_config(request: ApiRequest) -> dict[str, Any]:
+    """The keys of a cron job in the config file, and all values in effect with their origin."""
+    return _get_entry_config(request, Kind.CRON, "cron")
+
+
+def _get_entry_config(request: ApiRequest, kind: Kind, section: str) -> dict[str, Any]:
+    request.allow_only()
+    name = request.path["name"]
+    _check_entry(request, kind, name)
+    content, declared = _read_declared(request)
+    found = declared.get(section)
+    try:
+        word = "agent" if kind is Kind.HEARTBEAT else "cron"
+        rows = list_effective_values(request.app_state.settings().path, os.environ, f"{word}/{name}")
+    except LookupError:
+        rows = []  # the file has changed and is not applied yet
+    return {
+        "name": name,
+        "hash": hash_of_bytes(content),
+        "declared": found.get(name) if isinstance(found, dict) else None,
+        "values": [{"key": row.key, "value": mask_quoted_secrets(row.value), "origin": row.origin} for row in rows],
+    }
+
+
+async def patch_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
+    """Change values anywhere in the config."""
+    _check_unlimited(request)
+    return await _edit(request, body, body.changes)
+
+
+async def patch_agent_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
+    """Change values of one agent."""
+    name = request.path["name"]
+    _check_entry(request, Kind.HEARTBEAT, name)
+    return await _edit(request, body, {"agents": {name: body.changes}})
+
+
+async def patch_job_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
+    """Change values of one cron job."""
+    name = request.path["name"]
+    _check_entry(request, Kind.CRON, name)
+    return await _edit(request, body, {"cron": {name: body.changes}})
+
+
+async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[str, Any]:
+    """Write the changes, or return the lines to write if the caller may not write them."""
+    if not body.changes:
+        raise bad_request("changes: write the keys to change with their values, as in {heartbeat: {interval: 1h}}")
+    if (reason := _why_not_permitted(request, changes)) is not None:
+        return _suggestion(changes, reason)
+    expected = _expected_hash(request, body.hash)
+
+    def change(text: str) -> str:
+        return value_editing.apply_patch(text, changes)
+
+    try:
+        edited = await run_in_threadpool(
+            request.app_state.edit_config, change, expected, by=caller_of_change(request), dry=body.dry_run
+        )
+    except FileChanged as error:
+        raise HttpError(412, "changed", f"{error}; GET it again") from None
+    except EditRefused as error:
+        place = f"{request.app_state.settings().path.name}:{error.line}"
+        raise HttpError(409, "edit_refused", f"{place}: {error.path}: {error.message}") from None
+    except OSError as error:
+        raise HttpError(409, "unwritable", f"the config file cannot be written: {error.strerror or error}") from None
+    return _edited_data(edited, written=not body.dry_run)
+
+
+def _edited_data(edited: EditedConfig, *, written: bool) -> dict[str, Any]:
+    return {
+        "written": written and bool(edited.diff),
+        "hash": edited.hash,
+        "diff": list(edited.diff),
+        "lines": list(edited.reloaded.lines),
+        "warnings": list(edited.reloaded.warnings),
+    }
+
+
+def _suggestion(changes: Changes, reason: str) -> dict[str, Any]:
+    """The YAML for a person to write, for a caller who may not write it."""
+    return {"written": False, "reason": reason, "yaml": value_editing.apply_patch("", changes)}
+
+
+def _why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
+    """Why the caller may not make these changes; None if it may."""
+    caller = request.caller
+    if "edit" not in caller.may:
+        return f"the token {caller.name!r} may not edit; add edit to server.tokens.{caller.name}.may, or write the lines yourself"
+    for steps in _changed_keys((), changes):
+        if steps[0] not in EDITABLE_SECTIONS or (found := next((step for step in steps if step in PROTECTED_KEYS), None)):
+            wrong = steps[0] if steps[0] not in EDITABLE_SECTIONS else found
+            return (
+                f"{dotted_path(steps)}: {wrong} is not changed over HTTP, because it can run programs, read files or send data; "
+                "write the lines in the config file"
+            )
+        if caller.agents is not None and not _is_own_key(steps):
+            return f"{dotted_path(steps)}: the token {caller.name!r} is limited to some agents and may not change this key"
+    return None
+
+
+def _is_own_key(steps: tuple[str, ...]) -> bool:
+    return len(steps) > 3 and (steps[0], steps[2]) == ("agents", "heartbeat") and steps[3] in OWN_HEARTBEAT_KEYS
+
+
+def _changed_keys(path: tuple[str, ...], changes: Changes) -> Iterator[tuple[str, ...]]:
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and value:
+            yield from _changed_keys((*path, key), value)
+        else:
+            yield (*path, key)
+
+
+def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str:
+    named = request.headers.get("if-match", hash_sent)
+    if named is None:
+        raise HttpError(428, "version_wanted", HOW_TO_SEND_THE_VERSION)
+    if found := _HASH_PATTERN.fullmatch(named):
+        return found[1]
+    raise bad_request(f"hash: this is not a hash; {HOW_TO_SEND_THE_VERSION}")
+
+
+def _check_unlimited(request: ApiRequest) -> None:
+    if request.caller.agents is not None:
+        raise HttpError(
+            403, "forbidden", f"the token {request.caller.name!r} is limited to some agents; use /api/v1/agents/NAME/config"
+        )
+
+
+def _check_entry(request: ApiRequest, kind: Kind, name: str) -> None:
+    check_access(request, kind, name)
+    settings = request.app_state.settings()
+    known: Mapping[str, object] = settings.heartbeats if kind is Kind.HEARTBEAT else settings.jobs
+    if name not in known:
+        raise not_found(f"{'agent' if kind is Kind.HEARTBEAT else 'job'} {name!r}")
+
+
+def _read_declared(request: ApiRequest) -> tuple[bytes, dict[str, Any]]:
+    """The file, and the data that it declares, with secrets masked. Raises HttpError, or ConfigError if it is not YAML."""
+    path = request.app_state.settings().path
+    try:
+        content = read_file(path)
+    except OSError as error:
+        raise HttpError(409, "unreadable", f"the config file cannot be read: {error.strerror or error}") from None
+    diagnostics = Diagnostics(str(path))
+    try:
+        root = marked_yaml.parse_yaml(content.decode("utf-8-sig", "replace"), diagnostics)
+    except marked_yaml.UnreadableYaml:
+        diagnostics.raise_errors()
+        raise
+    return content, mask_secrets(root) if isinstance(root, MarkedMap) else {}

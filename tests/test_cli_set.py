@@ -1,0 +1,88 @@
+"""`heartbeatd set` and `unset` change single values in the config file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from config_file import write
+
+from scheduler.cli.main import main
+
+CONFIG = """\
+timezone: UTC
+prices: {gpt-9.5: {input: 1, output: 2}}   # a dot in a name
+agents:
+  mail:   # reads the mail
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, deliver: log, on_missing: run}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write(tmp_path, CONFIG)
+
+
+def call(config: Path, *arguments: str) -> int:
+    return main([arguments[0], "-c", str(config), *arguments[1:]])
+
+
+def test_a_value_is_set_and_the_changed_line_is_printed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "set", "agents.mail.heartbeat.retries=3") == 0
+    printed = capsys.readouterr()
+    assert config.read_text() == CONFIG.replace("on_missing: run}", "on_missing: run, retries: 3}")
+    assert "+    heartbeat: {interval: 30m, deliver: log, on_missing: run, retries: 3}" in printed.out
+    assert printed.err == "written; the daemon is not running and reads the file when it starts\n"
+
+
+def test_several_values_are_written_together(config: Path) -> None:
+    assert call(config, "set", "timezone=Europe/Berlin", r"prices.gpt-9\.5.input=4", "agents.mail.heartbeat.interval=1h") == 0
+    expected = CONFIG.replace("UTC", "Europe/Berlin").replace("input: 1", "input: 4").replace("30m", '"1h"')
+    assert config.read_text() == expected
+
+
+def test_a_key_is_removed(config: Path) -> None:
+    assert call(config, "unset", "agents.mail.heartbeat.deliver", "agents.mail.heartbeat.none_of_this") == 0
+    assert config.read_text() == CONFIG.replace("deliver: log, ", "")
+
+
+def test_a_dry_run_writes_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "set", "timezone=Europe/Berlin", "--dry-run") == 0
+    assert capsys.readouterr().out == "@@ -1 +1 @@\n-timezone: UTC\n+timezone: Europe/Berlin\n"
+    assert config.read_text() == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("agents.mail.heartbeat.interval=1x", "config.yaml:6:27: agents.mail.heartbeat.interval: '1x' is not a duration"),
+        ("agents.mail.heartbeat.intervall=1h", "config.yaml:6:63: agents.mail.heartbeat.intervall: unknown key"),
+        ("agents.mail.heartbeat.interval", "has no =; write KEY=VALUE"),
+        ("agents..interval=1h", "is not the path of a key"),
+        ("timezone=", "timezone has no value"),
+        ("timezone={", "the value of timezone is not YAML"),
+    ],
+)
+def test_a_wrong_assignment_is_refused_and_changes_nothing(
+    config: Path, capsys: pytest.CaptureFixture[str], assignment: str, message: str
+) -> None:
+    assert call(config, "set", assignment) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert config.read_text() == CONFIG
+
+
+def test_a_shared_value_is_refused_with_its_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = (
+        CONFIG.replace("heartbeat: {", "heartbeat: &beat {") + "  copy: {runner: {kind: command, argv: [x]}, heartbeat: *beat}\n"
+    )
+    config.write_text(shared)
+    assert call(config, "set", "agents.mail.heartbeat.interval=1h") == 2
+    assert "config.yaml:6: agents.mail.heartbeat: its value has the anchor &beat" in capsys.readouterr().err
+    assert config.read_text() == shared
+
+
+def test_a_missing_config_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(tmp_path / "config.yaml", "set", "timezone=UTC") == 2
+    assert capsys.readouterr().err.count("\n") == 1

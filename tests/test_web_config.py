@@ -1,0 +1,215 @@
+"""The config over HTTP: shown without secrets, and edited value by value, by those who may."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from web_daemon import Reply, WebDaemon
+
+CONFIG = """\
+timezone: UTC   # for all
+server: {listen: "127.0.0.1:0", tokens: {
+  reader: {value: "reader-token-with-enough-bits-in-it", may: [read]},
+  editor: {value: "editor-token-with-enough-bits-in-it", may: [read, edit]},
+  self: {value: "self-token-with-enough-bits-in-it-11", may: [read, edit], agents: [ops]}}}
+agents:
+  ops:                                    # watches the disk
+    runner: {kind: command, argv: [agent, "--token=abcdefgh12345678"], env: {KEY: "sk-very-secret-key-1"}}
+    heartbeat:
+      interval: 30m                       # twice an hour
+      stagger: 0s
+      checklist: "- look\\n"
+      deliver: log
+  web: &web
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+  copy: *web
+cron:
+  measure: {every: 6h, command: measure}
+"""
+TOKENS = {
+    "reader": "reader-token-with-enough-bits-in-it",
+    "editor": "editor-token-with-enough-bits-in-it",
+    "self": "self-token-with-enough-bits-in-it-11",
+}
+OPS = "/api/v1/agents/ops/config"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path, CONFIG) as running:
+        yield running
+
+
+def version(daemon: WebDaemon) -> str:
+    return hashlib.sha256(daemon.config.read_bytes()).hexdigest()
+
+
+def patch(daemon: WebDaemon, path: str, changes: dict[str, Any], token: str = "editor", **more: Any) -> Reply:
+    body = {"changes": changes, "hash": version(daemon)} | more
+    return daemon.send("PATCH", path, {key: value for key, value in body.items() if value is not None}, TOKENS[token])
+
+
+def test_an_edit_is_written_and_applied(daemon: WebDaemon) -> None:
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}})
+    assert (reply.status, reply.data["written"], reply.data["hash"]) == (200, True, version(daemon))
+    assert daemon.config.read_text() == CONFIG.replace(
+        "interval: 30m                       #", "interval: 1h                       #"
+    )
+    assert reply.data["diff"] == [
+        "@@ -10 +10 @@",
+        "-      interval: 30m                       # twice an hour",
+        "+      interval: 1h                       # twice an hour",
+    ]
+    assert [line.split(" ")[:2] for line in reply.data["lines"]] == [["agent/ops:", "interval"]]
+    assert daemon.settings.heartbeats["ops"].interval.total_seconds() == 3600
+
+
+def test_the_record_of_changes_names_the_token(daemon: WebDaemon) -> None:
+    patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, "self")
+    changed = daemon.do(lambda: daemon.world.store.connection.execute("select actor from config_event").fetchall())
+    assert [row[0] for row in changed][-1] == "token self"
+
+
+def test_the_same_edit_again_changes_nothing(daemon: WebDaemon) -> None:
+    patch(daemon, OPS, {"heartbeat": {"interval": "1h"}})
+    before = daemon.config.stat()
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}})
+    assert (reply.data["written"], reply.data["diff"], reply.data["lines"]) == (False, [], ["nothing changed"])
+    assert (daemon.config.stat().st_ino, daemon.config.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_dry_run_only_shows_the_change(daemon: WebDaemon) -> None:
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, dry_run=True)
+    assert (reply.data["written"], len(reply.data["diff"]), len(reply.data["lines"])) == (False, 3, 1)
+    assert daemon.config.read_text() == CONFIG
+    assert daemon.settings.heartbeats["ops"].interval.total_seconds() == 1800
+
+
+def test_jobs_and_top_level_values_can_be_changed_too(daemon: WebDaemon) -> None:
+    assert patch(daemon, "/api/v1/cron/measure/config", {"every": "12h"}).data["written"] is True
+    assert patch(daemon, "/api/v1/config", {"timezone": "Europe/Berlin", "limits": {"concurrency": 2}}).data["written"] is True
+    assert daemon.config.read_text() == CONFIG.replace("UTC   #", "Europe/Berlin   #").replace("6h", '"12h"') + (
+        "limits: {concurrency: 2}\n"
+    )
+
+
+def test_the_edit_of_an_older_version_is_refused(daemon: WebDaemon) -> None:
+    read = version(daemon)
+    daemon.config.write_text(CONFIG + "# another editor was here\n")
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash=read)
+    assert (reply.status, reply.code) == (412, "changed")
+    assert "interval: 1h" not in daemon.config.read_text()
+
+
+def test_an_edit_without_a_version_is_refused(daemon: WebDaemon) -> None:
+    assert patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash=None).status == 428
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash="new")
+    assert (reply.status, "GET the config" in reply.data["error"]["message"]) == (400, True)
+
+
+def test_a_version_in_if_match_is_enough(daemon: WebDaemon) -> None:
+    body = {"changes": {"heartbeat": {"interval": "1h"}}}
+    reply = daemon.send("PATCH", OPS, body, TOKENS["editor"], {"If-Match": f'"{version(daemon)}"'})
+    assert reply.data["written"] is True
+
+
+def test_errors_of_an_edit_have_line_and_column_and_write_nothing(daemon: WebDaemon) -> None:
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1 fortnight"}})
+    assert reply.status == 422
+    (error,) = reply.data["errors"]
+    assert (error["line"], error["path"]) == (10, "agents.ops.heartbeat.interval")
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_an_edit_that_breaks_the_reference_of_another_entry_is_refused(daemon: WebDaemon) -> None:
+    assert patch(daemon, "/api/v1/cron/measure/config", {"wake_heartbeat": ["ops"]}).status == 200
+    before = daemon.config.read_text()
+    reply = patch(daemon, "/api/v1/config", {"agents": {"ops": None}})
+    paths = [error["path"] for error in reply.data["errors"]]
+    assert (reply.status, paths) == (422, ["server.tokens.self.agents[0]", "cron.measure.wake_heartbeat[0]"])
+    assert daemon.config.read_text() == before
+
+
+@pytest.mark.parametrize(("name", "line"), [("web", 14), ("copy", 17)])
+def test_a_value_behind_an_anchor_is_refused_with_its_line(daemon: WebDaemon, name: str, line: int) -> None:
+    reply = patch(daemon, f"/api/v1/agents/{name}/config", {"heartbeat": {"interval": "1h"}})
+    assert (reply.status, reply.code) == (409, "edit_refused")
+    assert reply.data["error"]["message"].startswith(f"config.yaml:{line}: agents.{name}: its value")
+
+
+def test_without_the_permission_the_answer_has_the_lines_to_write(daemon: WebDaemon) -> None:
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, "reader")
+    assert reply.data == {
+        "written": False,
+        "reason": "the token 'reader' may not edit; add edit to server.tokens.reader.may, or write the lines yourself",
+        "yaml": "agents:\n  ops:\n    heartbeat:\n      interval: 1h\n",
+    }
+    assert daemon.config.read_text() == CONFIG
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"agents": {"ops": {"runner": {"kind": "command", "argv": ["sh", "-c", "evil"]}}}},
+        {"agents": {"ops": {"heartbeat": {"precheck": {"command": "evil"}}}}},
+        {"agents": {"ops": {"runner": None}}},
+        {"cron": {"evil": {"every": "1m", "command": "evil"}}},
+        {"defaults": {"cron": {"shell": "evil"}}},
+        {"channels": {"mine": "https://evil.example"}},
+        {"server": {"tokens": {"mine": {"value": "a-token-with-enough-bits-in-it-11", "may": ["edit"]}}}},
+        {"x-anything": {"runner": 1}},
+    ],
+)
+def test_nobody_can_change_over_http_what_runs_programs_or_sends_data(daemon: WebDaemon, changes: dict[str, Any]) -> None:
+    reply = patch(daemon, "/api/v1/config", changes)
+    assert (reply.status, reply.data["written"], "is not changed over HTTP" in reply.data["reason"]) == (200, False, True)
+    assert daemon.config.read_text() == CONFIG
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"heartbeat": {"budget": {"usd_per_day": 1000}}},
+        {"heartbeat": {"deliver": "log"}},
+        {"heartbeat": None},
+        {"model": "big"},
+        {"heartbeat": {"enabled": False, "on_failure": None}},
+    ],
+)
+def test_a_token_for_its_own_agent_cannot_lift_its_limits(daemon: WebDaemon, changes: dict[str, Any]) -> None:
+    reply = patch(daemon, OPS, changes, "self")
+    assert (reply.status, reply.data["written"], "is limited to some agents" in reply.data["reason"]) == (200, False, True)
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_a_token_for_an_agent_reaches_no_other(daemon: WebDaemon) -> None:
+    edits = [patch(daemon, path, {"timezone": "UTC"}, "self") for path in ("/api/v1/config", "/api/v1/cron/measure/config")]
+    reads = [daemon.get(path, TOKENS["self"]) for path in ("/api/v1/config", "/api/v1/agents/web/config")]
+    assert [reply.status for reply in (*edits, *reads)] == [403] * 4
+
+
+def test_the_config_is_shown_without_secrets(daemon: WebDaemon) -> None:
+    whole, one = daemon.get("/api/v1/config", TOKENS["reader"]), daemon.get(OPS, TOKENS["self"])
+    assert (whole.data["hash"], one.data["hash"]) == (version(daemon), version(daemon))
+    assert whole.data["declared"]["agents"]["ops"] == one.data["declared"]
+    assert one.data["declared"]["heartbeat"]["interval"] == "30m"
+    values = {row["key"]: (row["value"], row["origin"]) for row in one.data["values"]}
+    assert (values["heartbeat.interval"], values["heartbeat.retries"]) == (("30m", "config.yaml:10"), ("2", "built in"))
+    for secret in (*TOKENS.values(), "sk-very-secret-key-1", "abcdefgh12345678"):
+        assert secret.encode() not in whole.body + one.body
+
+
+@pytest.mark.parametrize("body", [{}, {"changes": {}}, {"changes": []}, {"changes": {"heartbeat": {}}, "hash": 1}, {"change": 1}])
+def test_a_malformed_edit_is_rejected(daemon: WebDaemon, body: dict[str, Any]) -> None:
+    assert daemon.send("PATCH", OPS, body, TOKENS["editor"]).status == 400
+    assert daemon.config.read_text() == CONFIG
+
+
+@pytest.mark.parametrize("name", ["nobody", "op%00s"])
+def test_an_unknown_agent_is_404(daemon: WebDaemon, name: str) -> None:
+    assert patch(daemon, f"/api/v1/agents/{name}/config", {"heartbeat": {"interval": "1h"}}).status == 404
