@@ -107,7 +107,10 @@ def unit(tmp_path: Path) -> Path:
 
 
 def test_the_unit_starts_this_installation(unit: Path) -> None:
-    assert f"\nExecStart={BESIDE_PYTHON}/heartbeatd -c /etc/heartbeatd/config.yaml run\n" in unit.read_text()
+    command = re.search(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
+    assert command is not None
+    # systemd splits quoted words as a shell does
+    assert shlex.split(command[1]) == [f"{BESIDE_PYTHON}/heartbeatd", "-c", "/etc/heartbeatd/config.yaml", "run"]
 
 
 def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:

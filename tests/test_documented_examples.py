@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -254,7 +255,7 @@ class Scratch:
                 (place / name).chmod(0o755)
         for place in ("cron.d", "sysusers.d", "systemd/system"):
             (folder / "etc" / place).mkdir(parents=True)
-        (folder / "etc/cron.d/site").write_text("0 3 * * * root /usr/local/bin/site.sh\n")
+        (folder / "etc/cron.d/site").write_text(f"0 3 * * * {pwd.getpwuid(os.geteuid()).pw_name} /usr/local/bin/site.sh\n")
 
     def run(self, script: str, **environment: str) -> str:
         """Run a script with `sh -eu`, and return its output. Fails if a command fails."""
