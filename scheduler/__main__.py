@@ -13,6 +13,7 @@ PACKAGES = ("scheduler", "heartbeat", "cron")  # a published library of another 
 OWN_ENVIRONMENT = "install heartbeatd in an environment of its own, and run it from another folder"
 
 ENOUGH_MIB = 512  # MiB of address space: enough for a daemon with a model runner
+TOO_LITTLE_MIB = 64  # MiB in which not all modules can be imported: there, any error may come from a failed allocation
 
 # What the interpreter and the loader of libraries write when they get no memory, in errors that are not MemoryError.
 MEMORY_ERROR_WORDS = (
@@ -78,7 +79,8 @@ def describe_memory_shortage(error: BaseException) -> str | None:
 
 
 def _is_memory_shortage(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if isinstance(error, MemoryError) or (isinstance(error, Exception) and 0 <= most < TOO_LITTLE_MIB * 1024**2):
         return True
     text = str(error).lower()
     return isinstance(error, ImportError | RuntimeError | OSError | SystemError) and any(
