@@ -1,431 +1,409 @@
-"""Defines the queries and texts of the Fleet dashboard. `python grafana/fleet.py` writes dashboards/fleet.json."""
+"""Defines the Fleet dashboard: the state of all agents and jobs at a glance."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-from typing import Any
+from panels import (
+    ALERT,
+    BAD,
+    COLORS,
+    ENTRY,
+    GOOD,
+    HERE,
+    NAMED,
+    PLANNED_SKIPS,
+    Panel,
+    Row,
+    count_while_up,
+    increase,
+    increase_in_range,
+    quantile,
+    render,
+    series,
+    top_ten,
+    while_up,
+)
 
-from panels import Json, Panel, Row, laid_out, variable
-
-TARGET = Path(__file__).with_name("dashboards") / "fleet.json"
-
-INSTANCE = 'instance=~"$instance"'
-NAMED = f'{INSTANCE},name=~"$name"'
-KIND = f'{INSTANCE},kind=~"$kind"'
-ENTRY = f'{KIND},name=~"$name"'
-
-
-def gauge(name: str, selector: str) -> str:
-    """A gauge with a label selector."""
-    return f"heartbeatd_{name}{{{selector}}}"
-
-
-def increase(name: str, selector: str, by: str = "") -> str:
-    """The increase of a counter per step, summed by these labels."""
-    return f"sum by ({by}) (increase(heartbeatd_{name}{{{selector}}}[$__rate_interval]))"
-
-
-def quantile(level: float, name: str) -> str:
-    """A quantile (0 to 1) of a histogram, by kind."""
-    return f"histogram_quantile({level}, sum by (kind, le) (rate(heartbeatd_{name}_bucket{{{KIND}}}[$__rate_interval])))"
+OBJECTIVE = 'job:heartbeatd_slo_objective{job=~"$job",slo="%s"}'
+PAUSED = f'{ENTRY},state="paused"'
+ERRORS = 'job:heartbeatd_slo_errors:ratio_rate30d{job=~"$job",slo="%s"}'
 
 
-def column(series: str) -> str:
-    """One value per entry, without the metric name. With different names, the table could not merge its columns."""
-    return f"max by (instance, kind, name) ({series})"
+def service_level(title: str, description: str, slo: str, displayed: str) -> Panel:
+    """A panel with the share of good events, and how much of the error budget of 30 days is left."""
+    description += (
+        " The recording rules compute the 30 days. The error budget is the allowed share of bad events. Below 0 % the "
+        "objective is missed. Without a running daemon, the panel shows `unknown`."
+    )
+    errors, objective = ERRORS % slo, OBJECTIVE % slo
+    return Panel(
+        title,
+        description,
+        {
+            "displayed range": while_up(displayed),
+            "30 days": while_up(f"1 - max({errors})"),
+            "error budget left": while_up(f"1 - max({errors} / on (job, slo) (1 - {objective}))"),
+        },
+        kind="stat",
+        width=6,
+        height=5,
+        unit="percentunit",
+        thresholds=(0.95, 0.99),
+        more_is_better=True,
+        own_thresholds={"error budget left": ((None, BAD), (0, COLORS["late"]), (0.25, GOOD))},
+    )
 
 
-def stat(title: str, description: str, query: str, legend: str = "", **more: Any) -> Panel:
-    """A panel with one number, or one for each legend."""
-    return Panel(title, description, {legend: query}, kind="stat", **({"width": 4, "height": 4} | more))
+def share(name: str, selector: str, good: str) -> str:
+    """The share of events with the result `good` in the displayed time range."""
+    part = f'sum(increase(heartbeatd_{name}{{{selector},result="{good}"}}[$__range]))'
+    return f"{part} / sum(increase(heartbeatd_{name}{{{selector}}}[$__range]))"
 
 
-OVERVIEW = Row(
-    "At a glance",
+LEVELS = Row(
+    "Service levels",
     (
-        stat(
-            "How long ago was the last tick?",
-            "Age of the last tick, which is one iteration of the daemon's main loop. There is a tick at least every 30 "
-            "seconds. Above 90 s, the main loop hangs or cannot write to its database: look at `/readyz` and the log. No value "
-            "means that the daemon is down or that Prometheus cannot reach it.",
-            f"time() - {gauge('last_tick_timestamp_seconds', INSTANCE)}",
-            "{{instance}}",
-            unit="s",
-            thresholds=(60, 90),
-            no_value="down",
+        service_level(
+            "Do slots start on time?",
+            "Share of slots that started at most a minute after they were due.",
+            "on_time",
+            share("slots_on_time_total", HERE, "on_time"),
         ),
-        stat(
-            "What share of runs succeeded?",
-            "Share of runs that ended `ok` or `alert`, over the displayed time range. Skipped slots do not count. "
-            "Runs whose agent answers later count only when their result arrives. If the share falls, look at the failing "
-            "entries further down.",
-            f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome=~"ok|alert"}}[$__range])) / '
-            f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome!="async"}}[$__range]))',
+        service_level(
+            "Do slots end well?",
+            "Share of slots that were answered. Failed runs and worrying skips count against it. Planned skips do not count, and "
+            "results that arrive later count when they arrive.",
+            "ended_well",
+            share("slots_total", ENTRY, "good"),
+        ),
+        service_level(
+            "Do messages arrive on time?",
+            "Share of messages that were delivered within five minutes.",
+            "delivered",
+            share("messages_on_time_total", HERE, "on_time"),
+        ),
+        Panel(
+            "Will the budgets last?",
+            "The fullest budget of today, next to the share of its day that has passed. Skips with the reason `budget` begin at "
+            "100 %. `heartbeatd report` shows the cost of each entry.",
+            {
+                "used": while_up(f"max({series('budget_used_ratio', HERE)})"),
+                "day elapsed": while_up(f"max({series('budget_day_elapsed_ratio', HERE)})"),
+            },
+            kind="stat",
+            width=6,
+            height=5,
             unit="percentunit",
-            no_value="no runs",
+            thresholds=(0.9, 1),
+            own_thresholds={"day elapsed": ((None, COLORS["planned skip"]),)},
+            no_value="no budget",
         ),
-        stat(
-            "How many entries are failing?",
-            "Agents and jobs whose last run failed. `heartbeatd runs NAME` shows the error.",
-            f"count({gauge('consecutive_failures', ENTRY)} > 0) or vector(0)",
+    ),
+)
+
+NOW = Row(
+    "Now",
+    (
+        Panel(
+            "Is every daemon up?",
+            "`DOWN` means that Prometheus cannot reach the daemon. While it is down, no agent and no job runs, and the "
+            "other panels show `unknown` or end at that time.",
+            {"{{instance}}": f"min by (instance) (up{{{HERE}}})"},
+            kind="stat",
+            width=4,
+            height=4,
+            states={0: ("DOWN", BAD), 1: ("up", GOOD)},
+            no_value="not scraped",
+        ),
+        Panel(
+            "How many entries are silent?",
+            "Agents and jobs whose next good result is overdue, for any reason. `heartbeatd explain NAME` shows the reason.",
+            {"silent": count_while_up(f"time() > {series('expected_by_timestamp_seconds', ENTRY)}")},
+            kind="stat",
+            width=4,
+            height=4,
             thresholds=(1, 3),
         ),
-        stat(
+        Panel(
+            "How many entries are failing?",
+            "Agents and jobs whose last run failed. `heartbeatd runs NAME` shows the error.",
+            {"failing": count_while_up(f"{series('consecutive_failures', ENTRY)} > 0")},
+            kind="stat",
+            width=4,
+            height=4,
+            thresholds=(1, 3),
+        ),
+        Panel(
             "How many agents have an alert?",
             "Agents whose last successful run was an alert. `heartbeatd runs NAME --outcome alert` lists their alerts.",
-            f"sum({gauge('alerting', ENTRY)})",
-            thresholds=(1,),
+            {"alerting": count_while_up(f"{series('alerting', ENTRY)} > 0")},
+            kind="stat",
+            width=4,
+            height=4,
+            states={0: ("0", GOOD)},
+            base=ALERT,
         ),
-        stat(
-            "How many entries are paused or disabled?",
-            "Entries that a user paused, or that the config disables. A forgotten pause is visible here: "
-            "`heartbeatd resume NAME`.",
-            f'sum by (state) (heartbeatd_entry_state{{{ENTRY},state=~"paused|disabled"}})',
-            "{{state}}",
+        Panel(
+            "How many entries are paused?",
+            "Agents and jobs that a user paused. A forgotten pause is visible here: `heartbeatd resume NAME`. Grey means that at "
+            "least one is paused.",
+            {"paused": count_while_up(f"{series('entry_state', PAUSED)} > 0")},
+            kind="stat",
+            width=4,
+            height=4,
+            states={0: ("0", GOOD)},
+            base=COLORS["paused"],
         ),
-        stat(
-            "Is the saved config active?",
-            "`no` means that the saved file was rejected and the previous config is still active. `heartbeatd check` names "
-            "line and column.",
-            gauge("config_last_reload_successful", INSTANCE),
-            "{{instance}}",
-            value_names={0: "no", 1: "yes"},
+        Panel(
+            "Are messages stuck?",
+            "Messages that wait for their delivery, and messages that are not sent any more because their last attempt failed. "
+            "`heartbeatd outbox` lists them.",
+            {
+                "waiting": while_up(f"sum({series('outbox_pending', HERE)})"),
+                "dead": while_up(f"sum({series('outbox_dead', HERE)})"),
+            },
+            kind="stat",
+            width=4,
+            height=4,
+            thresholds=(5, 20),
+            own_thresholds={"dead": ((None, GOOD), (1, BAD))},
+        ),
+    ),
+)
+
+# Values: 4 down, 3 bad, 2 skipped as planned, 1 good. The first of these that applies to a cell wins.
+STATES = {1: ("good", GOOD), 2: ("skipped as planned", COLORS["planned skip"]), 3: ("bad", BAD), 4: ("daemon down", "#AD0317")}
+
+
+def timeline(selector: str, worst: str = "") -> str:
+    """The state of the slots of each entry per cell: bad, good, or skipped as planned."""
+    by = "sum by (kind, name)"
+    bad = f'3 * ({by} (increase(heartbeatd_slots_total{{{selector},result="bad"}}[$__rate_interval])) > bool 0.5) > 0'
+    good = f'1 * ({by} (increase(heartbeatd_slots_total{{{selector},result="good"}}[$__rate_interval])) > bool 0.5) > 0'
+    skips = f'heartbeatd_skips_total{{{selector},reason=~"{PLANNED_SKIPS}"}}'
+    planned = f"2 * ({by} (increase({skips}[$__rate_interval])) > bool 0.5) > 0"
+    return f"({bad} or {good} or {planned}){worst}"
+
+
+BAD_IN_RANGE = f'increase(heartbeatd_slots_total{{{ENTRY},result="bad"}}[$__range] @ end())'
+WORST_20 = f" and on (kind, name) topk(20, sum by (kind, name) ({BAD_IN_RANGE}) > 0)"
+
+NIGHT = Row(
+    "Slots",
+    (
+        Panel(
+            "Which entries had trouble, and when?",
+            "The twenty entries with the most bad slots in the displayed range. Each cell covers 30 minutes or more. Red: a"
+            " run failed, or a slot was skipped although a run was wanted. Green: the slot was answered. Grey: skipped as "
+            "planned. The first rows are the daemons. A click opens the entry.",
+            {
+                "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
+                "{{kind}}/{{name}}": timeline(ENTRY, WORST_20),
+            },
+            kind="timeline",
+            width=24,
+            height=12,
+            states=STATES,
+            no_value="no bad slots",
+            entry="labels",
+        ),
+        Panel(
+            "How did slots end?",
+            "Slots by result. `bad` is a failed run, or a slot that was skipped although a run was wanted. Planned skips are not "
+            "counted here.",
+            {"{{result}}": increase("slots_total", ENTRY, "result")},
+            width=8,
+            bars=True,
+            no_value="no slots",
+        ),
+        Panel(
+            "Which slots were lost?",
+            "Slots that were skipped although a run was wanted, by reason. `missed`: the daemon was down, or "
+            "`limits.concurrency` was reached. `already_running`: runs take longer than their interval. Reasons with "
+            "`checklist` point to the agent's folder.",
+            {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_SKIPS}"', "reason")},
+            width=8,
+            bars=True,
+            no_value="no slot was lost",
+        ),
+        Panel(
+            "Which slots were skipped as planned?",
+            "Slots without a run because of active hours, calendars, pauses, prechecks or checklists with no item due, by "
+            "reason. These skips are intended and therefore grey.",
+            {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_SKIPS}"', "reason")},
+            width=8,
+            bars=True,
+            no_value="no planned skips",
+        ),
+    ),
+)
+
+WORST = Row(
+    "Top ten",
+    (
+        Panel(
+            "Which entries have the most bad slots?",
+            "The ten entries with the most bad slots in the displayed range. A click opens the Agent dashboard.",
+            {"{{kind}}/{{name}}": top_ten(increase_in_range("slots_total", f'{ENTRY},result="bad"', "kind, name"))},
+            kind="ranking",
+            width=8,
+            thresholds=(0, 3),
+            no_value="no bad slots",
+            entry="labels",
+        ),
+        Panel(
+            "Which entries are silent, and for how long?",
+            "The ten entries whose next good result is overdue for the longest time. `heartbeatd explain NAME` shows the reason.",
+            {"{{kind}}/{{name}}": top_ten(f"time() - {series('expected_by_timestamp_seconds', ENTRY)} > 0")},
+            kind="ranking",
+            unit="s",
+            width=8,
+            thresholds=(0, 3600),
+            no_value="none is silent",
+            entry="labels",
+        ),
+        Panel(
+            "Which entries fail in a row?",
+            "The ten entries with the most consecutive failures. Restarts do not reset the number. "
+            "`heartbeatd runs NAME --outcome failed` shows the errors.",
+            {"{{kind}}/{{name}}": top_ten(f"{series('consecutive_failures', ENTRY)} > 0")},
+            kind="ranking",
+            width=8,
+            thresholds=(0, 3),
+            no_value="none fails",
+            entry="labels",
+        ),
+        Panel(
+            "Which agents raised the most alerts?",
+            "The ten agents with the most alerts in the displayed range, sent or suppressed. If an agent raises an alert in"
+            " every run, its checklist is too broad, or the reported problem has not been fixed.",
+            {"{{name}}": top_ten(increase_in_range("runs_total", f'{ENTRY},outcome="alert"', "kind, name"))},
+            kind="ranking",
+            width=8,
+            no_value="no alerts",
+            entry="labels",
+        ),
+        Panel(
+            "Which agents have open conditions?",
+            "The ten agents with the most open conditions. `heartbeatd conditions NAME` shows their texts. If a condition "
+            "stays open although it is over, `heartbeatd conditions close KEY` closes it.",
+            {"{{name}}": top_ten(f"sum by (name) ({series('conditions_open', NAMED)}) > 0")},
+            kind="ranking",
+            width=8,
+            no_value="no open conditions",
+            entry="agent",
+        ),
+        Panel(
+            "Which entries cost the most?",
+            "USD in the displayed range at the prices in the config, for the ten most expensive entries. Failed runs are "
+            "included.",
+            {"{{kind}}/{{name}}": top_ten(increase_in_range("cost_usd_total", ENTRY, "kind, name"))},
+            kind="ranking",
+            unit="currencyUSD",
+            width=8,
+            no_value="no model calls",
+            entry="labels",
         ),
     ),
 )
 
 RUNS = Row(
-    "Runs, alerts and skips",
+    "Runs and messages",
     (
         Panel(
             "How do runs end?",
             "Runs by outcome, counted when they end. `alert` is an answer that reports something. `failed`, `timeout` and "
-            "`abandoned` are failures after all attempts. Filter by name to find their entries.",
+            "`abandoned` are failures after all attempts.",
             {"{{outcome}}": increase("runs_total", ENTRY, "outcome")},
             bars=True,
+            no_value="no runs",
         ),
         Panel(
-            "Which agents raised alerts?",
-            "Alerts by agent, whether sent or suppressed. If an agent raises an alert in every run, its checklist is too "
-            "broad, or the reported problem has not been fixed.",
-            {"{{name}}": increase("runs_total", f'{ENTRY},outcome="alert"', "name")},
-            bars=True,
-            no_value="no agents",
-        ),
-        Panel(
-            "Which conditions are open?",
-            "Conditions that agents have reported and that are not over, by severity, and the ten agents with the most "
-            "open conditions. `heartbeatd conditions NAME` shows their texts. If a condition stays open although it is over, "
-            "`heartbeatd conditions close KEY` closes it.",
-            {
-                "all {{severity}}": f"sum by (severity) ({gauge('conditions_open', NAMED)})",
-                "{{name}}": f"topk(10, sum by (name) ({gauge('conditions_open', NAMED)}))",
-            },
-            no_value="no agents",
+            "How many conditions are open?",
+            "Conditions that agents have reported and that are not over, by severity.",
+            {"{{severity}}": f"sum by (severity) ({series('conditions_open', NAMED)}) > 0"},
+            no_value="no open conditions",
         ),
         Panel(
             "Which results were suppressed, and why?",
             "Runs without a message, by reason. `heartbeat_ok`, `short_remainder` and `empty` mean that there was nothing to "
-            "report. `duplicate` is an alert that was sent before. `not_shown` means that such messages are turned "
-            "off in the config. `heartbeatd show RUN` shows the text of each run.",
+            "report. `duplicate` is an alert that was sent before. `heartbeatd show RUN` shows the text of each run.",
             {"{{reason}}": increase("suppressions_total", ENTRY, "reason")},
             bars=True,
-        ),
-        Panel(
-            "Which answers were truncated, and which prechecks failed?",
-            "Answers that reached a token limit: raise `max_output_tokens`, or shorten the checklist. Failed prechecks: with "
-            "`on_error: run`, the agent is still called in every run. `heartbeatd show RUN` shows details.",
-            {
-                "{{name}} truncated": increase("truncated_total", ENTRY, "name"),
-                "{{name}} precheck": increase("precheck_failures_total", f'{INSTANCE},name=~"$name"', "name"),
-            },
-            bars=True,
-            no_value="no agents",
-        ),
-        Panel(
-            "Which slots were skipped, and why?",
-            "Slots without a run, by reason. `active_hours` and `paused` are intended. `missed` means that the daemon was "
-            "down or `limits.concurrency` was reached. `already_running` means that runs take longer than their "
-            "interval. Reasons with `checklist` point to the agent's folder.",
-            {"{{reason}}": increase("skips_total", ENTRY, "reason")},
-            bars=True,
+            no_value="nothing was suppressed",
         ),
         Panel(
             "How did wakes end?",
-            "Wakes by source and result, and the number that wait. `deferred` wakes reached the agent later than requested. "
-            "`expired` wakes never did: raise `limits.wake_keep`, or find out why the agent did not run. `rejected` wakes "
-            "came from the agent's own run, or too many wakes were waiting.",
-            {"{{source}} {{result}}": increase("wakes_total", NAMED, "source, result")},
-            {"waiting": f"sum({gauge('wakes_pending', NAMED)})"},
+            "Wakes by their final result, and the number that wait. `deferred` wakes reached the agent later than requested. "
+            "`expired` wakes never did: raise `limits.wake_keep`, or find out why the agent did not run.",
+            {"{{result}}": increase("wakes_total", NAMED, "result")},
+            {"waiting": f"sum({series('wakes_pending', NAMED)}) > 0"},
             bars=True,
-            no_value="no agents",
+            no_value="no wakes",
+        ),
+    ),
+)
+
+MONEY = Row(
+    "Cost, schedule and duration",
+    (
+        Panel(
+            "What do the models cost?",
+            "USD by model, at the prices in the config.",
+            {"{{model}}": increase("cost_usd_total", ENTRY, "model")},
+            unit="currencyUSD",
+            width=8,
+            bars=True,
+            no_value="no model calls",
+        ),
+        Panel(
+            "Which budgets are used the most?",
+            "The ten fullest budgets of today. `all` is the budget of all entries. Slots are skipped when the maximum cost "
+            "of a run exceeds the remaining budget.",
+            {
+                "{{scope}} {{name}} {{budget}}": top_ten(
+                    f"max by (scope, kind, name, budget) ({series('budget_used_ratio', HERE)})"
+                )
+            },
+            kind="ranking",
+            unit="percentunit",
+            width=8,
+            thresholds=(0.9, 1),
+            maximum=1,
+            no_value="no budget is set",
+            entry="labels",
+        ),
+        Panel(
+            "Which runs are next?",
+            "The ten entries that are due next. A time in the past means that the entry is still running, or that "
+            "`limits.concurrency` is reached.",
+            {"Next due": f"bottomk(10, max by (kind, name) ({series('next_due_timestamp_seconds', ENTRY)})) * 1000"},
+            kind="table",
+            width=8,
+            units={"Next due": "dateTimeFromNow"},
+            sort_by=("Next due", False),
+            no_value="no entry is due",
         ),
         Panel(
             "How long do runs take?",
             "Median and 99th percentile of the run time, by kind. If they are close to an entry's `timeout`, its runs will "
             "soon time out.",
             {
-                "{{kind}} median": quantile(0.5, "run_duration_seconds"),
-                "{{kind}} p99": quantile(0.99, "run_duration_seconds"),
+                "{{kind}} median": quantile(0.5, "run_duration_seconds", HERE, "kind"),
+                "{{kind}} p99": quantile(0.99, "run_duration_seconds", HERE, "kind"),
             },
             unit="s",
-        ),
-    ),
-)
-
-NEXT = Row(
-    "Schedule and delays",
-    (
-        Panel(
-            "Which runs are next?",
-            "Every entry with its next due time, the earliest first. Without a time, the entry is paused, disabled or done, "
-            "or only wakes start it. With a time in the past, the entry is still running, or "
-            "`limits.concurrency` is reached.",
-            {
-                "Next due": column(f"{gauge('next_due_timestamp_seconds', ENTRY)} * 1000"),
-                "Interval": column(gauge("interval_seconds", ENTRY)),
-                "Last run": column(f"{gauge('last_run_timestamp_seconds', ENTRY)} * 1000"),
-                "Last success": column(f"{gauge('last_success_timestamp_seconds', ENTRY)} * 1000"),
-                "Failures in a row": column(gauge("consecutive_failures", ENTRY)),
-            },
-            kind="table",
             width=24,
-            height=10,
-            units={
-                "Next due": "dateTimeFromNow",
-                "Interval": "s",
-                "Last run": "dateTimeFromNow",
-                "Last success": "dateTimeFromNow",
-            },
-        ),
-        Panel(
-            "How late do slots start?",
-            "Time from the due time of a slot to its start, or to the moment when it was recorded as `missed`. Milliseconds "
-            "are normal. Seconds mean that `limits.concurrency` was reached: raise it, or spread the slots with `stagger`. "
-            "After a restart, late starts are normal.",
-            {
-                "{{kind}} median": quantile(0.5, "dispatch_lateness_seconds"),
-                "{{kind}} p99": quantile(0.99, "dispatch_lateness_seconds"),
-            },
-            unit="s",
-            width=8,
-        ),
-        Panel(
-            "How long has the oldest due entry waited?",
-            "The time for which the oldest due entry has waited for its start. No value means that no entry waits.",
-            {"{{instance}}": f"time() - {gauge('oldest_due_timestamp_seconds', INSTANCE)}"},
-            unit="s",
-            width=8,
-            no_value="nothing waits",
-        ),
-        Panel(
-            "Is there room for more runs?",
-            "Runs in progress, their limit, and the number of due entries that wait. If the limit is reached while entries "
-            "wait, raise `limits.concurrency`.",
-            {
-                "running {{kind}}": f"sum by (kind) ({gauge('running', KIND)})",
-                "limit": f"sum({gauge('concurrency_limit', INSTANCE)})",
-                "due": f"sum({gauge('due_entries', INSTANCE)})",
-            },
-            width=8,
-        ),
-    ),
-)
-
-FAILURES = Row(
-    "Failures",
-    (
-        Panel(
-            "Which entries fail, and how often in a row?",
-            "The ten entries with the most consecutive failures. 0 means no failure. Restarts do not reset the number. "
-            "`heartbeatd runs NAME --outcome failed` shows the errors.",
-            {"{{kind}}/{{name}}": f"topk(10, {gauge('consecutive_failures', ENTRY)})"},
-        ),
-        Panel(
-            "Which agents sent nothing, and how often in a row?",
-            "The ten agents with the most consecutive runs without a message. This is normal if nothing is wrong. If an agent "
-            "should have sent an alert, `heartbeatd show RUN` shows its answer.",
-            {"{{name}}": f"""topk(10, {gauge("consecutive_quiet", f'{ENTRY},kind="heartbeat"')})"""},
-            no_value="no agents",
-        ),
-        Panel(
-            "Which work was retried, recovered or discarded?",
-            "Retried attempts, runs that a crashed daemon left open, and results that came too late. Retries are an early "
-            "sign of an unreliable provider or command.",
-            {
-                "retries {{kind}}": increase("retries_total", ENTRY, "kind"),
-                "orphans {{kind}}": increase("orphans_recovered_total", KIND, "kind"),
-                "stale results": increase("stale_results_total", INSTANCE),
-            },
-            bars=True,
-        ),
-        Panel(
-            "Which errors do providers return?",
-            "Errors of model providers by class, and open circuit breakers of a provider or of one model. No call is made "
-            "while a circuit breaker is open. `auth`, `payment` and `not_found` need your action: check the key, the account "
-            "or the name of the model.",
-            {"{{provider}} {{class}}": increase("provider_errors_total", INSTANCE, "provider, class")},
-            {
-                "{{provider}} breaker open": f"max by (provider) ({gauge('breaker_open', INSTANCE)})",
-                "{{provider}} {{model}} breaker open": f"max by (provider, model) ({gauge('breaker_model_open', INSTANCE)})",
-            },
-            bars=True,
-            no_value="no model calls",
-        ),
-    ),
-)
-
-DELIVERY = Row(
-    "Delivery",
-    (
-        Panel(
-            "How many messages are pending or dead?",
-            "Messages by channel that are not sent yet (pending), and messages that are not sent any more, because "
-            "their last attempt failed (dead). Restarts do not reset the numbers.",
-            {
-                "{{channel}} pending": f"sum by (channel) ({gauge('outbox_pending', INSTANCE)})",
-                "{{channel}} dead": f"sum by (channel) ({gauge('outbox_dead', INSTANCE)})",
-            },
-            width=8,
-        ),
-        Panel(
-            "How old is the oldest undelivered message?",
-            "Age by channel. No value means that all messages are delivered. A message is retried for one day.",
-            {"{{channel}}": f"time() - min by (channel) ({gauge('outbox_oldest_timestamp_seconds', INSTANCE)})"},
-            unit="s",
-            width=8,
-            no_value="all delivered",
-        ),
-        Panel(
-            "How did deliveries end?",
-            "Deliveries by channel and result. `retried` messages will be sent again. `uncertain` messages may have arrived. "
-            "`dead` messages are not sent any more.",
-            {"{{channel}} {{result}}": increase("deliveries_total", INSTANCE, "channel, result")},
-            bars=True,
-            width=8,
-        ),
-    ),
-)
-
-MONEY = Row(
-    "Tokens and money",
-    (
-        Panel(
-            "How many tokens are used?",
-            "Tokens by type and requested model. A model that uses unexpectedly many tokens is visible here first.",
-            {"{{model}} {{type}}": increase("tokens_total", ENTRY, "model, type")},
-            bars=True,
-            no_value="no model calls",
-        ),
-        Panel(
-            "How much does each entry cost?",
-            "USD by entry, at the prices in the config. The cost of failed runs is included.",
-            {"{{kind}}/{{name}}": increase("cost_usd_total", ENTRY, "kind, name")},
-            unit="currencyUSD",
-            bars=True,
-            no_value="no model calls",
-        ),
-        Panel(
-            "How much of each budget is used?",
-            "Fraction of each daily budget that has been used. Runs are skipped with the reason `budget` when their maximum cost "
-            "exceeds the remaining budget.",
-            {"{{scope}} {{name}} {{budget}}": f"max by (scope, name, budget) ({gauge('budget_used_ratio', INSTANCE)})"},
-            unit="percentunit",
-            no_value="no budget is set",
-        ),
-        Panel(
-            "Which models have no price, or differ from the requested one?",
-            "Tokens of models without a price in the config, so their cost is unknown: add the model to `prices`. Mismatches "
-            "are answers by a different model than the requested one.",
-            {
-                "{{model}} unpriced tokens": increase("unpriced_tokens_total", INSTANCE, "model"),
-                "{{name}} mismatches": increase("model_mismatches_total", ENTRY, "name"),
-            },
-            bars=True,
-            no_value="no model calls",
-        ),
-    ),
-)
-
-DAEMON = Row(
-    "The daemon",
-    (
-        Panel(
-            "How large is the database?",
-            "`db` is the database. `wal` is its write-ahead log. If the log stays above 4 MiB, another program keeps a read "
-            "transaction open.",
-            {"{{file}}": f"sum by (file) ({gauge('db_bytes', INSTANCE)})"},
-            unit="bytes",
-            width=8,
-        ),
-        Panel(
-            "Are there problems with the database, the clock or the pings?",
-            "Ticks that could not write to the database (another program has locked it, or the disk is full), changes of the "
-            "system clock (or a suspended machine), skipped slots that became due again after such a change, and failed pings "
-            "to the dead man's switch.",
-            {
-                "database busy": increase("db_busy_total", INSTANCE),
-                "clock {{direction}}": increase("clock_jumps_total", INSTANCE, "direction"),
-                "slots taken back": increase("skips_taken_back_total", INSTANCE),
-                "pings lost": increase("deadman_pings_total", f'{INSTANCE},result="failed"'),
-            },
-            bars=True,
-            width=8,
-        ),
-        stat(
-            "Which version is running?",
-            "The version of heartbeatd, and of the time zone data that its schedules use.",
-            gauge("build_info", INSTANCE),
-            "{{version}}, tzdata {{tzdata}}",
-            height=8,
-            text_mode="name",
-        ),
-        stat(
-            "How many entries are not shown here?",
-            "Entries beyond `server.metrics_entries`. They run, but have no metrics of their own. If this is not 0, raise the "
-            "limit.",
-            f"sum({gauge('entries_without_series', INSTANCE)})",
-            height=8,
-            thresholds=(1,),
         ),
     ),
 )
 
 
-def dashboard() -> Json:
-    """The whole dashboard as JSON data."""
-    return {
-        "uid": "heartbeatd-fleet",
-        "title": "heartbeatd: Fleet",
-        "description": "Runs, alerts, skips, schedule and cost of heartbeatd's agents and jobs.",
-        "tags": ["heartbeatd"],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": True,
-        "graphTooltip": 1,
-        "timezone": "browser",
-        "time": {"from": "now-24h", "to": "now"},
-        "refresh": "1m",
-        "annotations": {"list": []},
-        "links": [],
-        "templating": {
-            "list": [
-                {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1},
-                variable("instance", "heartbeatd_build_info"),
-                variable("kind", f"heartbeatd_entry_state{{{INSTANCE}}}"),
-                variable("name", f"heartbeatd_entry_state{{{KIND}}}"),
-            ]
-        },
-        "panels": list(laid_out((OVERVIEW, RUNS, NEXT, FAILURES, DELIVERY, MONEY, DAEMON))),
-    }
-
-
-def write(target: Path) -> None:
-    """Write the dashboard in the format that Grafana imports."""
-    target.write_text(json.dumps(dashboard(), indent=2) + "\n", "utf-8")
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)
+def dashboard() -> str:
+    """The dashboard as JSON text."""
+    return render(
+        uid="heartbeatd-fleet",
+        title="heartbeatd: Fleet",
+        description="Service levels, trouble, alerts and cost of all agents and jobs of heartbeatd.",
+        rows=(LEVELS, NOW, NIGHT, WORST, RUNS, MONEY),
+        variables=("kind", "name"),
+    )

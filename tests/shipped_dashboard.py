@@ -1,4 +1,4 @@
-"""Reads the shipped dashboard and alert rules: their queries, and the metrics in these."""
+"""Reads the shipped dashboards and alert rules: their queries, and the metrics in these."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 from ruamel.yaml import YAML
 
 GRAFANA = Path(__file__).parents[1] / "grafana"
-BOARD = GRAFANA / "dashboards" / "fleet.json"
+BOARDS = ("fleet", "agent", "operations")
 RULES = GRAFANA / "prometheus" / "rules.yml"
 
 # Planned metrics that already have panels and rules.
 COMING: set[str] = set()
 
 
-def board() -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(BOARD.read_text("utf-8"))
+def board(name: str) -> dict[str, Any]:
+    """A dashboard: fleet, agent or operations."""
+    read: dict[str, Any] = json.loads((GRAFANA / "dashboards" / f"{name}.json").read_text("utf-8"))
     return read
 
 
-def panels() -> list[dict[str, Any]]:
-    """The panels with queries. Rows of the dashboard only have a title."""
-    return [panel for panel in board()["panels"] if panel["type"] != "row"]
+def panels(*names: str) -> list[dict[str, Any]]:
+    """The panels with queries of these dashboards, or of all. Rows of a dashboard only have a title."""
+    return [panel for name in names or BOARDS for panel in board(name)["panels"] if panel["type"] != "row"]
 
 
 def yaml(path: Path) -> Any:
@@ -43,19 +44,30 @@ def rule_expressions() -> list[str]:
     return [rule["expr"] for group in yaml(RULES)["groups"] for rule in group["rules"]]
 
 
-def queries() -> Iterator[tuple[str, str]]:
-    """Every query of the dashboard with the title of its panel."""
-    for panel in panels():
+def queries(*names: str) -> Iterator[tuple[str, str]]:
+    """Every query of these dashboards, or of all, with the title of its panel."""
+    for panel in panels(*names):
         for target in panel["targets"]:
             yield panel["title"], target["expr"]
 
 
 def metrics(expr: str) -> set[str]:
-    """The metrics in a query, without recorded ones, whose names have a colon. The series of a histogram count under its declared name."""
-    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"(?<![:\w])(?:heartbeatd|process)_\w+", expr)}
+    """The metrics of the daemon in a query. The series of a histogram count under its declared name."""
+    found = re.findall(r"(?<![\w:])(?:heartbeatd|process)_\w+\b(?!:)", expr)
+    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in found}
+
+
+def shows_only_events(expr: str) -> bool:
+    """Whether a query has no result as long as nothing happens, by design."""
+    return re.search(r"> 0$|^topk\(.*> 0\)$|and on \(kind, name\) topk", expr) is not None
+
+
+def is_complete(expr: str) -> bool:
+    """Whether the daemon already has all metrics of a query."""
+    return not metrics(expr) & COMING and "job:" not in expr
 
 
 def grafana_query(expr: str, *, window: str, span: str) -> str:
     """A query as Grafana sends it with all variables selected, for these windows."""
     chosen = expr.replace("$__rate_interval", window).replace("$__range", span)
-    return re.sub(r"\$(instance|kind|name)\b", ".*", chosen)
+    return re.sub(r"\$(job|instance|kind|name)\b", ".*", chosen)

@@ -209,13 +209,29 @@ def test_alertmanager_accepts_its_config_and_wakes_the_agent_of_the_config(box: 
 def test_grafana_reads_prometheus_of_the_compose_file(box: Path) -> None:
     (source,) = parse(box / "grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
-    assert (box / "grafana/dashboards/fleet.json").read_text() == (HOME / "grafana/dashboards/fleet.json").read_text()
+    for name in ("fleet", "agent", "operations"):
+        assert (box / f"grafana/dashboards/{name}.json").read_text() == (HOME / f"grafana/dashboards/{name}.json").read_text()
 
 
 def test_grafana_files_for_this_machine_are_the_files_of_the_checkout(tmp_path: Path) -> None:
     assert write("grafana", tmp_path) == 0
     for name in written(tmp_path):
         assert (tmp_path / name).read_bytes() == (HOME / "grafana" / name).read_bytes()
+
+
+def test_the_dashboards_select_the_job_of_the_scrape_config(tmp_path: Path) -> None:
+    assert write("grafana", tmp_path, "--job", "agents") == 0
+    for name in ("fleet", "agent", "operations"):
+        written, shipped = (
+            json.loads((folder / f"dashboards/{name}.json").read_text()) for folder in (tmp_path, HOME / "grafana")
+        )
+        (job,) = (variable for variable in written["templating"]["list"] if variable["name"] == "job")
+        assert (job["query"], job["current"]["value"], [option["value"] for option in job["options"]]) == (
+            "agents",
+            "agents",
+            ["agents"],
+        )
+        assert written["panels"] == shipped["panels"]
 
 
 def instructions(box: Path) -> list[tuple[str, str]]:

@@ -33,6 +33,8 @@ CONTAINER_ADDRESSES = {
 }
 ALERTING = "# To receive the alerts through Alertmanager:\n"  # the rest of prometheus.yml is a comment without this section
 
+DASHBOARDS = ("fleet", "agent", "operations")
+
 Command = Callable[..., None]
 
 
@@ -147,17 +149,18 @@ def compose(folder: Path, force: bool) -> None:
     help="Change a threshold of the rules, such as HeartbeatdDown.for=5m. May be repeated. `heartbeatd docs runbooks` lists all.",
 )
 def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url: str, changes: tuple[str, ...]) -> None:
-    """Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus.
+    """Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.
 
     The rules are also written for the Prometheus Operator of Kubernetes, with an example config for Alertmanager.
     """
     if not re.fullmatch(r"[\w./-]+", job):
         raise InputError(f"--job {job}: use letters, digits and . _ - /")
     settings = RuleSettings(job, runbook_url, dashboard_url, _read_thresholds(changes))
-    shipped = [path for part in ("dashboards", "provisioning") for path in list_files(f"grafana/{part}")]
+    shipped = list_files("grafana/provisioning")
     _write(
         folder,
         {path.removeprefix("grafana/"): read_text(path) for path in shipped}
+        | {f"dashboards/{name}.json": _select_job(read_text(f"grafana/dashboards/{name}.json"), job) for name in DASHBOARDS}
         | {
             "prometheus/prometheus.yml": read_text("grafana/prometheus/prometheus.yml").replace(
                 "job_name: heartbeatd", f"job_name: {job}"
@@ -178,6 +181,16 @@ def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url
         f"sudo install -D -m 644 -t /var/lib/grafana/dashboards/heartbeatd {place}/dashboards/*.json",
         "sudo systemctl restart grafana-server",
     )
+
+
+def _select_job(dashboard: str, job: str) -> str:
+    """The JSON text of a dashboard whose variable `job` is this job."""
+    board = json.loads(dashboard)
+    for variable in board["templating"]["list"]:
+        if variable["name"] == "job":
+            chosen = {"selected": True, "text": job, "value": job}
+            variable |= {"query": job, "current": chosen, "options": [chosen]}
+    return json.dumps(board, indent=1, sort_keys=True) + "\n"
 
 
 def _read_thresholds(changes: tuple[str, ...]) -> dict[str, str]:

@@ -87,7 +87,7 @@ COMMANDS = {
     "compose": ("deployment_files:compose", "Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana."),
     "grafana": (
         "deployment_files:grafana",
-        "Write the Grafana dashboard, its provisioning, and the config and alert rules for Prometheus.",
+        "Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.",
     ),
     "completion": ("completion:completion", "Print a script that completes commands, options and names in a shell."),
 }
