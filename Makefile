@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench run test unit lint types format man clean
+.PHONY: all bench faults run test unit lint types format man clean
 
 all: format lint types unit
 
@@ -44,6 +44,10 @@ man: .venv/ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch .venv/runtime $@
+
+# Every fault of the alert rules, in real daemons under a real Prometheus. Takes two minutes.
+faults: .venv/ready
+	$(BIN)/python -m bench.faults
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist

@@ -112,7 +112,7 @@ SITUATIONS = {
         "TokensRefused", {"heartbeatd_http_tokens_refused_total": "0x5 0+5x5 25x40"}, (5, 35), (12,)
     ),
     "a scanner asks for many paths": Situation(
-        "UnknownPaths", {"heartbeatd_http_requests_total{route=unknown,code=404}": "0x5 0+9x5 45x40"}, (5, 35), (12,)
+        "UnknownPaths", {"heartbeatd_http_requests_total{route=unknown,code=404}": "_x5 30x45"}, (4, 35), (12,)
     ),
     "there are more entries than series": Situation(
         "EntriesWithoutSeries", {"heartbeatd_entries_without_series": "3x40"}, (14,), (16,)
@@ -181,6 +181,13 @@ SITUATIONS = {
         {"heartbeatd_wakes_total{name,source,result=rejected}": "_x80 1x100"},
         (79, 150),
         (82,),
+        {"name": "ops", "source": "api"},
+    ),
+    "a program sends a wake each minute": Situation(
+        "WakeFlood",
+        {"heartbeatd_wakes_total{name,source,result=joined}": "_x10 1+1x40 41x100"},
+        (20, 120),
+        (45,),
         {"name": "ops", "source": "api"},
     ),
     "a wake expires": Situation(
@@ -277,6 +284,12 @@ EXPLAINED = {
             "heartbeatd_precheck_failures_total{name}": "0x5 0+1x60",
             "heartbeatd_expected_by_timestamp_seconds{kind,name}": "600x60",
         }, (), (20,), OPS, {"reason": "precheck_failed"})
+    ),
+    "a run that takes longer than its interval is not also silent": (
+        Situation("SlotsLost", {
+            "heartbeatd_expected_by_timestamp_seconds{kind,name}": "600x60",
+            "heartbeatd_skips_total{kind,name,reason=already_running}": "0x5 1x60",
+        }, (11,), (14,), OPS)
     ),
     "entries that wait for a place are not also silent": (
         Situation("DispatchLate", {

@@ -610,3 +610,11 @@ def test_wakes_that_reach_no_run_are_counted_by_reason(make_world: MakeWorld) ->
     world.run(days=8)
     assert page.series("wakes_refused")["wakes_refused_total{expired,api}"] == number
     assert page.series("wakes_total")["wakes_total{ops,rejected,api}"] == 1
+
+
+def test_a_wake_of_a_disabled_agent_is_counted_as_rejected(make_world: MakeWorld) -> None:
+    world = make_world(agent(enabled="false"))
+    page = Page(world)
+    with pytest.raises(Refused):
+        world.wake("ops", "look")
+    assert page.series()["wakes_total{ops,rejected,api}"] == 1

@@ -4,9 +4,9 @@ Expressions are written without a selector for the job, and with `$window`, `$ab
 in when the file is written. Two macros are written out then:
 
 - `last(GAUGE)` is the last value within the threshold `gap`, so one missed scrape neither fires nor resolves an alert.
-- `new(COUNTER, $window)` is true if the counter has increased within the window. It also sees events from before the first scrape
-  of a series, which `increase()` does not: the series did not exist a window ago, although its daemon was scraped then, or its
-  process is younger than the window. A new Prometheus does not report old events.
+- `new(COUNTER, $window)` is the number of events within the window. It also counts events from before the first scrape of a
+  series, which `increase()` does not: the series did not exist a window ago, although its daemon was scraped then, or its process
+  is younger than the window. A new Prometheus does not report old events.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ DAEMON = (
     ),
     Alert(
         "ClockJumped", "info", "0s",
-        "new(heartbeatd_clock_jumps_total, $window)",
+        "new(heartbeatd_clock_jumps_total, $window) > 0",
         "The clock of {{ $labels.instance }} jumped {{ $labels.direction }}",
         "The system clock was changed, or the machine was suspended. On a server type `timedatectl`. Type"
         " `heartbeatd runs --outcome skipped` for the slots that were skipped.",
@@ -149,7 +149,7 @@ DAEMON = (
     ),
     Alert(
         "TokensRefused", "warning", "0s",
-        "increase(heartbeatd_http_tokens_refused_total[$window]) > $above",
+        "new(heartbeatd_http_tokens_refused_total, $window) > $above",
         f"{HOST} refuses tokens",
         "Requests with a wrong token: {{ $value | humanize }}. A program has an old token, or somebody guesses. Type"
         " `journalctl -u heartbeatd | grep 401`, and compare `server.tokens` in config.yaml.",
@@ -157,7 +157,7 @@ DAEMON = (
     ),
     Alert(
         "UnknownPaths", "info", "0s",
-        'sum by (job, instance) (increase(heartbeatd_http_requests_total{route="unknown"}[$window])) > $above',
+        'sum by (job, instance) (new(heartbeatd_http_requests_total{route="unknown"}, $window)) > $above',
         f"{HOST} is asked for paths that do not exist",
         "Requests: {{ $value | humanize }}. A program uses a wrong URL, or a scanner is at work. Type"
         " `curl -s URL/openapi.json` for the paths that exist.",
@@ -203,7 +203,7 @@ ENTRIES = (
     Alert(
         "HeartbeatBlocked", "warning", "5m",
         "sum by (job, instance, kind, name, reason) (new(heartbeatd_skips_total"
-        '{reason=~"checklist_unreadable|checklist_too_large|precheck_failed|prompt_too_large"}, $window))'
+        '{reason=~"checklist_unreadable|checklist_too_large|precheck_failed|prompt_too_large"}, $window)) > 0'
         " unless on (job, instance, kind, name) time() - heartbeatd_last_success_timestamp_seconds < $cured",
         f"{ENTRY} cannot run: {{{{ $labels.reason }}}}",
         f"Its slots are skipped because of a problem in its folder or its config. {EXPLAIN} Correct the file that it names.",
@@ -225,33 +225,37 @@ ENTRIES = (
         {"above": ("3", "failed prechecks"), "window": ("6h", "the time in which they are counted")},
     ),
     Alert(
-        "SlotsLost", "warning", "5m",
-        'sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) >= $above'
+        "SlotsLost", "warning", "2m",
+        "time() > last(heartbeatd_expected_by_timestamp_seconds) and on (job, instance, kind, name)"
+        ' sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) > 0'
+        " or sum by (job, instance, kind, name)"
+        ' (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) >= $above'
         ' and sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window]))'
         " > $share * sum by (job, instance, kind, name) (increase(heartbeatd_runs_total[$window]))",
-        f"{ENTRY} is slower than its interval",
-        "Slots that were skipped because the run before was still in progress, or because the agent was locked:"
-        f" {{{{ $value | humanize }}}}. {EXPLAIN} Use a longer `interval`, a shorter `timeout` or a faster `model`.",
+        f"{ENTRY} loses slots",
+        "It is slower than its interval, or locked by another program: its slots are skipped because the run before is still in"
+        f" progress. {EXPLAIN} Use a longer `interval`, a shorter `timeout` or a faster `model`.",
         "agent",
         {
             "above": ("4", "lost slots"),
             "share": ("1", "lost slots for each run"),
-            "window": ("2h", "the time in which they are counted"),
+            "window": ("6h", "the time in which they are counted"),
         },
     ),
     Alert(
         "HeartbeatSilent", "warning", "2m",
         "time() > last(heartbeatd_expected_by_timestamp_seconds)"
         " unless on (job, instance, kind, name)"
-        ' ALERTS{alertname=~"HeartbeatFailing|HeartbeatBlocked|SlotsLost"}'
+        ' ALERTS{alertname=~"HeartbeatFailing|HeartbeatBlocked"}'
         ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}'
         " unless on (job, instance, kind, name)"
-        ' sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"breaker_open|budget"}[$window])) > 0',
+        " sum by (job, instance, kind, name)"
+        ' (increase(heartbeatd_skips_total{reason=~"breaker_open|budget|already_running|busy"}[$window])) > 0',
         f"{ENTRY} has not run successfully in time",
         f"A successful run should have ended, and none did. {EXPLAIN} It shows the slots and why they did not run: for example a"
         " missing or empty checklist, or a result that never arrived.",
         "agent",
-        {"window": ("2h", "the time in which skips for a budget or an open circuit breaker explain the silence")},
+        {"window": ("6h", "the time in which skips with an alert of their own explain the silence")},
     ),
     Alert(
         "PausedForLong", "warning", "0s",
@@ -277,7 +281,7 @@ ENTRIES = (
     ),
     Alert(
         "WakesRejected", "warning", "0s",
-        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="rejected"}, $window))',
+        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="rejected"}, $window)) > 0',
         "Wakes for {{ $labels.name }} from {{ $labels.source }} are rejected",
         "Rejected wakes: {{ $value | humanize }}. Their texts do not reach the agent. Type `journalctl -u heartbeatd | grep wake`"
         " for the sender. Merge or slow down its wakes, or raise `limits.wake_flood`.",
@@ -285,8 +289,17 @@ ENTRIES = (
         {"window": ("1h", "how long the alert lasts")},
     ),
     Alert(
+        "WakeFlood", "warning", "0s",
+        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result=~"joined|deferred"}, $window)) > $above',
+        "More wakes for {{ $labels.name }} come from {{ $labels.source }} than may start runs",
+        "Wakes that had to wait: {{ $value | humanize }}. Type `heartbeatd explain {{ $labels.name }}`. Let the sender merge its"
+        " messages, or raise `limits.wake_flood`.",
+        "agent",
+        {"above": ("30", "deferred wakes"), "window": ("1h", "the time in which they are counted")},
+    ),
+    Alert(
         "WakesExpired", "warning", "0s",
-        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="expired"}, $window))'
+        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="expired"}, $window)) > 0'
         ' unless on (job, instance, name) max_over_time(heartbeatd_paused_since_timestamp_seconds{kind="heartbeat"}[$window])',
         "Wakes for {{ $labels.name }} expired before the agent ran",
         "Wakes from {{ $labels.source }} that waited longer than `limits.wake_keep`: {{ $value | humanize }}. Type"
@@ -359,7 +372,7 @@ MODELS = (
     ),
     Alert(
         "ModelMismatch", "warning", "0s",
-        "new(heartbeatd_model_mismatches_total, $window)",
+        "new(heartbeatd_model_mismatches_total, $window) > 0",
         f"{ENTRY} gets answers from another model",
         f"Answers from another model than was requested: {{{{ $value | humanize }}}}. {EXPLAIN} Correct `model`, or ask the"
         " gateway why it replaces the model.",
@@ -368,7 +381,7 @@ MODELS = (
     ),
     Alert(
         "UnpricedTokens", "warning", "0s",
-        "new(heartbeatd_unpriced_tokens_total, $window)",
+        "new(heartbeatd_unpriced_tokens_total, $window) > 0",
         "{{ $labels.model }} has no price",
         "Tokens with an unknown cost: {{ $value | humanize }}. Budgets in USD do not count them. Add the model to `prices` in"
         " config.yaml, then type `heartbeatd reload`.",
@@ -557,9 +570,7 @@ def _expression(expr: str, settings: RuleSettings, names: Mapping[str, str]) -> 
 
 def _new_events(counter: str, window: str) -> str:
     known = f"up offset {window} == 1 or time() - process_start_time_seconds < {_seconds(window):g}"
-    return (
-        f"(increase({counter}[{window}]) > 0 or {counter} > 0 unless {counter} offset {window} and on (job, instance) ({known}))"
-    )
+    return f"({counter} unless {counter} offset {window} and on (job, instance) ({known}) or increase({counter}[{window}]))"
 
 
 def _seconds(duration: str) -> float:

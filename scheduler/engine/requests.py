@@ -30,7 +30,6 @@ from scheduler.store import (
     entries,
     lane_holds,
     outbox,
-    rejected_wakes,
     run_history,
     runs,
     slot_records,
@@ -54,7 +53,7 @@ class WakeAgent:
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.wake.name)
         if entry_row.state != "active":
             slot_records.record_skip(tick.tx, entry_row, Trigger(self.wake.source), Skip.DISABLED, tick.now)
-            rejected_wakes.record_rejected_wake(tick.tx, self.wake, RejectedBecause.DISABLED)
+            wakes.reject_wake(tick.tx, self.wake, RejectedBecause.DISABLED)
             raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {tick.plan.settings.path.name}")
         run = runs.find_open_run(tick.tx.db, Kind.HEARTBEAT, self.wake.name)
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
