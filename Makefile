@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench faults run test unit lint types format man clean
+.PHONY: all bench faults quiet-month run test unit lint types format man clean
 
 all: format lint types unit
 
@@ -48,6 +48,10 @@ man: .venv/ready
 # Every fault of the alert rules, in real daemons under a real Prometheus. Takes two minutes.
 faults: .venv/ready
 	$(BIN)/python -m bench.faults
+
+# The alert rules over 30 days of normal operation. Takes some minutes.
+quiet-month: .venv/ready
+	$(BIN)/python -m bench.quiet_month
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist

@@ -439,6 +439,8 @@ def test_options_set_the_job_the_links_and_thresholds(tmp_path: Path, promtool: 
     assert 'consecutive_failures{job="agents-eu",kind="heartbeat"}[90s]) >= 5' in failing["expr"]
     assert any(rule.get("record") == "job:heartbeatd_slo_objective" and rule["expr"].endswith("+ 0.9") for rule in rules)
     assert shipped_dashboard.yaml(tmp_path / "prometheus/prometheus.yml")["scrape_configs"][0]["job_name"] == "agents-eu"
+    board = json.loads((tmp_path / "dashboards/fleet.json").read_text())
+    assert [each["current"]["value"] for each in board["templating"]["list"] if each["name"] == "job"] == ["agents-eu"]
     assert 'job="agents-eu"' in (tmp_path / "alertmanager/alertmanager.yml").read_text()
     checked = promtool("check", "config", tmp_path / "prometheus" / "prometheus.yml")
     assert checked.returncode == 0, checked.stderr

@@ -159,7 +159,7 @@ def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url
     shipped = list_files("grafana/provisioning")
     _write(
         folder,
-        {path.removeprefix("grafana/"): read_text(path) for path in shipped}
+        {path.removeprefix("grafana/"): _with_job(path, read_text(path), job) for path in shipped}
         | {f"dashboards/{name}.json": _select_job(read_text(f"grafana/dashboards/{name}.json"), job) for name in DASHBOARDS}
         | {
             "prometheus/prometheus.yml": read_text("grafana/prometheus/prometheus.yml").replace(
@@ -191,6 +191,19 @@ def _select_job(dashboard: str, job: str) -> str:
             chosen = {"selected": True, "text": job, "value": job}
             variable |= {"query": job, "current": chosen, "options": [chosen]}
     return json.dumps(board, indent=1, sort_keys=True) + "\n"
+
+
+def _with_job(path: str, text: str, job: str) -> str:
+    """A shipped file. A dashboard selects this job when it is opened."""
+    if not path.startswith("grafana/dashboards/") or job == RuleSettings().job:
+        return text
+    board = json.loads(text)
+    for variable in board["templating"]["list"]:
+        if variable["name"] == "job":
+            variable["query"] = job
+            variable["current"] = {"selected": True, "text": job, "value": job}
+            variable["options"] = [variable["current"]]
+    return json.dumps(board, indent=1) + "\n"
 
 
 def _read_thresholds(changes: tuple[str, ...]) -> dict[str, str]:
