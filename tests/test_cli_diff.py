@@ -200,6 +200,23 @@ def test_plan_diff_compares_two_files_without_a_daemon(config: Path, capsys: pyt
     assert shown[-1] == "and 17 more; --format json lists all"
 
 
+def test_plan_diff_of_one_agent_counts_its_runs_in_a_given_time(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare = ["plan", "--diff", str(edited(config)), "-c", str(config)]
+    assert main([*compare, "a07", "--for", "7d"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "agent/a07: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00" in shown
+    assert "runs a week: agents 196 -> 126" in shown
+    assert main([*compare, "agent/a07", "--for", "48h"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "runs in 2d: agents 56 -> 36" in shown
+    assert shown[-2].split()[-4:] == ["RUNS", "IN", "2d", "THEN"]
+    assert (shown[-1].split()[0], shown[-1].split()[-2:]) == ("agent/a07", ["56", "36"])
+    assert main([*compare, "night1", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == []
+    assert main([*compare, "nobody"]) == 2
+    assert "nobody" in capsys.readouterr().err
+
+
 def test_without_a_database_the_commands_name_another_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--diff", "-c", str(config)]) == 2
     assert "`heartbeatd plan --diff FILE` compares two files" in capsys.readouterr().err

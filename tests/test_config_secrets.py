@@ -48,6 +48,25 @@ def test_references_are_resolved_only_in_keys_for_secrets(tmp_path: Path) -> Non
     )
 
 
+CREDENTIAL = RIGHT.replace("${TOKEN}", "${file:$CREDENTIALS_DIRECTORY/bot token}")
+
+
+def test_a_credential_of_systemd_is_read_from_its_folder(tmp_path: Path) -> None:
+    """systemd.exec(5), LoadCredential=: the files are read-only, and only the user of the service can enter the folder."""
+    folder = tmp_path / "credentials"
+    folder.mkdir(mode=0o700)
+    (folder / "bot token").write_text(f"{TOKEN}\n")
+    (folder / "bot token").chmod(0o400)
+    settings = read(tmp_path, CREDENTIAL, {"CREDENTIALS_DIRECTORY": str(folder)}).settings
+    assert reveal(settings.server.tokens[0].value) == TOKEN
+
+
+def test_a_credential_outside_systemd_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
+    (line,) = complaints(tmp_path, CREDENTIAL)
+    assert "CREDENTIALS_DIRECTORY is not set; systemd sets it for a service with LoadCredential=" in line
+    assert line.endswith("in a shell set it to a folder with the file bot token")
+
+
 def test_references_inside_a_resolved_value_are_not_resolved(tmp_path: Path) -> None:
     settings = read(tmp_path, RIGHT, {"TOKEN": "${HOME}-${USER}-${SHELL}"}).settings
     assert reveal(settings.server.tokens[0].value) == "${HOME}-${USER}-${SHELL}"

@@ -119,7 +119,11 @@ def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:
 
 
 @required_programs.needs("systemd-analyze")
-def test_systemd_verifies_the_unit_silently(unit: Path) -> None:
+@pytest.mark.parametrize("comment", ["", "# "], ids=["with a credential", "as shipped"])
+def test_systemd_verifies_the_unit_silently(unit: Path, comment: str) -> None:
+    shipped = unit.read_text()
+    assert "\n# LoadCredential=" in shipped and '"${file:$CREDENTIALS_DIRECTORY/anthropic_key}"' in shipped
+    unit.write_text(shipped.replace("# LoadCredential=", f"{comment}LoadCredential="))
     verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
     ours = [line for line in verified.stderr.splitlines() if "heartbeatd" in line]  # other units of this machine may have faults
     assert (verified.returncode, verified.stdout, ours) == (0, "", [])

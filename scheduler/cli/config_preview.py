@@ -5,27 +5,31 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files
+from scheduler.cli import arguments, daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
-from scheduler.cli.output import format_table, format_time, utc_now, wrap_text, zone_name
+from scheduler.cli.output import entry_label, format_table, format_time, utc_now, wrap_text, zone_name
 from scheduler.config.build.config_diff import ConfigComparison, compare_stored
 from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.build.load import LoadedConfig, load_config
 from scheduler.config.build.time_checks import TimeCheck
+from scheduler.config.file.message_parts import format_duration
 from scheduler.engine.config_reload import restart_warnings
-from scheduler.insight.config_forecast import foresee_changes
+from scheduler.insight.config_forecast import A_WEEK, foresee_changes
 from scheduler.model.config_changes import StoredConfig
+from scheduler.model.entry import Key
 from scheduler.store import config_history, entries
+from scheduler.work.plan import make_plan
 
-COLUMNS = ("NAME", "NEXT RUN", "THEN", "RUNS A WEEK", "THEN")
+COLUMNS = ("NAME", "NEXT RUN", "THEN", "RUNS", "THEN")
 MAX_ROWS = 20
 NEXT_RUNS = 2  # entries whose next run is shown; JSON has all of them
 LISTED_NAMES = 200_000  # names in JSON
@@ -69,13 +73,21 @@ def preview_file(path: Path, state: Path | None) -> Preview:
         return _preview(db, in_force, stored, head, against)
 
 
-def preview_files(path: Path, other: Path, state: Path | None) -> Preview:
-    """What the file `other` would change in the file at `path`. Raises ConfigError if one of them is invalid."""
+def preview_files(path: Path, other: Path, state: Path | None, name: str | None, span: timedelta | None) -> Preview:
+    """What the file `other` would change in the file at `path`. Raises ConfigError if one of them is invalid.
+
+    `name`: only for this agent or job. `span`: how far ahead runs are counted; None: a week.
+    """
     files, salt = daemon_files.locate_files(path, state), new_salt()
-    first = _store(load_config(path, os.environ, resolve_secrets=False), salt, path.absolute())
-    second = _store(load_config(other, os.environ, resolve_secrets=False), salt, path.absolute())
+    loaded = [load_config(each, os.environ, resolve_secrets=False) for each in (path, other)]
+    first, second = (_store(each, salt, path.absolute()) for each in loaded)
+    only = None
+    if name is not None:
+        known = {key for each in loaded for key in make_plan(each.settings).entries}
+        only = arguments.resolve_entry(name, known.__contains__, lambda: known)
+    against = {"path": str(path), "hash": first.hash}
     with daemon_files.open_for_reading(files) as db:
-        return _preview(db, first, second, f"{other} against {path}", {"path": str(path), "hash": first.hash})
+        return _preview(db, first, second, f"{other} against {path}", against, only, span or A_WEEK)
 
 
 def print_preview(preview: Preview, form: str) -> None:
@@ -83,18 +95,20 @@ def print_preview(preview: Preview, form: str) -> None:
     click.echo(json.dumps(preview.data, indent=2) if form == "json" else "\n".join(preview.lines))
 
 
-def print_schedules(preview: Preview) -> None:
-    """Print a table of the entries whose schedule differs, with their next run and their runs a week."""
+def print_schedules(preview: Preview, span: timedelta | None) -> None:
+    """Print a table of the entries whose schedule differs, with their next run and their runs a week, or in `span`."""
+    key = "runs_a_week" if span in (None, A_WEEK) else "runs"
     rows = [
         [
             each["name"],
             *(_short(each[side]) for side in ("before", "after")),
-            *(f"{each['runs_a_week'][side]:,}" for side in ("before", "after")),
+            *(f"{each[key][side]:,}" for side in ("before", "after")),
         ]
         for each in preview.changed[:MAX_ROWS]
     ]
     if rows:
-        click.echo(f"\n{format_table(COLUMNS, rows, numbers=(3, 4))}")
+        head = [*COLUMNS[:3], "RUNS A WEEK" if span in (None, A_WEEK) else f"RUNS IN {format_duration(span)}", COLUMNS[-1]]
+        click.echo(f"\n{format_table(head, rows, numbers=(3, 4))}")
     if len(preview.changed) > MAX_ROWS:
         click.echo(f"and {len(preview.changed) - MAX_ROWS:,} more; --format json lists all")
 
@@ -112,14 +126,25 @@ def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exi
     return f"there is no database {files.database}{where}; --state names the one of the daemon, and {other}"
 
 
-def _preview(db: Any, old: StoredConfig, new: StoredConfig, head: str, against: dict[str, Any]) -> Preview:
+def _preview(
+    db: Any,
+    old: StoredConfig,
+    new: StoredConfig,
+    head: str,
+    against: dict[str, Any],
+    only: Key | None = None,
+    span: timedelta = A_WEEK,
+) -> Preview:
     now = utc_now()
     found = compare_stored(old, new)
     if found is None:
         raise InputError("the config in force was written for another version of heartbeatd and cannot be compared")
-    will = foresee_changes(db, found, now) if found.diff else None
+    if only:
+        found = replace(found, diff=found.diff.of_entry(entry_label(*only)))
+    will = foresee_changes(db, found, now, only, span) if found.diff else None
     data = {"against": against, **found.diff.as_data(LISTED_NAMES), "consequences": will}
-    lines = (head, *_lines(found, will)) if will else (head, "nothing changes")
+    nothing = "nothing changes" + (f" for {entry_label(*only)}" if only else "")
+    lines = (head, *_lines(found, will)) if will else (head, nothing)
     return Preview(data, tuple(part for line in lines for part in wrap_text(line, 2)))
 
 
@@ -130,12 +155,17 @@ def _lines(found: ConfigComparison, will: dict[str, Any]) -> Iterator[str]:
         shown = [f"{each['name']} {_short(each['before'])} -> {_short(each['after'])}" for each in will["next"][:NEXT_RUNS]]
         more = len(will["next"]) - len(shown)
         yield f"next runs ({zone_name()}): {', '.join(shown)}" + (f", and of {more:,} more" if more else "")
-    weeks = [f"{word} {_change(each)}" for word, each in will["runs_a_week"].items() if each["before"] or each["after"]]
-    if weeks:
-        yield f"runs a week: {', '.join(weeks)}"
+    counts = will.get("runs") or will["runs_a_week"]
+    shown = [f"{word} {_change(each)}" for word, each in counts.items() if each["before"] or each["after"]]
+    if shown:
+        yield f"runs {_span_text(will)}: {', '.join(shown)}"
     if (cost := will["usd_a_day"]) is not None:
         before, after = (_format_cost(cost[side]) for side in ("before", "after"))
         yield f"worst cost a day: {before if before == after else f'{before} -> {after}'}"
+
+
+def _span_text(will: dict[str, Any]) -> str:
+    return f"in {format_duration(timedelta(seconds=will['span_s']))}" if "span_s" in will else "a week"
 
 
 def _short(instant: str | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
+from click.core import ParameterSource
 
 from scheduler.cli import arguments, config_preview, daemon_files, options, output
 from scheduler.cli.arguments import ZONE_RULE, DurationParam, TimeParam
@@ -50,7 +51,8 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
     "other",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Show instead what another config would change: keys, next runs, runs a week, and the highest possible cost.",
+    help="Show instead what another config would change: keys, next runs, runs a week, and the highest possible cost."
+    " NAME and --for apply if given.",
 )
 @options.config_option
 @options.state_option
@@ -78,10 +80,12 @@ def plan(
     if begin is not None and begin.year not in forecast.ALLOWED_YEARS:
         raise InputError(f"--from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
     if other is not None:
-        preview = config_preview.preview_files(path, other, state)
+        is_given = click.get_current_context().get_parameter_source("span") is not ParameterSource.DEFAULT
+        ahead = span if is_given else None
+        preview = config_preview.preview_files(path, other, state, name, ahead)
         config_preview.print_preview(preview, form)
         if form == "text":
-            config_preview.print_schedules(preview)
+            config_preview.print_schedules(preview, ahead)
         return
     if worst:
         _print_worst_day(path, form)

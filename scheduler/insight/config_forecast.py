@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.config.build.config_diff import ConfigComparison
 from scheduler.insight import forecast
-from scheduler.insight.daily_maximum import compute_daily_maximum
+from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.config_changes import ConfigDiff
 from scheduler.model.entry import Key
@@ -22,19 +22,27 @@ from scheduler.work.plan import Plan
 A_WEEK = timedelta(days=7)
 
 
-def foresee_changes(db: sqlite3.Connection | None, found: ConfigComparison, now: datetime) -> dict[str, Any]:
-    """What the new settings of a comparison would change, as JSON data: before and after.
+def foresee_changes(
+    db: sqlite3.Connection | None, found: ConfigComparison, now: datetime, only: Key | None = None, span: timedelta = A_WEEK
+) -> dict[str, Any]:
+    """What the new settings of a comparison would change, as JSON data: before and after. `only`: for this entry.
 
     `next` are the entries whose schedule changes, with the time of their next run and their runs a week. `runs_a_week` are the
-    scheduled runs of the next seven days, without wakes. `usd_a_day` is the highest possible cost of a day; null: no limit.
+    scheduled runs of the next seven days, without wakes. Where `runs` are listed too, they are those of `span`. `usd_a_day` is
+    the highest possible cost of a day; null: no limit.
     """
     plans = plan.make_plan(found.old), plan.make_plan(found.new)
     before, after = (_forecasts(db, each, now) for each in plans)
     names = {_key_of(new): _key_of(old) for old, new in found.diff.renamed}
     moved = [key for key in sorted({*before, *after}) if _is_moved(plans, names.get(key, key), key, found.diff)]
-    weeks = [{key: _runs_a_week(each, now) for key, each in seen.items()} for seen in (before, after)]
-    costs = [compute_daily_maximum(settings, now) for settings in (found.old, found.new)]
-    return {
+    chosen = {names.get(only, only), only} if only else None
+    moved = [key for key in moved if chosen is None or key in chosen]
+    seen = [[(key, each) for key, each in side.items() if not chosen or key in chosen] for side in (before, after)]
+    weeks = [{key: _count_runs(each, now, A_WEEK) for key, each in side} for side in seen]
+    spans = [{key: _count_runs(each, now, span) for key, each in side} for side in seen] if span != A_WEEK else weeks
+    costs = [_maximum(compute_daily_maximum(settings, now), chosen) for settings in (found.old, found.new)]
+    runs = {} if span == A_WEEK else {"runs": _totals(spans), "span_s": span.total_seconds()}
+    return runs | {
         "next": [
             {
                 "name": _label(key),
@@ -42,16 +50,28 @@ def foresee_changes(db: sqlite3.Connection | None, found: ConfigComparison, now:
                 "after": iso_utc(_next_run(after.get(key), now)),
                 "runs_a_week": {"before": weeks[0].get(names.get(key, key), 0), "after": weeks[1].get(key, 0)},
             }
+            | ({"runs": {"before": spans[0].get(names.get(key, key), 0), "after": spans[1].get(key, 0)}} if runs else {})
             for key in moved
         ],
-        "runs_a_week": {
-            word: {"before": _sum_of_kind(weeks[0], kind), "after": _sum_of_kind(weeks[1], kind)}
-            for word, kind in (("agents", Kind.HEARTBEAT), ("jobs", Kind.CRON))
-        },
-        "usd_a_day": {"before": costs[0].usd_per_day, "after": costs[1].usd_per_day}
-        if costs[0].entries or costs[1].entries
-        else None,
+        "runs_a_week": _totals(weeks),
+        "usd_a_day": {"before": costs[0][0], "after": costs[1][0]} if costs[0][1] or costs[1][1] else None,
     }
+
+
+def _totals(counts: Sequence[Mapping[Key, int]]) -> dict[str, dict[str, int]]:
+    """The runs of all agents and of all jobs, before and after."""
+    return {
+        word: {"before": _sum_of_kind(counts[0], kind), "after": _sum_of_kind(counts[1], kind)}
+        for word, kind in (("agents", Kind.HEARTBEAT), ("jobs", Kind.CRON))
+    }
+
+
+def _maximum(found: DailyMaximum, chosen: Collection[Key] | None) -> tuple[float | None, bool]:
+    """The highest possible cost of a day, of all entries or of the chosen ones, and whether any of them calls an agent."""
+    if chosen is None:
+        return found.usd_per_day, bool(found.entries)
+    costs = [each.usd_per_day for each in found.entries if (each.kind, each.name) in chosen]
+    return (None if None in costs else sum(cost or 0 for cost in costs)), bool(costs)
 
 
 def _forecasts(db: sqlite3.Connection | None, of: Plan, now: datetime) -> dict[Key, EntryForecast]:
@@ -74,8 +94,8 @@ def _next_run(foreseen: EntryForecast | None, now: datetime) -> datetime | None:
     return next(due_times(foreseen.course, now - TICK, now + forecast.MAX_SPAN), None)
 
 
-def _runs_a_week(foreseen: EntryForecast, now: datetime) -> int:
-    return sum(day.count for day in due_times_by_day(foreseen.course, now, now + A_WEEK)) if foreseen.will_fire else 0
+def _count_runs(foreseen: EntryForecast, now: datetime, span: timedelta) -> int:
+    return sum(day.count for day in due_times_by_day(foreseen.course, now, now + span)) if foreseen.will_fire else 0
 
 
 def _sum_of_kind(counts: Mapping[Key, int], kind: Kind) -> int:

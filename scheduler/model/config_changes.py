@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -60,6 +60,15 @@ class ConfigDiff:
     def __bool__(self) -> bool:
         """Whether anything changes."""
         return bool(self.added or self.removed or self.renamed or self.changes)
+
+    def of_entry(self, label: str) -> ConfigDiff:
+        """Only what changes for this entry."""
+        return ConfigDiff(
+            tuple(name for name in self.added if name == label),
+            tuple(name for name in self.removed if name == label),
+            tuple(pair for pair in self.renamed if label in pair),
+            tuple(replace(each, entries=(label,)) for each in self.changes if label in each.entries),
+        )
 
     def lines(self, limit: int = 8) -> list[str]:
         """At most about `limit` lines for people; none if nothing changes.

@@ -17,6 +17,7 @@ from scheduler.model.secret import Secret
 from scheduler.system.files import MAY_ANYTHING, open_regular, others_may
 
 LARGEST_FILE = 64 * 1024
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 
 # Names of variables with secret values, and names of variables without.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD_|CREDENTIAL|AUTH|COOKIE|DSN", re.IGNORECASE)
@@ -65,12 +66,25 @@ class SecretResolver:
                 return value
             problem = "is not set" if value is None else "is empty"
             raise UnsetSecret(f"{name} {problem}; set it in the environment or in the env_file")
+        path = self._expand_credentials(found["file"])
         try:
-            return _read_small_file(resolve_path(self._folder, found["file"])).removesuffix("\n").removesuffix("\r")
+            return _read_small_file(resolve_path(self._folder, path)).removesuffix("\n").removesuffix("\r")
         except OSError as error:
             raise UnsetSecret(f"{found['file']} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise UnsetSecret(f"{found['file']} is not UTF-8 text") from None
+
+    def _expand_credentials(self, path: str) -> str:
+        """The path with $CREDENTIALS_DIRECTORY at its beginning replaced: systemd sets it for LoadCredential=."""
+        first, slash, rest = path.partition("/")
+        if first != f"${CREDENTIALS_VARIABLE}":
+            return path
+        assert self._environ is not None
+        folder = self._environ.get(CREDENTIALS_VARIABLE)
+        if not folder:
+            problem = f"{CREDENTIALS_VARIABLE} is not set; systemd sets it for a service with LoadCredential="
+            raise UnsetSecret(f"{problem}, in a shell set it to a folder with the file {rest}")
+        return f"{folder}{slash}{rest}"
 
 
 def has_only_references(text: str) -> bool:
