@@ -44,7 +44,7 @@ from scheduler.net.http_client import HttpClient
 from scheduler.store import config_history, entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable
-from scheduler.system import file_limits, lanes
+from scheduler.system import file_limits, lanes, log
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
@@ -141,6 +141,7 @@ class Daemon:
         self._systemd = ServiceManager(environ)
         loaded = _load_first_config(path, environ)
         self.settings = loaded.settings
+        log.set_log_zone(self.settings.zone)
         for warning in loaded.warnings:
             log_event(logging.WARNING, "config", problem=str(warning))
         file_limits.raise_file_limit(self.settings.limits.concurrency)

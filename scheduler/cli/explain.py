@@ -34,7 +34,7 @@ from scheduler.cli.output import (
     wrap_text,
 )
 from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_duration
-from scheduler.insight import day_overview, schedule_texts
+from scheduler.insight import day_overview
 from scheduler.insight import explanation as answers
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import local_days
@@ -176,7 +176,7 @@ def _overview_lines(data: Data) -> Iterator[str]:
     end = datetime.fromisoformat(data["until"]).astimezone(zone)
     until = f" until {asked:%H:%M}" if end >= asked else ""
     first = f"{begin:%a %Y-%m-%d}" if begin.time() == time.min else f"{begin:%a %Y-%m-%d %H:%M}"
-    yield f"{first}{until}, {zone.key} (UTC{schedule_texts.offset_text(min(asked, end))})"
+    yield f"{first}{until}, {zone.key} (UTC{local_days.offset_text(min(asked, end))})"
     for problem in data["problems"]:
         yield from (paint(line, Meaning.BAD) for line in wrap_text(problem["says"], 2))
     listed = data["entries"]

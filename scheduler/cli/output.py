@@ -16,6 +16,7 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from scheduler.cli.colours import Meaning, paint, paint_label
+from scheduler.model.local_days import is_repeated, offset_text
 from scheduler.model.outcome import Kind
 from scheduler.system.text import one_line
 
@@ -127,11 +128,19 @@ def utc_now() -> datetime:
 
 
 def format_time(instant: str | datetime | None) -> str:
-    """A time to the second, in `display_zone()`; a dash for None. A string is a time as in JSON."""
+    """A time to the second, in `display_zone()`; a dash for None. A string is a time as in JSON.
+
+    In the hour that a clock change repeats, the offset from UTC follows.
+    """
     if instant is None:
         return "-"
     moment = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
-    return f"{moment.astimezone(display_zone()):%Y-%m-%d %H:%M:%S}"
+    local = moment.astimezone(display_zone())
+    return f"{local:%Y-%m-%d %H:%M:%S}{_offset_if_repeated(local)}"
+
+
+def _offset_if_repeated(local: datetime) -> str:
+    return f" {offset_text(local)}" if is_repeated(local) else ""
 
 
 def format_short_time(instant: str | None, now: datetime) -> str:
@@ -139,20 +148,22 @@ def format_short_time(instant: str | None, now: datetime) -> str:
     if instant is None:
         return "-"
     moment, today = datetime.fromisoformat(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
-    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
+    clock = f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
+    return clock + _offset_if_repeated(moment)
 
 
 def display_zone() -> ZoneInfo | None:
     """The zone in which times are printed, and times without an offset are read.
 
-    It is the top-level zone of the config. None means the zone of the host, if there is no config or the config names no zone.
+    It is the top-level zone of the config. If the config is invalid or missing, it is that of the last valid config, which the
+    database has. None means the zone of the host, if there is neither.
     """
     context = click.get_current_context(silent=True)
     path = context.params.get("path") if context else None
     if context is None or path is None:
         return None
     if _ZONE not in context.meta:
-        context.meta[_ZONE] = _zone_of_config(path)
+        context.meta[_ZONE] = _zone_of_config(path, context.params.get("state"))
     found: ZoneInfo | None = context.meta[_ZONE]
     return found
 
@@ -182,16 +193,49 @@ def host_zone() -> ZoneInfo:
 _ZONE = f"{__name__}.zone"
 
 
-def _zone_of_config(path: Path) -> ZoneInfo | None:
-    """The top-level zone of a config, which may be invalid otherwise."""
+def _zone_of_config(path: Path, state: Path | None) -> ZoneInfo | None:
+    """The top-level zone of a config. If it differs from that of the last valid config, it counts only if the config is valid."""
     from scheduler.config.file import lenient_reading
     from scheduler.config.keys import time_zones  # for commands that tell times alone
 
     name = lenient_reading.read_timezone_name(path, os.environ)
+    known, is_fixed = _last_valid_zone(path, state)
+    if known is not None and name != known and (is_fixed or not _is_valid_config(path)):
+        name = known
     try:
         return time_zones.find_zone(name) if name else None
     except ValueError:
         return None
+
+
+def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
+    """The zone of the config in force, or of the last one, and whether the environment of the daemon sets it.
+
+    None if the database has no zone, or cannot be read.
+    """
+    from scheduler.cli import daemon_files
+    from scheduler.store import config_history
+    from scheduler.store.database import StoreError
+
+    try:
+        with daemon_files.open_for_reading(daemon_files.locate_files(path, state)) as db:
+            if db is None:
+                return None, False
+            is_fixed = any(each.key == "timezone" for each in config_history.overrides_in_force(db))
+            return config_history.zone_in_force(db), is_fixed
+    except (StoreError, click.ClickException):
+        return None, False
+
+
+def _is_valid_config(path: Path) -> bool:
+    from scheduler.config.build.load import load_config
+    from scheduler.config.file.diagnostics import ConfigError
+
+    try:
+        load_config(path, os.environ, resolve_secrets=False)
+    except ConfigError:
+        return False
+    return True
 
 
 def format_elapsed(since: str | None, until: str | None) -> str:

@@ -25,7 +25,7 @@ from scheduler.insight.daemon_state import DaemonState, shorten_path
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
-from scheduler.model import entry_schedule
+from scheduler.model import entry_schedule, local_days
 from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
@@ -680,7 +680,7 @@ class _EntryDay:
         here = self._all.period.until.astimezone(self._all.period.zone)
         if local is None or local.utcoffset() == here.utcoffset():
             return ""
-        return f", where it is {local:%H:%M} (UTC{schedule_texts.offset_text(local)})"
+        return f", where it is {local:%H:%M} (UTC{local_days.offset_text(local)})"
 
     def _next_text(self) -> str:
         due = self._row.due_at or (self._row.slot and self._row.slot + self._row.schedule.offset)

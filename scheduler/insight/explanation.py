@@ -75,9 +75,12 @@ class ExplainedEntry:
 
     @property
     def zone(self) -> ZoneInfo:
-        """The zone of the entry's days: from the config, or else from its recorded schedule."""
+        """The zone of the entry's days: from the config, or else from its recorded schedule or the last valid config."""
         entry = self.plan.entries.get(self.key) if self.plan else None
-        return entry.zone if entry else entry_schedule.schedule_zone(self.row.schedule_text) or ZoneInfo("UTC")
+        if entry is not None:
+            return entry.zone
+        found = entry_schedule.schedule_zone(self.row.schedule_text)
+        return found or ZoneInfo(config_history.zone_in_force(self.db) or "UTC")
 
     def checklist_remarks(self) -> tuple[str, ...]:
         """Lines of the checklist that look like an item annotation and are none; empty without a config."""

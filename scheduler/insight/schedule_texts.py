@@ -12,6 +12,7 @@ from heartbeat.calendars import AllowedDays, Calendar
 from heartbeat.hours import DAYS, EVERY_DAY, Window
 from scheduler.config.file.message_parts import format_duration
 from scheduler.model import entry_schedule
+from scheduler.model.local_days import is_repeated, offset_text
 
 NO_SCHEDULE_TEXT = "without a schedule"
 ALWAYS_TEXT = "always"
@@ -28,17 +29,14 @@ class TimeFormat:
     around: ZoneInfo
 
     def at(self, instant: datetime) -> str:
-        """A time: 08:05, with the day if it is another one, and with the offset if readers would expect another zone."""
+        """A time: 08:05, with the day if it is another one.
+
+        The offset follows if readers would expect another zone, and in the hour that a clock change repeats.
+        """
         local = instant.astimezone(self.zone)
         day = "" if self.begin <= instant < self.end else f"{local:%a %Y-%m-%d} "
         differs = local.utcoffset() != instant.astimezone(self.around).utcoffset()
-        return f"{day}{local:%H:%M}" + (f" (UTC{offset_text(local)})" if differs else "")
-
-
-def offset_text(local: datetime) -> str:
-    """The offset of a local time from UTC: +01:00."""
-    text = f"{local:%z}"
-    return f"{text[:3]}:{text[3:5]}"
+        return f"{day}{local:%H:%M}" + (f" (UTC{offset_text(local)})" if differs or is_repeated(local) else "")
 
 
 def schedule_text(text: str) -> str:

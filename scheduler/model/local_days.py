@@ -45,3 +45,14 @@ def _midnight(day: date, zone: ZoneInfo) -> datetime:
     if instant.astimezone(zone).replace(tzinfo=None) == reading:
         return instant
     return max(change.instant for change in offset_changes(zone, instant - A_DAY, instant))
+
+
+def offset_text(local: datetime) -> str:
+    """The offset of a local time from UTC: +01:00."""
+    text = f"{local:%z}"
+    return f"{text[:3]}:{text[3:5]}"
+
+
+def is_repeated(local: datetime) -> bool:
+    """Whether the clock of its zone shows this time twice, because it is set back. Without a zone with rules it is False."""
+    return local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()

@@ -7,7 +7,7 @@ import logging
 import re
 import traceback
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from typing import Literal, TextIO
 
@@ -19,10 +19,15 @@ MAX_VALUE_LENGTH = 2000  # code points of one value
 _NEEDS_QUOTES = re.compile('[ "=]')  # with these a value would look like several
 
 _log = logging.getLogger(LOGGER_NAME)
+_zone: tzinfo = UTC  # of the times in the text format
 
 
 def set_up_log(stream: TextIO, *, form: LogFormat = "text", level: int = logging.INFO) -> None:
-    """Log every event from `level` on to `stream`. Libraries may log warnings only, since they log URLs and bodies below that."""
+    """Log every event from `level` on to `stream`. Libraries may log warnings only, since they log URLs and bodies below that.
+
+    Times are in UTC until `set_log_zone`.
+    """
+    set_log_zone(UTC)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     handler.addFilter(_is_worth_a_line)
@@ -30,11 +35,17 @@ def set_up_log(stream: TextIO, *, form: LogFormat = "text", level: int = logging
     _log.setLevel(level)
 
 
+def set_log_zone(zone: tzinfo) -> None:
+    """Write the times of the text format in this zone from now on. JSON always has UTC."""
+    global _zone
+    _zone = zone
+
+
 def log_event(level: int, word: str, /, *, error: BaseException | None = None, **fields: object) -> None:
     """Log one event: `event(logging.INFO, "run", id=12, agent="host", outcome="ok")`.
 
     The order of `fields` is kept, those that are None are left out, and `error` becomes one field with its traceback.
-    Times are written in UTC, durations in seconds.
+    Times are written in the zone of the config, in JSON in UTC. Durations are in seconds.
     """
     if _log.isEnabledFor(level):
         _log.log(level, word, exc_info=error, extra={"fields": fields})
@@ -51,12 +62,12 @@ def quote_value(value: object) -> str:
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         words = " ".join(f"{key}={quote_value(value)}" for key, value in _event_fields(record).items())
-        return f"{_record_time(record)} {record.levelname} {quote_value(_event_name(record))} {words}".rstrip()
+        return f"{_record_time(record, _zone)} {record.levelname} {quote_value(_event_name(record))} {words}".rstrip()
 
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        head = {"time": _record_time(record), "level": record.levelname, "event": _event_name(record)}
+        head = {"time": _record_time(record, UTC), "level": record.levelname, "event": _event_name(record)}
         fields = {key: _as_json(value) for key, value in _event_fields(record).items()}
         return json.dumps(head | fields | head)
 
@@ -85,16 +96,17 @@ class _TextCutInFront(str):
     __slots__ = ()
 
 
-def _record_time(record: logging.LogRecord) -> str:
-    return _format_time(datetime.fromtimestamp(int(record.created), UTC))
+def _record_time(record: logging.LogRecord, zone: tzinfo) -> str:
+    return _format_time(datetime.fromtimestamp(int(record.created), UTC), zone)
 
 
-def _format_time(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+def _format_time(moment: datetime, zone: tzinfo) -> str:
+    """The time with its offset, so that it can be read in any zone. An offset of zero is Z."""
+    return moment.astimezone(zone).isoformat().replace("+00:00", "Z")
 
 
 def _as_text(value: object) -> str:
-    known = _as_json(value)
+    known = _format_time(value, _zone) if isinstance(value, datetime) else _as_json(value)
     return known if isinstance(known, str) else json.dumps(known)
 
 
@@ -104,7 +116,7 @@ def _as_json(value: object) -> str | int | float | bool:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime):
-        return _format_time(value)
+        return _format_time(value, UTC)
     if isinstance(value, timedelta):
         return value.total_seconds()
     return _shorten_value(value if isinstance(value, str) else str(value))

@@ -34,7 +34,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
 from scheduler.model.wake import RejectedBecause
-from scheduler.system.log import log_event
+from scheduler.system.log import log_event, set_log_zone
 
 # The lines that only copy fields of their event: level, name of the line, and its keys (`key=field` where the names differ).
 COPIED_LINES: dict[type, tuple[int, str, str]] = {
@@ -86,6 +86,7 @@ class EventLog:
             case ChecklistRemarked():
                 self._log_remarks(happened)
             case SettingsApplied(settings=settings):
+                set_log_zone(settings.zone)
                 log_event(logging.DEBUG, "adopted", config_hash=settings.hash)
             case SlotsMissed():
                 pass  # a RunClosed with the same slots has the line
