@@ -89,6 +89,8 @@ def test_get_shows_what_a_link_does_and_post_does_it_once(receiver: Receiver) ->
     assert (page.status, b"ops is muted for two hours." in page.body) == (200, True)
     assert is_muted(receiver)
     assert receiver.confirm(receiver.path("mute")).status == 403
+    page = receiver.open(receiver.path("mute"))
+    assert (page.status, b"This button was used before." in page.body, b"<form" in page.body) == (403, True, False)
     assert receiver.results == ["applied", "replayed"]
 
 
@@ -110,13 +112,15 @@ def test_a_forged_link_has_no_effect_and_is_counted(receiver: Receiver) -> None:
     ]
     assert {receiver.open(path).status for path in forged} == {403}
     assert {receiver.confirm(path).status for path in forged} == {403}
-    assert (receiver.results, is_muted(receiver)) == (["forged"] * len(forged), False)
+    assert (receiver.results, is_muted(receiver)) == (["forged"] * len(forged) * 2, False)
 
 
 def test_a_link_expires_after_a_day(receiver: Receiver) -> None:
     receiver.daemon.do(lambda: receiver.daemon.world.run(hours=25))
     page = receiver.confirm(receiver.path("mute"))
     assert (page.status, receiver.results, is_muted(receiver)) == (403, ["expired"], False)
+    page = receiver.open(receiver.path("mute"))
+    assert (page.status, b"This button has expired." in page.body, b"<form" in page.body) == (403, True, False)
 
 
 def test_a_link_gives_no_access_to_anything_else(receiver: Receiver) -> None:

@@ -12,7 +12,7 @@ import hmac
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 from scheduler.channels import target_urls, telegram
@@ -107,6 +107,13 @@ def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: 
     return GenuineButton(found[0], action, until) if is_genuine else None
 
 
+def why_over(db: sqlite3.Connection, button: GenuineButton, now: datetime) -> PressResult | None:
+    """Why a genuine button can no longer be used; None if it can."""
+    if from_millis(button.expires * 1000) < now:
+        return "expired"
+    return "replayed" if used_buttons.is_used(db, button.message.id, button.action) else None
+
+
 @dataclass(frozen=True, slots=True)
 class PressAnswer:
     """The text for the person who has pressed a button, and whether its action was carried out."""
@@ -148,9 +155,7 @@ class PressButton:
         """Why a genuine button must not be obeyed; None if it may be."""
         if not self.is_link and not self._is_from_its_chat(tick, message):
             return "wrong_chat"
-        if from_millis(expires * 1000) < tick.now:
-            return "expired"
-        return "replayed" if used_buttons.is_used(tick.tx.db, message.id, action) else None
+        return why_over(tick.tx.db, GenuineButton(message, action, expires), tick.now)
 
     def _is_from_its_chat(self, tick: Tick, message: OutboxMessage) -> bool:
         """Whether the button was pressed in the chat that its message was sent to. A channel's chat may be known by its @name."""

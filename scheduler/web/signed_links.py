@@ -28,7 +28,10 @@ FORM = '<form method="post"><button type="submit">{label}</button></form>'
 
 
 def link_endpoint(app_state: AppState) -> Endpoint:
-    """GET shows what the link does and changes nothing, because programs that preview links follow them. POST does it."""
+    """GET shows what the link does and changes nothing, because programs that preview links follow them. POST does it.
+
+    A forged link is counted in both cases.
+    """
 
     async def endpoint(request: Request) -> Response:
         with_links = [name for name, channel in app_state.settings().channels.items() if channel.links]
@@ -36,7 +39,9 @@ def link_endpoint(app_state: AppState) -> Endpoint:
             raise not_found("page")
         data = request.path_params["data"]
         if request.method != "POST":
-            return await run_in_threadpool(_confirmation_page, app_state, data)
+            page = await run_in_threadpool(_confirmation_page, app_state, data)
+            if page is not None:
+                return page
         press = Press("", "", "", "link", data)
         submitted = asyncio.wrap_future(app_state.submit_request(PressButton(with_links[0], press, is_link=True)))
         done, _ = await asyncio.wait([submitted], timeout=app_state.answer_timeout)
@@ -48,11 +53,15 @@ def link_endpoint(app_state: AppState) -> Endpoint:
     return endpoint
 
 
-def _confirmation_page(app_state: AppState, data: str) -> Response:
+def _confirmation_page(app_state: AppState, data: str) -> Response | None:
+    """What a link does, or why it can no longer be used; None for a forged link."""
     with open_reader(app_state) as db:
         found = buttons.find_genuine(db, app_state.settings().channels, data, is_link=True)
+        why = buttons.why_over(db, found, app_state.clock()) if found else None
     if found is None:
-        return _page(buttons.REFUSALS["forged"], 403)
+        return None
+    if why is not None:
+        return _page(buttons.REFUSALS[why], 403)
     label = buttons.LABELS[found.action]
     return _page(f"{label}: {found.message.name}", 200, FORM.format(label=escape(label)))
 
