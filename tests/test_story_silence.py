@@ -31,7 +31,7 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine import startup
 from scheduler.engine.config_reload import plan_for_start
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AdoptPlan, HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
+from scheduler.engine.requests import AcknowledgeConditions, AdoptPlan, HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 HOUR = timedelta(hours=1)
@@ -298,6 +298,20 @@ def test_an_agent_that_is_renamed(plant: Plant, say: Say) -> None:
     check(say(world), "renamed to agent/operations since 08:00")
 
 
+def test_a_rename_by_an_edit_is_shown_by_explain_and_status(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 50m}"))
+    world.run_until(at(8))
+    edit(world, fleet(None, agents="  operations: {heartbeat: {interval: 50m}}\n"), by="token chat")
+    run_until_now(world)
+    lines = say(world)
+    check(lines, "renamed to agent/operations since 08:00, by token chat", "`heartbeatd explain agent/operations`")
+    assert "08:00      config reloaded, by token chat: renamed agent/ops -> agent/operations" in lines
+    for name in ("ops", "operations"):
+        assert "by token chat: renamed agent/ops -> agent/operations" in " ".join(" ".join(say(world, name)).split())
+    shown = status_lines(world)
+    assert shown[shown.index(f"config: reloaded {TODAY} 08:00:00 by token chat") + 1] == "  renamed agent/ops -> agent/operations"
+
+
 def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
@@ -408,7 +422,7 @@ def test_a_start_that_an_invalid_config_prevents(plant: Plant, say: Say) -> None
     world.config.write_text(fleet("{interval: 1x}"), "utf-8")
     with pytest.raises(ConfigError):
         Daemon(world.config, world.environ)
-    check(say(world, up=False), "a start was refused at 14:", "agents.ops.heartbeat.interval: '1x' is not a duration", name="ops")
+    check(say(world, up=False), "a start was refused at 1", "agents.ops.heartbeat.interval: '1x' is not a duration", name="ops")
     shown = " ".join(" ".join(status_lines(world, up=False)).split())
     assert "start: refused " in shown and "agents.ops.heartbeat.interval: '1x' is not a duration" in shown
     world.boot_count, world.yaml = 1, fleet()
@@ -551,6 +565,33 @@ def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
     )
     run_until_now(world)
     check(say(world), "quiet", "its recipients know its content already: disk:/var since")
+
+
+def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
+    world = plant(fleet(), scripts={"ops": lambda call: "[disk:/var] /var is full"})
+    world.run_until(at(2, 30))
+    world.request(AcknowledgeConditions("ops", "Mary on phone", key="disk:/var"))
+    run_until_now(world)
+    assert len([text for _, name, text in world.delivered if name == "ops"]) == 3
+    assert "acknowledged by Mary on phone" in " ".join(" ".join(say(world, "--since", "10h")).split())
+
+
+def test_messages_that_are_delivered_only_to_the_log(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{deliver: log}"))
+    run_until_now(world)
+    check(say(world), "quiet", f"{hours_of_day(world)} messages delivered, only to the log", "`heartbeatd check --effective ops`")
+
+
+def test_an_answer_that_repeats_an_earlier_text(plant: Plant, say: Say) -> None:
+    world = plant(fleet(), scripts={"ops": lambda call: "ALERT: the disk is full"}, start=MIDNIGHT - HOUR)
+    run_until_now(world)
+    check(say(world), "quiet", "answers not sent: its recipients know its content already", "`heartbeatd show")
+
+
+def test_an_agent_whose_answers_would_be_sent_nowhere(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{show_alerts: false, show_ok: false}"))
+    run_until_now(world)
+    check(say(world), "silent", "no answer would be sent (show_ok, show_alerts: false)")
 
 
 def test_alerts_that_are_not_shown(plant: Plant, say: Say) -> None:

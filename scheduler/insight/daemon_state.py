@@ -48,7 +48,8 @@ class DaemonState:
             how = "it was stopped" if self.ended_cleanly else "it ended unexpectedly"
             found.append(("daemon_down", f"the daemon has not run since {times.at(self.last_seen)}; {how}"))
         elif self.is_frozen and self.last_seen is not None:
-            how = f"pid {self.pid} is stopped; `kill -CONT {self.pid}`" if self.is_stopped else f"pid {self.pid} hangs"
+            hangs = f"pid {self.pid} hangs, or cannot write its database"
+            how = f"pid {self.pid} is stopped; `kill -CONT {self.pid}`" if self.is_stopped else hangs
             found.append(("frozen", f"the daemon is frozen since {times.at(self.last_seen)}: {how}"))
         second = [each for each in self.refused_starts if each.problem is None and each.at >= times.begin]
         if second and self.is_running:

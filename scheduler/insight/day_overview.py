@@ -26,13 +26,14 @@ from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SU
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
 from scheduler.model import entry_schedule, local_days
+from scheduler.model.condition import Condition
 from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.entry_schedule import TICK
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
-from scheduler.model.settings import LAST_TARGET
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import (
     boots,
@@ -80,6 +81,7 @@ DELIVER_NONE = "deliver_none"
 NO_TARGET = "no_target"
 WAKES_WAIT = "wakes_wait"
 WAKE_REJECTED = "wake_rejected"
+LOG_ONLY = "log_only"
 DONE = "done"
 
 
@@ -366,6 +368,9 @@ class _EntryDay:
             explained = question()
             if explained is not None:
                 return explained
+        if self.delivered and all(each.channel == LOG_CHANNEL for each in self._messages):
+            says = f"{self._normal_text()}, only to the log"
+            return DayExplanation(DayStatus.QUIET, LOG_ONLY, says, self._effective_command(), is_expected=True)
         return DayExplanation(DayStatus.NORMAL, "ran", self._normal_text(), is_expected=True)
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -410,7 +415,8 @@ class _EntryDay:
             return None
         renamed = self._new_name(since)
         if renamed:
-            says = f"renamed to {renamed}{when}: it is gone, and {renamed} was added with the same schedule"
+            why = "" if reload else f": it is gone, and {renamed} was added with the same schedule"
+            says = f"renamed to {renamed}{when}{why}"
             return DayExplanation(DayStatus.SILENT, RENAMED, says, f"heartbeatd explain {renamed}")
         return DayExplanation(DayStatus.SILENT, Skip.REMOVED, f"no longer in the config{when}", self._explain_command())
 
@@ -810,9 +816,13 @@ class _EntryDay:
         if cause.suppression != Suppression.DUPLICATE:
             return ""
         found = conditions.open_conditions_of(self._all.db, self._row.name) if self._row.conditions else []
-        names = ", ".join(f"{each.label} since {self._times.at(each.opened_at)}" for each in found[:2])
+        names = ", ".join(map(self._condition_text, found[:2]))
         more = f" and {len(found) - 2} more" if len(found) > 2 else ""
         return f": {_shorten(names)}{more}, already reported" if found else ""
+
+    def _condition_text(self, condition: Condition) -> str:
+        by = f", acknowledged by {condition.acked_by}" if condition.acked_at else ""
+        return f"{condition.label} since {self._times.at(condition.opened_at)}{by}"
 
     def _normal_text(self) -> str:
         ran = f"ran {_times_word(self.ran)}" if self.ran else "nothing to do"
