@@ -156,7 +156,7 @@ class QuietMonth:
         number = round(seconds / STEP.total_seconds())
         began = self._began.timestamp()
         found = {"up{": 1.0, "process_start_time_seconds{": (self._process - self._began).total_seconds()}
-        for line in self._page.text().splitlines():
+        for line in self._page.scrape().splitlines():
             if line.startswith(("#", "process_")) or "_bucket{" in line:
                 continue
             series, _, value = line.rpartition(" ")

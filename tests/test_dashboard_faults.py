@@ -72,7 +72,7 @@ class Daemon:
         else:
             self.world.clock.advance(SCRAPE)
         self.page.running = Counter(claim.entry.kind.value for claim in self.world.runs.inflight().values())
-        return self.page.text() if self.answers else ""
+        return self.page.scrape() if self.answers else ""
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,6 @@ OUTSIDE = {"job", "instance", "le"}  # labels added by Prometheus and by histogr
 NOT_SHOWN = {
     "process_virtual_memory_bytes",
     "heartbeatd_config_hash",
-    "heartbeatd_consecutive_quiet",
-    "heartbeatd_entry_created_timestamp_seconds",
-    "heartbeatd_interval_seconds",
 }
 
 FULL = """

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import required_programs
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from servers import gateway
-from servers.messages import error_answer
+from servers.messages import error_answer, text_answer
 from servers.scripted import Server
 from test_story_async_results import http_agent
 from test_story_models import KEY, config
@@ -53,15 +57,26 @@ class Page:
         self._counted = len(world.events)
 
     def text(self) -> str:
+        """The page with all events, also those of series that are new and shown with 0 to the first scrape."""
+        self.scrape()
+        return self.scrape()
+
+    def scrape(self) -> str:
+        """The page as Prometheus gets it."""
+        self.count_events()
+        return self.first_page("").decode()
+
+    def count_events(self) -> None:
+        """Count the events of the world since the last call."""
         for happened in self._world.events[self._counted :]:
             self.metrics.count_event(happened)
         self._counted = len(self._world.events)
+
+    def first_page(self, accept: str) -> bytes:
+        """The page as the next scrape gets it, for this header Accept."""
         now = ScrapeState(self._world.engine.health, self.reload_state, self.running, self._world.clock.now)
-        db = open_read_only(self._world.state)
-        try:
-            return self.metrics.render_page(db, now).decode()
-        finally:
-            db.close()
+        with closing(open_read_only(self._world.state)) as db:
+            return self.metrics.render_page(db, now, accept).body
 
     def series(self, prefix: str = "") -> dict[str, float]:
         """Values by `name{label values}`, the leading heartbeatd_ left out."""
@@ -79,11 +94,6 @@ def agent(**keys: str) -> str:
     words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | keys
     heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items())
     return f"agents:\n  ops:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{heartbeat}}}\n"
-
-
-def words(series: dict[str, float]) -> set[str]:
-    """The last of each series' labels in the order of their names that is not the kind or the name."""
-    return {name.rstrip("}").split(",")[-1] for name in series}
 
 
 def test_promtool_accepts_the_page(make_world: MakeWorld) -> None:
@@ -121,19 +131,16 @@ def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
 
 
-def test_every_counter_of_an_entry_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:
+def test_what_most_entries_need_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:
     page = Page(make_world(BOTH))
     shown = {name: value for name, value in page.series().items() if not name.startswith("process_")}
     counters = {name: value for name, value in shown.items() if "_total" in name or name.startswith("run_duration")}
     assert set(counters.values()) == {0}
     for name in (
         "runs_total{heartbeat,ops,ok,interval}",
-        "runs_total{heartbeat,ops,failed,cron}",
-        "runs_total{cron,measure,timeout,every}",
-        "suppressions_total{heartbeat,ops,heartbeat_ok}",
-        "skips_total{heartbeat,ops,missed}",
-        "retries_total{cron,measure}",
-        "wakes_total{ops,expired,cron}",
+        "runs_total{cron,measure,ok,every}",
+        "slots_total{heartbeat,ops,bad}",
+        "wakes_refused_total{expired,cron}",
         "deliveries_total{log,dead}",
         "orphans_recovered_total{heartbeat}",
         "stale_results_total",
@@ -143,6 +150,17 @@ def test_every_counter_of_an_entry_exists_at_zero_from_the_start(make_world: Mak
         "run_duration_seconds_count{cron}",
     ):
         assert name in counters
+
+
+def test_a_new_series_is_zero_on_the_first_page_so_that_its_first_event_is_an_increase(make_world: MakeWorld) -> None:
+    world = make_world(AGENT, scripts={"ops": lambda call: 3})
+    page = Page(world)
+    page.text()
+    world.run(minutes=1)
+    page.count_events()
+    failed = b'heartbeatd_runs_total{kind="heartbeat",name="ops",trigger="interval",outcome="failed"} '
+    assert failed + b"0\n" in page.first_page("")
+    assert failed + b"1\n" in page.first_page("")
 
 
 def test_an_unknown_time_has_no_series(make_world: MakeWorld) -> None:
@@ -158,88 +176,6 @@ def test_an_unknown_time_has_no_series(make_world: MakeWorld) -> None:
     assert after["next_due_timestamp_seconds{heartbeat,ops}"] == utc("2026-03-02 08:30").timestamp()
     assert "oldest_due_timestamp_seconds" not in after
     assert not [series for series in after if series.startswith("outbox_oldest")]
-
-
-ALWAYS = {"paused", "busy", "prompt_too_large"}
-SLOTS = {"missed", "already_running", "superseded"}
-FILE = {"checklist_unreadable", "checklist_too_large"}
-
-
-@pytest.mark.parametrize(
-    ("keys", "reasons"),
-    [
-        ({}, {*ALWAYS, *SLOTS, "checklist_empty"}),
-        ({"on_empty": "run"}, {*ALWAYS, *SLOTS}),
-        ({"interval": "none", "on_empty": "run"}, {*ALWAYS}),
-        ({"enabled": "false"}, {"disabled"}),
-        ({"on_empty": "run", "interval": "none", "active_hours": '"08:00-20:00"'}, {*ALWAYS, "active_hours"}),
-        (
-            {"on_empty": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
-            {*ALWAYS, "checklist_missing", *FILE},
-        ),
-        (
-            {"on_empty": "run", "on_missing": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
-            {*ALWAYS, *FILE},
-        ),
-        ({"on_empty": "run", "interval": "none", "show_alerts": "false"}, {*ALWAYS, "not_shown"}),
-        ({"checklist": "HEARTBEAT.md"}, {*ALWAYS, *SLOTS, *FILE, "checklist_missing", "checklist_empty", "nothing_due"}),
-        ({"on_empty": "run", "checklist": '"- [every 6h] look\\n"'}, {*ALWAYS, *SLOTS, "nothing_due"}),
-        ({"on_empty": "run", "precheck": "./look"}, {*ALWAYS, *SLOTS, "precheck"}),
-        (
-            {"on_empty": "run", "precheck": "{command: ./look, unchanged: skip, on_error: skip}"},
-            {*ALWAYS, *SLOTS, "precheck", "precheck_unchanged", "precheck_failed"},
-        ),
-        (
-            {"interval": "none", "on_empty": "run", "precheck": "{command: ./look, unchanged: skip, on_error: skip}"},
-            {*ALWAYS, "precheck_failed"},
-        ),
-    ],
-)
-def test_only_skip_reasons_that_the_config_makes_possible_have_series(
-    make_world: MakeWorld, keys: dict[str, str], reasons: set[str]
-) -> None:
-    assert words(Page(make_world(agent(**keys))).series("skips_total")) == reasons
-
-
-@pytest.mark.parametrize(
-    ("keys", "reasons"),
-    [
-        ({}, {"heartbeat_ok", "short_remainder", "empty", "duplicate", "muted"}),
-        ({"ok_match": "exact"}, {"heartbeat_ok", "empty", "duplicate", "muted"}),
-        ({"deliver": "none"}, {"heartbeat_ok", "short_remainder", "empty"}),
-        ({"show_ok": "true"}, {"duplicate", "muted"}),
-        ({"dedup": "{window: 0s}"}, {"heartbeat_ok", "short_remainder", "empty", "duplicate", "muted"}),
-        ({"show_ok": "true", "show_alerts": "false"}, {"duplicate", "muted", "not_shown"}),
-    ],
-)
-def test_only_suppressions_that_the_config_makes_possible_have_series(
-    make_world: MakeWorld, keys: dict[str, str], reasons: set[str]
-) -> None:
-    assert words(Page(make_world(agent(**keys))).series("suppressions_total")) == reasons
-
-
-def test_without_a_job_that_wakes_cron_is_no_source_of_wakes(make_world: MakeWorld) -> None:
-    assert words(Page(make_world(AGENT)).series("wakes_total")) == {"manual", "api", "webhook"}
-    assert words(Page(make_world(AGENT)).series("runs_total")) == {"interval", "manual", "api", "webhook"}
-
-
-def test_a_job_that_wakes_an_agent_makes_cron_a_source_of_its_runs(make_world: MakeWorld) -> None:
-    series = Page(make_world(BOTH)).series()
-    assert "wakes_total{ops,started,cron}" in series
-    assert "runs_total{heartbeat,ops,ok,cron}" in series
-
-
-def test_a_job_with_a_prompt_has_the_series_of_its_model_calls(make_world: MakeWorld) -> None:
-    agents = AGENT.replace("{kind: command, argv: [agent]}", "{kind: anthropic}")
-    series = Page(
-        make_world(agents + 'cron:\n  digest: {schedule: "0 9 * * *", prompt: Write., agent: ops, model: tiny}\n')
-    ).series()
-    assert {
-        "tokens_total{cron,tiny,digest,input}", "cost_usd_total{cron,tiny,digest,ok}", "skips_total{cron,digest,busy}",
-        "skips_total{cron,digest,breaker_open}", "skips_total{cron,digest,prompt_too_large}", "runs_total{cron,digest,failed,schedule}",
-        "unpriced_tokens_total{tiny}",
-    } <= series.keys()  # fmt: skip
-    assert not [name for name in series if name.startswith("runs_total{cron,digest,async")]
 
 
 def test_counters_agree_with_the_run_records(make_world: MakeWorld) -> None:
@@ -269,8 +205,7 @@ def test_gauges_have_their_values_after_a_restart(make_world: MakeWorld) -> None
     series = Page(world).series()
     assert series["consecutive_failures{heartbeat,ops}"] == 3
     assert series["last_run_timestamp_seconds{heartbeat,ops}"] > utc("2026-03-02 09:00").timestamp()
-    assert series["entry_created_timestamp_seconds{heartbeat,ops}"] == utc("2026-03-02 08:00").timestamp()
-    assert series["runs_total{heartbeat,ops,failed,interval}"] == 0
+    assert series["runs_total{heartbeat,ops,ok,interval}"] == 0
 
 
 def test_the_alerting_gauge_is_1_until_a_run_without_an_alert(make_world: MakeWorld) -> None:
@@ -281,7 +216,6 @@ def test_the_alerting_gauge_is_1_until_a_run_without_an_alert(make_world: MakeWo
     assert page.series()["alerting{heartbeat,ops}"] == 1
     world.run(minutes=60)
     assert page.series()["alerting{heartbeat,ops}"] == 0
-    assert page.series()["consecutive_quiet{heartbeat,ops}"] == 2
 
 
 @pytest.mark.parametrize("state", ["active", "paused", "disabled"])
@@ -290,8 +224,7 @@ def test_an_entry_has_exactly_one_state(make_world: MakeWorld, state: str) -> No
     if state == "paused":
         world.pause((Kind.HEARTBEAT, "ops"))
     shown = Page(world).series("entry_state")
-    assert [name for name, value in shown.items() if value] == [f"entry_state{{heartbeat,ops,{state}}}"]
-    assert len(shown) == 3
+    assert shown == {f"entry_state{{heartbeat,ops,{state}}}": 1}
 
 
 def test_a_paused_entry_has_no_next_due_time(make_world: MakeWorld) -> None:
@@ -317,13 +250,16 @@ def test_a_removed_agent_has_no_series_in_any_family(make_world: MakeWorld) -> N
     world = make_world(BOTH.replace("cron:", f"{web}cron:"))
     page = Page(world)
     world.run(minutes=61)
+    world.scripts["ops"] = lambda call: 3
     world.wake("ops", "look")
-    world.run(minutes=5)
+    world.run(minutes=35)
+    world.downtime(hours=2)
+    world.run(minutes=1)
     families = {name.partition("{")[0] for name in page.series() if "ops" in name}
-    assert families >= {"runs_total", "suppressions_total", "skips_total", "retries_total", "run_seconds_total", "wakes_total"}
+    assert families >= {"runs_total", "suppressions_total", "skips_total", "retries_total", "run_seconds_total"}
     world.reload("agents:\n" + web)
     assert [name for name in page.series() if "ops" in name] == []
-    assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 3
+    assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 5
 
 
 def test_an_unexpected_reason_is_counted_as_well(make_world: MakeWorld) -> None:
@@ -359,7 +295,9 @@ def test_ten_thousand_different_errors_make_no_new_series(make_world: MakeWorld)
     before = set(page.series())
     world.run(hours=10)
     assert count > 10
-    assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {"last_run", "last_tick"}
+    assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {
+        "last_run", "last_tick", "runs_total{heartbeat,ops,failed,interval}",
+    }  # fmt: skip
 
 
 def test_wakes_are_counted_while_they_wait_and_by_their_result(make_world: MakeWorld) -> None:
@@ -370,7 +308,7 @@ def test_wakes_are_counted_while_they_wait_and_by_their_result(make_world: MakeW
     world.settle()
     series = page.series()
     assert series["wakes_pending{ops}"] == 1
-    assert [value for name, value in series.items() if name.startswith("wakes_total{ops,")] == [0] * 15
+    assert not [name for name in series if name.startswith("wakes_total")]
     assert series["skips_total{heartbeat,ops,paused}"] == 1
     world.wake("ops", "look again")
     world.resume((Kind.HEARTBEAT, "ops"))
@@ -420,8 +358,6 @@ def test_the_page_has_metrics_of_the_process(make_world: MakeWorld) -> None:
     assert series["config_last_reload_success_timestamp_seconds"] == utc("2026-03-02 07:00").timestamp()
     assert series["config_hash"] == int(world.engine.plan.settings.hash[:12], 16)
     assert series["last_tick_timestamp_seconds"] == world.clock.now.timestamp()
-    assert series["interval_seconds{heartbeat,ops}"] == 1800
-    assert series["interval_seconds{cron,measure}"] == 3600
     assert series["db_bytes{db}"] == world.state.stat().st_size
     assert series["db_bytes{wal}"] > 0
 
@@ -446,7 +382,7 @@ def test_without_a_database_the_page_still_has_the_counters(make_world: MakeWorl
     world = make_world(AGENT)
     page = Page(world)
     now = ScrapeState(EngineHealth(), page.reload_state, {}, world.clock.now)
-    text = page.metrics.render_page(None, now).decode()
+    text = page.metrics.render_page(None, now).body.decode()
     assert "heartbeatd_runs_total{" in text
     assert "heartbeatd_next_due" not in text
     assert "heartbeatd_last_tick" not in text
@@ -474,18 +410,16 @@ def test_the_page_of_a_thousand_entries_is_rendered_quickly(tmp_path: Path, make
     began = time.process_time()
     text = page.text()
     assert time.process_time() - began < 1.0
-    assert text.count("\n") > 49_000
+    assert text.count("\n") > 9_000
 
 
-def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interval(make_world: MakeWorld) -> None:
+def test_a_heartbeat_by_schedule_counts_under_its_own_trigger(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="30m").replace("interval: 30m", 'schedule: "0 * * * *"'))
     page = Page(world)
     world.run(minutes=90)
     assert page.series("runs_total")["runs_total{heartbeat,ops,ok,schedule}"] == 2
     assert not any("interval" in name for name in page.series("runs_total"))
-    assert page.series("interval_seconds") == {}
     assert page.series("next_due") == {"next_due_timestamp_seconds{heartbeat,ops}": 1772445600.0}
-    assert page.series("skips_total")["skips_total{heartbeat,ops,missed}"] == 0
 
 
 def test_the_cost_reported_by_a_program_is_counted_and_survives_a_reload(make_world: MakeWorld) -> None:
@@ -498,14 +432,13 @@ def test_the_cost_reported_by_a_program_is_counted_and_survives_a_reload(make_wo
     assert sum(page.series("tokens_total").values()) == 7
 
 
-def test_the_token_counters_of_an_http_agent_exist_at_zero_from_the_start(make_world: MakeWorld) -> None:
+def test_only_the_kinds_of_tokens_that_an_agent_uses_have_series(make_world: MakeWorld) -> None:
     with Server([gateway.text_answer("HEARTBEAT_OK", model="opus-9", tokens={"input": 3, "output": 4})]) as server:
         world = make_world(http_agent(server.url))
         page = Page(world)
-        before = page.series("tokens_total")
+        assert page.series("tokens_total") == {}
         world.run(minutes=1)
-        after = page.series("tokens_total")
-    assert (set(after) - set(before), sum(before.values()), sum(after.values())) == (set(), 0, 7)
+    assert page.series("tokens_total") == {"tokens_total{heartbeat,,ops,input}": 3, "tokens_total{heartbeat,,ops,output}": 4}
 
 
 def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: MakeWorld) -> None:
@@ -515,7 +448,9 @@ def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: Make
         world.run(minutes=1)
         before = [name for name in page.series() if "anthropic" in name or "claude" in name]
         world.reload(agent())
-    assert {name.split("{")[0] for name in before} >= {"provider_errors_total", "unpriced_tokens_total", "tokens_total"}
+    assert {name.split("{")[0] for name in before} >= {
+        "provider_requests_total", "provider_request_duration_seconds_count", "unpriced_tokens_total", "cost_usd_total",
+    }  # fmt: skip
     assert set(before) & set(page.series()) == set()
 
 
@@ -524,19 +459,19 @@ def open_conditions(page: Page) -> dict[str, float]:
     return {name.removeprefix("conditions_open"): value for name, value in page.series("conditions_open").items()}
 
 
-def test_open_conditions_are_shown_by_agent_and_severity_from_the_start(make_world: MakeWorld) -> None:
+def test_open_conditions_are_shown_by_agent_and_severity(make_world: MakeWorld) -> None:
     answers = iter(["[disk!] full\n[mail] waits\n[log] grows", "[disk] resolved\n[mail!] waits\n[log] grows"])
     world = make_world(AGENT, scripts={"ops": lambda _: next(answers)})
     page = Page(world)
-    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 0, "{ops,critical}": 0}
+    assert open_conditions(page) == {}
     world.run(minutes=1)
-    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 2, "{ops,critical}": 1}
+    assert open_conditions(page) == {"{ops,warning}": 2, "{ops,critical}": 1}
     world.run(minutes=30)
-    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 1, "{ops,critical}": 1}
+    assert open_conditions(page) == {"{ops,warning}": 1, "{ops,critical}": 1}
     world.request(CloseCondition("ops", "log"))
-    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 0, "{ops,critical}": 1}
+    assert open_conditions(page) == {"{ops,critical}": 1}
     world.reload(AGENT.replace("ops:", "web:"))
-    assert open_conditions(page) == {"{web,info}": 0, "{web,warning}": 0, "{web,critical}": 0}
+    assert open_conditions(page) == {}
 
 
 def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
@@ -546,7 +481,7 @@ def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWo
     )
     page = Page(world)
     world.run(minutes=1)
-    assert open_conditions(page) == {"{ops,info}": 0, "{ops,warning}": 1, "{ops,critical}": 0}
+    assert open_conditions(page) == {"{ops,warning}": 1}
 
 
 def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:
@@ -554,10 +489,10 @@ def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:
     page = Page(world)
     world.request(MuteEntry((Kind.HEARTBEAT, "ops"), world.clock.now + timedelta(hours=1), "cli"))
     world.run(minutes=31)
-    assert page.series("muted") == {"muted{heartbeat,ops}": 1, "muted{cron,measure}": 0}
+    assert page.series("muted") == {"muted{heartbeat,ops}": 1}
     assert page.series("suppressions_total")["suppressions_total{heartbeat,ops,muted}"] == 2
     world.run(minutes=30)
-    assert page.series("muted")["muted{heartbeat,ops}"] == 0
+    assert page.series("muted") == {}
 
 
 def test_each_call_to_a_provider_is_counted_once_with_its_result_and_duration(make_world: MakeWorld) -> None:
@@ -618,3 +553,77 @@ def test_a_wake_of_a_disabled_agent_is_counted_as_rejected(make_world: MakeWorld
     with pytest.raises(Refused):
         world.wake("ops", "look")
     assert page.series()["wakes_total{ops,rejected,api}"] == 1
+
+
+README_AGENT = """
+providers: {anthropic: {api_key: key, base_url: "MODEL"}}
+channels: {phone: {kind: webhook, url: "https://chat.example.org/hook"}}
+prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
+defaults: {heartbeat: {deliver: phone, retries: 2}}
+agents:
+  ops:
+    runner: {kind: anthropic}
+    model: claude-sonnet-5
+    heartbeat:
+      interval: 15m
+      model: claude-haiku-5-5
+      light_context: true
+      checklist: "- look\\n"
+      budget: {usd_per_day: 5.00, usd_per_run: 0.10}
+      precheck: {command: ./check-host.sh, unchanged: {skip: true, max_age: 24h}}
+"""
+
+
+def test_an_agent_like_that_of_the_readme_has_at_most_thirty_series(make_world: MakeWorld) -> None:
+    """After a day with quiet and loud answers, an error of the provider, a wake, a restart and a changed precheck."""
+    lines = iter([f"line {number}" for number in range(30)])
+    answers = [text_answer("HEARTBEAT_OK"), text_answer("[disk!] The disk is full."), error_answer(529, "overloaded_error", "no")]
+    with Server([*answers, *(text_answer("HEARTBEAT_OK") for _ in range(200))]) as server:
+        world = make_world(README_AGENT.replace("MODEL", server.url), prechecks={"ops": lambda call: next(lines, "the same")})
+        page = Page(world)
+        world.run(hours=12)
+        world.wake("ops", "look")
+        world.run(hours=1)
+        world.downtime(minutes=40)
+        world.run(hours=10)
+        shown = [name for name in page.series() if "ops" in name]
+    assert 20 < len(shown) <= 30, sorted(shown)
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=1.0.0", "application/openmetrics-text;q=0.6,text/plain"]
+)
+def test_the_openmetrics_page_passes_a_strict_parser_and_names_the_last_run(make_world: MakeWorld, accept: str) -> None:
+    world = make_world(BOTH, scripts={"ops": lambda call: "[disk] full"})
+    page = Page(world)
+    world.run(minutes=65)
+    page.text()
+    body = page.first_page(accept).decode()
+    assert body.endswith("\n# EOF\n")
+    families = {family.name: family for family in openmetrics.text_string_to_metric_families(body)}
+    assert families["heartbeatd_runs"].type == "counter"
+    assert families["heartbeatd_expected_by_timestamp_seconds"].type == "gauge"
+    assert not [name for name in families if name.endswith("_created")]
+    last = [run["id"] for run in world.records("ops", outcome="alert") if run["trigger"] == "interval"][-1]
+    samples = [each for each in families["heartbeatd_runs"].samples if each.labels["name"] == "ops" and each.exemplar]
+    (alert,) = [each for each in samples if each.labels["trigger"] == "interval" and each.labels["outcome"] == "alert"]
+    assert alert.exemplar is not None
+    assert (alert.exemplar.labels, float(alert.exemplar.timestamp or 0)) == (
+        {"run_id": str(last)},
+        utc("2026-03-02 09:00").timestamp(),
+    )
+    buckets = [sample for sample in families["heartbeatd_run_duration_seconds"].samples if sample.exemplar]
+    assert buckets
+    assert {sample.name for sample in buckets} == {"heartbeatd_run_duration_seconds_bucket"}
+
+
+def test_both_formats_have_the_same_series(make_world: MakeWorld) -> None:
+    world = make_world(BOTH)
+    page = Page(world)
+    world.run(minutes=65)
+
+    def shown(families: Iterable[Metric]) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        return {(sample.name, tuple(sorted(sample.labels.items()))) for family in families for sample in family.samples}
+
+    classic = shown(text_string_to_metric_families(page.text()))
+    assert classic == shown(openmetrics.text_string_to_metric_families(page.first_page("application/openmetrics-text").decode()))

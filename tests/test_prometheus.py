@@ -258,7 +258,7 @@ def scrapes(page: Page, world: World) -> Iterator[tuple[datetime, str]]:
     for _ in range(30):
         world.run(seconds=15)
         page.running = Counter(claim.entry.kind.value for claim in world.runs.inflight().values())
-        yield world.clock.now, page.text()
+        yield world.clock.now, page.scrape()
 
 
 def sent(delivery: Delivery) -> DeliveryResult:

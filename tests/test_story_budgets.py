@@ -356,7 +356,8 @@ def test_the_used_share_of_a_budget_is_a_gauge_from_the_start(make_world: MakeWo
 def share_series(world: World) -> list[tuple[str, str, float]]:
     """The scope, budget and value of each series."""
     settings = world.engine.plan.settings
-    family, *_ = gauges.budget_gauges(world.store.connection, settings, {("heartbeat", "ops")}, {}, world.clock.now)
+    wanted = {("heartbeat", "ops")}
+    family, *_ = gauges.budget_gauges(world.store.connection, settings, wanted, {}, gauges.DayPlans(), world.clock.now)
     found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.exposition_lines()))
     return sorted((scope, budget, float(share)) for scope, budget, share in found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
@@ -622,3 +623,22 @@ def test_requests_are_counted_by_the_template_of_their_path(still: WebDaemon) ->
         ("unknown", "404"): 1,
         ("heartbeatd_http_tokens_refused_total", ""): 1,
     }
+
+
+def test_the_metrics_page_is_compressed_if_the_client_accepts_it(still: WebDaemon) -> None:
+    plain = still.get("/metrics")
+    packed = still.get("/metrics", **{"Accept-Encoding": "gzip, deflate"})
+    refused = still.get("/metrics", **{"Accept-Encoding": "gzip;q=0, identity"})
+    assert "content-encoding" not in plain.headers
+    assert "content-encoding" not in refused.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["vary"] == "Accept, Accept-Encoding"
+    assert len(packed.body) < len(plain.body) / 4
+    assert gzip.decompress(packed.body).startswith(plain.body[:40])
+
+
+def test_prometheus_gets_openmetrics(still: WebDaemon) -> None:
+    asked = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.3"
+    reply = still.get("/metrics", Accept=asked)
+    assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert reply.body.endswith(b"# EOF\n")

@@ -59,7 +59,7 @@ def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
     entry = claim.entry
     if call.provider is not None and not _was_cancelled_by_us(call):
         problem = call.failure or (Failure.TOOL_USE if call.tools_ignored else None)
-        tx.report(ProviderCalled(call.provider, call.model or "", problem or "ok", call.took))
+        tx.report(ProviderCalled(claim.run_id, call.provider, call.model or "", problem or "ok", call.took))
     if call.provider is not None and call.failure is not None and not _was_cancelled_by_us(call):
         tx.report(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:

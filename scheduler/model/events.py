@@ -172,6 +172,7 @@ class ProviderFailed:
 class ProviderCalled:
     """A call to a provider ended. `result` is `ok` or a word of `Failure`. `took` is None if the duration is unknown."""
 
+    run_id: int
     provider: str
     model: str
     result: str

@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import from_optional_millis, to_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 
 # Each entry with its newest run record (found by index), its open incident, and the number of its waiting wakes. A kind or name
 # of null means any.
@@ -54,6 +54,12 @@ def entry_overviews(db: sqlite3.Connection, kind: Kind | None, name: str | None)
 def entry_gauges(db: sqlite3.Connection, keys: Collection[tuple[str, str]]) -> list[sqlite3.Row]:
     """The columns of these entries that metrics show. See GAUGES."""
     return db.execute(GAUGES, {"keys": json.dumps(list(keys)), "forever": to_millis(UNTIL_RESUMED)}).fetchall()
+
+
+def schedules_of_entries(db: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, datetime]]:
+    """The schedule text and the anchor of every active entry, by kind and name."""
+    rows = db.execute("select kind, name, pace, anchor from entry where state = 'active'")
+    return {(row["kind"], row["name"]): (row["pace"], from_millis(row["anchor"])) for row in rows}
 
 
 def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:

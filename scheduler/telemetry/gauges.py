@@ -5,15 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import product
 from pathlib import Path
 
 from cron.job import Job
-from heartbeat.findings import Severity
 from heartbeat.spec import Heartbeat
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Amount, Budget, Scope
 from scheduler.model.circuit import Circuit, required_circuits
+from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
@@ -23,18 +22,18 @@ from scheduler.telemetry.series import MetricFamily
 EntryLabels = tuple[str, str]
 LONGEST_RETRY_WAIT = timedelta(seconds=38)  # the longest wait before a retry that no provider has asked for
 ENTRY_LABELS = ("kind", "name")
-ENTRY_STATES = ("active", "paused", "disabled")
 DONE_STATE = "done"
 ONE_DAY = timedelta(days=1)
+SHARES_KEPT = timedelta(minutes=5)
+MAX_PLANNED_ENTRIES = 1000
+BUDGET_LIMITS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
 # The column of the entry's row that each gauge shows. A gauge of TIME_GAUGES is absent while its column is null.
 NUMBER_GAUGES = {
     "heartbeatd_consecutive_failures": ("failures", "Failed runs in a row."),
-    "heartbeatd_consecutive_quiet": ("quiet", "Successful runs in a row that sent no message."),
     "heartbeatd_alerting": ("alerting", "1 if the last successful run sent an alert."),
 }
 TIME_GAUGES = {
-    "heartbeatd_entry_created_timestamp_seconds": ("first_seen_at", "When the entry was first seen."),
     "heartbeatd_next_due_timestamp_seconds": ("next_due", "When the entry is due next; absent while it is paused or disabled."),
     "heartbeatd_paused_since_timestamp_seconds": ("paused_at", "Since when the entry is paused; absent if the pause has an end."),
     "heartbeatd_last_run_timestamp_seconds": ("last_ended_at", "When the last run ended, whatever its outcome."),
@@ -43,9 +42,9 @@ TIME_GAUGES = {
 
 
 def entry_gauges(
-    db: sqlite3.Connection, settings: Settings, wanted: Collection[EntryLabels], now: datetime
+    db: sqlite3.Connection, settings: Settings, wanted: Mapping[EntryLabels, str], now: datetime
 ) -> Iterator[MetricFamily]:
-    """The gauges of the entries in `wanted`, and the counters that are kept in their rows."""
+    """The gauges and the stored counters of the entries in `wanted`, which has the text of their labels."""
     specs = entries_by_key(settings)
     expected = MetricFamily(
         "gauge",
@@ -56,26 +55,30 @@ def entry_gauges(
     slots = MetricFamily(
         "counter", "heartbeatd_slots_total", "Slots that were answered (good) or lost (bad).", (*ENTRY_LABELS, "result")
     )
-    state = MetricFamily("gauge", "heartbeatd_entry_state", "1 for the state that the entry is in.", (*ENTRY_LABELS, "state"))
+    state = MetricFamily(
+        "gauge",
+        "heartbeatd_entry_state",
+        "1 for the state that the entry is in: active, paused, disabled or done.",
+        (*ENTRY_LABELS, "state"),
+    )
     numbers = {
         column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in NUMBER_GAUGES.items()
     }
     times = {column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in TIME_GAUGES.items()}
     for row in entries_view.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
-        present = _shown_state(row)
-        for each in _possible_states(row["pace"]):
-            state.set_value(int(present == each), *key, each)
-        slots.set_value(row["good_slots"], *key, "good")
-        slots.set_value(row["bad_slots"], *key, "bad")
+        labels, present = wanted[key], _shown_state(row)
+        state.add_series(f'{labels},state="{present}"', 1)
+        slots.add_series(f'{labels},result="good"', row["good_slots"])
+        slots.add_series(f'{labels},result="bad"', row["bad_slots"])
         expected_by = _expected_by(row, specs[key], is_done=present == DONE_STATE, now=now)
         if expected_by is not None:
-            expected.set_value(expected_by, *key)
+            expected.add_series(labels, expected_by)
         for column, family in numbers.items():
-            family.set_value(row[column], *key)
+            family.add_series(labels, row[column])
         for column, family in times.items():
             if row[column] is not None:
-                family.set_value(row[column] / 1000, *key)
+                family.add_series(labels, row[column] / 1000)
     return iter((expected, slots, state, *numbers.values(), *times.values()))
 
 
@@ -111,11 +114,6 @@ def _shown_state(row: sqlite3.Row) -> str:
     return DONE_STATE if is_done else row["state"]
 
 
-def _possible_states(schedule: str) -> tuple[str, ...]:
-    """The states that an entry can be in. Only an entry that runs once can be done."""
-    return ENTRY_STATES if entry_schedule.single_slot(schedule) is None else (*ENTRY_STATES, DONE_STATE)
-
-
 def crash_counter(db: sqlite3.Connection) -> MetricFamily:
     """How many daemon processes have crashed, from the database, so that a crash is no reason to begin at 0 again."""
     help_text = "Daemon processes that ended without a clean stop, in all the time that the database has existed."
@@ -136,31 +134,32 @@ def queue_gauges(db: sqlite3.Connection, now: datetime) -> Iterator[MetricFamily
 
 
 def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
-    """How many wakes wait for each of these agents."""
+    """How many wakes wait for each of these agents; absent while none waits."""
     family = MetricFamily("gauge", "heartbeatd_wakes_pending", "Wakes that wait for the agent's next run.", ("name",))
-    waiting = {row["name"]: row["rows"] for row in wakes.count_waiting_by_agent(db)}
-    for name in agents:
-        family.set_value(waiting.get(name, 0), name)
+    shown = frozenset(agents)
+    for row in wakes.count_waiting_by_agent(db):
+        if row["name"] in shown:
+            family.set_value(row["rows"], row["name"])
     yield family
 
 
 def condition_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
-    """How many conditions of each of these agents are open, by severity."""
+    """How many conditions of each of these agents are open, by severity; absent while there is none."""
     family = MetricFamily(
         "gauge", "heartbeatd_conditions_open", "Open conditions that the agent has reported.", ("name", "severity")
     )
-    counts = conditions.count_open(db)
-    for name, severity in product(agents, Severity):
-        family.set_value(counts.get((name, severity), 0), name, severity.value)
+    shown = frozenset(agents)
+    for (name, severity), count in conditions.count_open(db).items():
+        if name in shown:
+            family.set_value(count, name, severity)
     yield family
 
 
 def mute_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels], now: datetime) -> Iterator[MetricFamily]:
-    """Whether the messages of each of these entries are held back."""
+    """Of which of these entries the messages are held back."""
     family = MetricFamily("gauge", "heartbeatd_muted", "1 while the messages of the entry are held back.", ENTRY_LABELS)
-    muted = entries_view.muted_entries(db, now)
-    for key in wanted:
-        family.set_value(int(key in muted), *key)
+    for key in entries_view.muted_entries(db, now).intersection(wanted):
+        family.set_value(1, *key)
     yield family
 
 
@@ -189,9 +188,10 @@ def budget_gauges(
     settings: Settings,
     wanted: Collection[EntryLabels],
     skipped_at: Mapping[EntryLabels, datetime],
+    plans: DayPlans,
     now: datetime,
 ) -> Iterator[MetricFamily]:
-    """How much of today's budgets is used, with reservations for runs in progress, and how much of the day has passed.
+    """How much of today's budgets is used, with reservations for runs in progress, and how much of the day's plan has passed.
 
     `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was today, and the
     next run of the entry does not fit either. A budget of zero is left out.
@@ -201,7 +201,10 @@ def budget_gauges(
         "gauge", "heartbeatd_budget_exhausted", "1 while runs are skipped because today's budget has no room for them.", labels
     )
     elapsed = MetricFamily(
-        "gauge", "heartbeatd_budget_day_elapsed_ratio", "The share of the budget's day that has passed.", labels
+        "gauge",
+        "heartbeatd_budget_day_elapsed_ratio",
+        "The share of the budget's planned runs of today that have come due.",
+        labels,
     )
     family = MetricFamily(
         "gauge",
@@ -213,7 +216,7 @@ def budget_gauges(
     for scope, budget in _budgets_to_show(settings, wanted):
         spent = days.get((budget.local_day(now).isoformat(), *scope), NO_USAGE)
         day = local_days.whole_day(budget.local_day(now), budget.zone)
-        passed = (now - day.begins) / (day.ends - day.begins)
+        shares = plans.shares(db, settings, scope, day, now)
         lacking = {
             limit
             for key, at in skipped_at.items()
@@ -223,9 +226,55 @@ def budget_gauges(
         for key, used, bound in budget.usage_by_limit(spent):
             values = ("all" if scope == ALL_ENTRIES else "entry", *scope, key)
             family.set_value(used / bound, *values)
-            elapsed.set_value(passed, *values)
+            elapsed.set_value(shares[key], *values)
             exhausted.set_value(int(key in lacking), *values)
     return iter((family, exhausted, elapsed))
+
+
+class DayPlans:
+    """How much of the planned runs of a budget's day have come due, each run with the most that it can use.
+
+    The shares are kept for a few minutes, because a thousand schedules take a tenth of a second. With more entries than that,
+    the share is that of the day.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Scope, tuple[datetime, dict[str, float]]] = {}
+
+    def shares(self, db: sqlite3.Connection, settings: Settings, scope: Scope, day: LocalDay, now: datetime) -> dict[str, float]:
+        """The share of each limit of the budget of `scope`, from 0 to 1."""
+        known = self._kept.get(scope)
+        if known is not None and timedelta() <= now - known[0] < SHARES_KEPT and known[0] >= day.begins:
+            return known[1]
+        found = self._planned_shares(db, settings, scope, day, now)
+        self._kept[scope] = (now, found)
+        return found
+
+    def _planned_shares(
+        self, db: sqlite3.Connection, settings: Settings, scope: Scope, day: LocalDay, now: datetime
+    ) -> dict[str, float]:
+        share_of_day = (now - day.begins) / (day.ends - day.begins)
+        if len(settings.allowances) > MAX_PLANNED_ENTRIES:
+            return dict.fromkeys(BUDGET_LIMITS, share_of_day)
+        passed, planned = NO_USAGE, NO_USAGE
+        for key, (text, anchor) in entries_view.schedules_of_entries(db).items():
+            allowance = settings.allowances.get((Kind(key[0]), key[1]))
+            if allowance is None or scope not in (key, ALL_ENTRIES):
+                continue
+            schedule = entry_schedule.parse_schedule(text, anchor)
+            begins, ends = (at - schedule.offset - entry_schedule.TICK for at in (day.begins, day.ends))
+            done, rest = schedule.slots(begins, now - schedule.offset), schedule.slots(now - schedule.offset, ends)
+            done_count, rest_count = done.count if done else 0, rest.count if rest else 0
+            passed += _multiplied(allowance.max_usage, done_count)
+            planned += _multiplied(allowance.max_usage, done_count + rest_count)
+        pairs = zip(
+            BUDGET_LIMITS, (passed.nanos, passed.tokens, passed.runs), (planned.nanos, planned.tokens, planned.runs), strict=True
+        )
+        return {limit: part / whole if whole else share_of_day for limit, part, whole in pairs}
+
+
+def _multiplied(usage: Amount, count: int) -> Amount:
+    return Amount(usage.nanos * count, usage.tokens * count, usage.runs * count)
 
 
 def _lacking_limits(settings: Settings, key: EntryLabels, budget: Budget, spent: Amount) -> Iterator[str]:
@@ -284,11 +333,6 @@ def file_gauges(state: Path) -> Iterator[MetricFamily]:
 
 def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:
     """The gauges that show the config in force."""
-    intervals = MetricFamily("gauge", "heartbeatd_interval_seconds", "The interval of the entry, if it has one.", ENTRY_LABELS)
-    for (kind, name), interval in _fixed_intervals(settings):
-        if (kind, name) in wanted:
-            intervals.set_value(interval.total_seconds(), kind, name)
-    yield intervals
     help_text = "1 while the config file exists."
     yield single_gauge("heartbeatd_config_file_present", help_text, int(settings.path.exists()))
     yield single_gauge(
@@ -304,15 +348,6 @@ def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iter
         "Entries without series of their own, because there are more than server.metrics_entries.",
         entries - len(wanted),
     )
-
-
-def _fixed_intervals(settings: Settings) -> Iterator[tuple[EntryLabels, timedelta]]:
-    for beat in settings.heartbeats.values():
-        if beat.interval is not None:
-            yield (Kind.HEARTBEAT.value, beat.name), beat.interval
-    for job in settings.jobs.values():
-        if job.every is not None:
-            yield (Kind.CRON.value, job.name), job.every
 
 
 def single_gauge(name: str, help_text: str, value: float | None) -> MetricFamily:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import singledispatchmethod
 from itertools import chain, islice, product
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,10 +16,9 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
 )
+from prometheus_client.exposition import choose_encoder
 
-from heartbeat.runners import Tokens
 from scheduler.model.circuit import Circuit
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import (
@@ -48,21 +48,19 @@ from scheduler.model.events import (
     TargetUnknown,
     WakeMoved,
 )
-from scheduler.model.outcome import WOKEN, DeliveryState, Failure, Kind, Outcome, Skip, Trigger, WakeResult
+from scheduler.model.outcome import WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
 from scheduler.telemetry import gauges, possible_labels
 from scheduler.telemetry.gauges import EntryLabels, single_gauge
 from scheduler.telemetry.possible_labels import PossibleLabels
-from scheduler.telemetry.series import MetricFamily
+from scheduler.telemetry.series import Exemplar, MetricFamily, label_text
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
+OPEN_METRICS_END = b"# EOF\n"
 DURATION_BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 LATENESS_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 600, 3600)
 CALL_BUCKETS = (*(0.1 * 2**step for step in range(13)), 600)  # seconds
 ON_TIME_START = 60.0  # seconds after its due time
 ON_TIME_DELIVERY = timedelta(minutes=5)  # after the message was written
-TOKEN_TYPES = tuple(field.name for field in fields(Tokens))
 TIMELINESS = ("on_time", "late")
 UNDELIVERED = (WakeResult.REJECTED, WakeResult.EXPIRED)
 WAKE_SOURCES = sorted(WOKEN)
@@ -82,11 +80,18 @@ class ScrapeState:
     at: datetime
 
 
+class MetricsPage(NamedTuple):
+    """The metrics page as bytes, and its content type."""
+
+    body: bytes
+    content_type: str
+
+
 class Metrics:
     """Counts events. Gauges are not kept here: they are read at each scrape.
 
-    Counters start at 0 with the process. Each declared entry has its series from the start, one for every label value that its
-    config makes possible, until the entry is removed. Entries beyond `server.metrics_entries` have no series. `version` is that
+    Counters start at 0 with the process. A series that few entries need is created by its first event (`MetricFamily`). All
+    series of an entry are deleted when it is removed. Entries beyond `server.metrics_entries` have no series. `version` is that
     of heartbeatd, `tzdata` that of the time zone rules.
     """
 
@@ -161,9 +166,6 @@ class Metrics:
             "cost_usd_total", "The cost of runs in USD, at the prices of the config.", "kind", "name", "model", "outcome"
         )
         self._unpriced = _new_counter("unpriced_tokens_total", "Tokens of models without a price in the config.", "model")
-        self._provider_errors = _new_counter(
-            "provider_errors_total", "Calls to providers that failed, by error class.", "provider", "class"
-        )
         self._mismatches = _new_counter(
             "model_mismatches_total", "Answers from another model than the requested one.", "kind", "name"
         )
@@ -183,8 +185,9 @@ class Metrics:
         self._build.set_value(1, version, tzdata)
         self._settings = settings
         self._counts = self._count  # looked up once: a singledispatchmethod builds a new function at each look-up
-        self._entries_with_series: frozenset[EntryLabels] = frozenset()
+        self._entries_with_series: dict[EntryLabels, str] = {}  # with the text of their labels
         self._declared_calls: frozenset[tuple[str, str]] = frozenset()
+        self._day_plans = gauges.DayPlans()
         self._budget_skips: dict[EntryLabels, datetime] = {}  # when each entry was last skipped because of a budget
         for kind in Kind:
             self._duration.labels(kind.value)
@@ -208,22 +211,23 @@ class Metrics:
         """Count a request with a token that is not valid."""
         self._refused_tokens.inc()
 
-    def render_page(self, db: sqlite3.Connection | None, now: ScrapeState) -> bytes:
-        """The metrics page. `db` is a read-only connection; without it the gauges from the database are absent.
+    def render_page(self, db: sqlite3.Connection | None, now: ScrapeState, accept: str = "") -> MetricsPage:
+        """The metrics page, in OpenMetrics if the header Accept prefers it.
 
-        Raises sqlite3.Error.
+        `db` is a read-only connection; without it the gauges from the database are absent. Raises sqlite3.Error.
         """
+        render_registry, content_type = choose_encoder(accept)
+        open_metrics = content_type.startswith("application/openmetrics-text")
         families = chain(
             self._counter_families(), self._process_families(now), self._database_families(db, now.at) if db is not None else ()
         )
-        return (
-            generate_latest(self._registry)
-            + "".join(chain.from_iterable(family.exposition_lines() for family in families)).encode()
-        )
+        lines = chain.from_iterable(family.exposition_lines(open_metrics=open_metrics) for family in families)
+        end = OPEN_METRICS_END if open_metrics else b""
+        return MetricsPage(render_registry(self._registry).removesuffix(end) + "".join(lines).encode() + end, content_type)
 
     def _counter_families(self) -> tuple[MetricFamily, ...]:
         runs = (self._runs, self._suppressions, self._truncated, self._skips, self._prechecks, self._retries, self._seconds)
-        models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
+        models = (self._tokens, self._cost, self._unpriced, self._mismatches)
         timely = (self._on_time, self._messages_on_time)
         wakes = (self._wakes, self._refused_wakes)
         others = (self._presses, self._recovered, self._stale, self._taken_back)
@@ -272,7 +276,7 @@ class Metrics:
         yield from gauges.breaker_gauges(db, possible_labels.called_circuits(self._settings))
         yield from gauges.queue_gauges(db, at)
         skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
-        yield from gauges.budget_gauges(db, self._settings, self._entries_with_series, skipped_at, at)
+        yield from gauges.budget_gauges(db, self._settings, self._entries_with_series, skipped_at, self._day_plans, at)
         yield from gauges.file_gauges(self._settings.state)
 
     @singledispatchmethod
@@ -283,7 +287,7 @@ class Metrics:
     def _count_closed_run(self, closed: RunClosed) -> None:
         duration = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
         if duration is not None and closed.outcome is not Outcome.SKIPPED:
-            self._duration.labels(closed.kind.value).observe(duration)
+            self._duration.labels(closed.kind.value).observe(duration, {"run_id": str(closed.run_id)})
         key = (closed.kind.value, closed.name)
         if closed.reason == Skip.BUDGET:
             self._budget_skips[key] = closed.finished_at
@@ -296,7 +300,8 @@ class Metrics:
         if closed.outcome is Outcome.SKIPPED:
             self._skips.increase(*key, str(closed.reason), by=closed.slots)
             return
-        self._runs.increase(*key, closed.trigger.value, closed.outcome.value)
+        last = Exemplar(closed.run_id, 1, closed.finished_at.timestamp())
+        self._runs.increase(*key, closed.trigger.value, closed.outcome.value, exemplar=last)
         self._seconds.increase(*key, by=duration or 0)
         if closed.suppression is not None:
             self._suppressions.increase(*key, str(closed.suppression))
@@ -304,15 +309,15 @@ class Metrics:
     @_count.register
     def _count_started_attempt(self, started: AttemptStarted) -> None:
         if started.late is not None:
-            self._count_lateness(started.kind, started.late)
+            self._count_lateness(started.kind, started.late, {"run_id": str(started.run_id)})
 
     @_count.register
     def _count_missed_slots(self, unstarted: SlotsMissed) -> None:
         for late in unstarted.late:
             self._count_lateness(unstarted.kind, late)
 
-    def _count_lateness(self, kind: Kind, late: float) -> None:
-        self._lateness.labels(kind.value).observe(max(0.0, late))
+    def _count_lateness(self, kind: Kind, late: float, exemplar: dict[str, str] | None = None) -> None:
+        self._lateness.labels(kind.value).observe(max(0.0, late), exemplar)
         self._on_time.increase(kind.value, "on_time" if late <= ON_TIME_START else "late")
 
     @_count.register
@@ -350,22 +355,23 @@ class Metrics:
         tokens = paid.tokens.by_kind() if paid.tokens else {}
         if key in self._entries_with_series:
             for kind, count in tokens.items():
-                self._tokens.increase(*key, model, kind, by=count)
+                if count:
+                    self._tokens.increase(*key, model, kind, by=count)
             self._cost.increase(*key, model, paid.outcome.value, by=paid.cost_usd or 0)
         if paid.cost_usd is None and model in possible_labels.called_models(self._settings):
             self._unpriced.increase(model, by=sum(tokens.values()))
 
     @_count.register
     def _count_provider_error(self, failed: ProviderFailed) -> None:
-        if failed.provider in possible_labels.called_providers(self._settings):
-            self._provider_errors.increase(failed.provider, failed.error_class)
+        """Counted as a call."""
 
     @_count.register
     def _count_call(self, called: ProviderCalled) -> None:
         if Circuit(called.provider, called.model) in possible_labels.called_circuits(self._settings):
             self._calls.increase(called.provider, called.model, called.result)
             if called.took is not None:
-                self._call_duration.labels(called.provider, called.model).observe(called.took.total_seconds())
+                seconds, exemplar = called.took.total_seconds(), {"run_id": str(called.run_id)}
+                self._call_duration.labels(called.provider, called.model).observe(seconds, exemplar)
 
     @_count.register
     def _count_model_mismatch(self, mismatched: ModelMismatched) -> None:
@@ -424,7 +430,8 @@ class Metrics:
     def _apply_settings(self, settings: Settings) -> None:
         """Create the series that the settings make possible, and delete those of removed entries and channels."""
         shown = dict(islice(_possible_labels_by_entry(settings), settings.server.metrics_entries))
-        self._settings, self._entries_with_series = settings, frozenset(shown)
+        self._settings = settings
+        self._entries_with_series = {key: label_text(gauges.ENTRY_LABELS, key) for key in shown}
         for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
             family.keep_series(lambda labels: labels[:2] in shown)
         for family in (self._tokens, self._cost):
@@ -441,13 +448,10 @@ class Metrics:
             self._presses.increase(channel, result, by=0)
         for key, possible in shown.items():
             self._declare_series(key, possible)
-        models, providers = possible_labels.called_models(settings), possible_labels.called_providers(settings)
+        models = possible_labels.called_models(settings)
         self._unpriced.keep_series(lambda labels: labels[0] in models)
-        self._provider_errors.keep_series(lambda labels: labels[0] in providers)
         for model in models:
             self._unpriced.increase(model, by=0)
-        for provider, failure in product(providers, Failure):
-            self._provider_errors.increase(provider, failure.value, by=0)
         for channel, result in product(settings.channels, DELIVERY_RESULTS):
             self._deliveries.increase(channel, result, by=0)
         for channel, result in product(settings.channels, TIMELINESS):
@@ -455,7 +459,7 @@ class Metrics:
         self._declare_calls(possible_labels.called_circuits(settings))
 
     def _declare_calls(self, circuits: Iterable[Circuit]) -> None:
-        """Every model has its `ok` series from the start, and each error class from its first error on."""
+        """Create the histogram of each model, and the series of its successful calls."""
         called = frozenset((circuit.provider, circuit.model) for circuit in circuits)
         self._calls.keep_series(lambda labels: labels[:2] in called)
         for provider, model in self._declared_calls - called:
@@ -466,26 +470,12 @@ class Metrics:
         self._declared_calls = called
 
     def _declare_series(self, key: EntryLabels, labels: PossibleLabels) -> None:
-        _, name = key
-        for trigger, outcome in product(labels.triggers, labels.outcomes):
-            self._runs.increase(*key, trigger.value, outcome.value, by=0)
-        for suppression in labels.suppressions:
-            self._suppressions.increase(*key, suppression.value, by=0)
-        for skip in labels.skips:
-            self._skips.increase(*key, skip.value, by=0)
-        for source, result in product(labels.sources, WakeResult):
-            self._wakes.increase(name, source.value, result.value, by=0)
-        for model, kind in product(labels.models, TOKEN_TYPES):
-            self._tokens.increase(*key, model, kind, by=0)
-        for model, outcome in product(labels.models, labels.outcomes):
-            self._cost.increase(*key, model, outcome.value, by=0)
-        if labels.models:
-            self._mismatches.increase(*key, by=0)
-            self._truncated.increase(*key, by=0)
-        if labels.has_precheck:
-            self._prechecks.increase(name, by=0)
-        self._retries.increase(*key, by=0)
-        self._seconds.increase(*key, by=0)
+        """Create the series that nearly every entry will have."""
+        if labels.slot_trigger is not None:
+            self._runs.increase(*key, labels.slot_trigger.value, Outcome.OK.value, by=0)
+            self._seconds.increase(*key, by=0)
+        for model in labels.models:
+            self._cost.increase(*key, model, Outcome.OK.value, by=0)
 
 
 def _new_counter(name: str, help_text: str, *labels: str) -> MetricFamily:
@@ -494,13 +484,7 @@ def _new_counter(name: str, help_text: str, *labels: str) -> MetricFamily:
 
 def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels, PossibleLabels]]:
     """The possible label values of every declared entry, in the order of the config."""
-    woken = {name for job in settings.jobs.values() for name in job.wake_heartbeat}
     for beat in settings.heartbeats.values():
-        bounded = (Kind.HEARTBEAT, beat.name) in settings.allowances
-        yield (
-            (Kind.HEARTBEAT.value, beat.name),
-            possible_labels.heartbeat_labels(beat, woken_by_jobs=beat.name in woken, bounded=bounded),
-        )
+        yield (Kind.HEARTBEAT.value, beat.name), possible_labels.heartbeat_labels(beat)
     for job in settings.jobs.values():
-        bounded = (Kind.CRON, job.name) in settings.allowances
-        yield (Kind.CRON.value, job.name), possible_labels.job_labels(job, settings.job_agents.get(job.name), bounded=bounded)
+        yield (Kind.CRON.value, job.name), possible_labels.job_labels(job, settings.job_agents.get(job.name))

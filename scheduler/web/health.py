@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -11,21 +12,28 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from scheduler.store.database import StoreError
-from scheduler.telemetry.metrics import CONTENT_TYPE, ScrapeState
+from scheduler.telemetry.metrics import MetricsPage, ScrapeState
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, error_response
 from scheduler.web.queries import open_reader
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+GZIP_LEVEL = 1  # level 6 takes three times as long for a page that is hardly shorter
 STALLED_AFTER = timedelta(seconds=90)  # the main loop ticks at least every 15 seconds
 
 
 def metrics_endpoint(app_state: AppState) -> Endpoint:
-    """The page that Prometheus scrapes. While the database cannot be read, it has only the process's own metrics."""
+    """The page that Prometheus scrapes. While the database cannot be read, it has only the process's own metrics.
 
-    async def endpoint(_: Request) -> Response:
-        return Response(await run_in_threadpool(_render_metrics, app_state), media_type=CONTENT_TYPE)
+    The header Accept chooses between the text format and OpenMetrics, and Accept-Encoding whether the page is compressed.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        gzipped = "gzip" in _accepted_encodings(request.headers.get("accept-encoding", ""))
+        page = await run_in_threadpool(_render_metrics, app_state, request.headers.get("accept", ""), gzipped=gzipped)
+        headers = {"Content-Type": page.content_type, "Vary": "Accept, Accept-Encoding"}
+        return Response(page.body, headers={**headers, "Content-Encoding": "gzip"} if gzipped else headers)
 
     return endpoint
 
@@ -52,13 +60,24 @@ def readiness_endpoint(app_state: AppState) -> Endpoint:
     return endpoint
 
 
-def _render_metrics(app_state: AppState) -> bytes:
+def _accepted_encodings(header: str) -> set[str]:
+    """The encodings in an Accept-Encoding header, without those that it excludes (RFC 9110, section 12.5.3)."""
+    parts = (part.replace(" ", "").lower().split(";q=") for part in header.split(","))
+    return {name for name, *weight in parts if not weight or weight[0].strip("0.")}
+
+
+def _render_metrics(app_state: AppState, accept: str, *, gzipped: bool) -> MetricsPage:
+    page = _read_metrics(app_state, accept)
+    return page._replace(body=gzip.compress(page.body, GZIP_LEVEL, mtime=0)) if gzipped else page
+
+
+def _read_metrics(app_state: AppState, accept: str) -> MetricsPage:
     now = ScrapeState(app_state.health, app_state.reload_state(), app_state.count_running(), app_state.clock())
     try:
         with open_reader(app_state) as db:
-            return app_state.metrics.render_page(db, now)
+            return app_state.metrics.render_page(db, now, accept)
     except (StoreError, sqlite3.Error):
-        return app_state.metrics.render_page(None, now)
+        return app_state.metrics.render_page(None, now, accept)
 
 
 def _stall_reason(app_state: AppState) -> str | None:
