@@ -41,7 +41,7 @@ def service_level(title: str, description: str, slo: str, displayed: str) -> Pan
         {
             "displayed range": while_up(displayed),
             "30 days": while_up(f"1 - max({errors})"),
-            "error budget left": while_up(f"1 - max({errors} / on (job, slo) (1 - {objective}))"),
+            "error budget left": while_up(f"clamp_min(1 - max({errors} / on (job, slo) (1 - {objective})), 0)"),
         },
         kind="stat",
         width=6,
@@ -49,7 +49,7 @@ def service_level(title: str, description: str, slo: str, displayed: str) -> Pan
         unit="percentunit",
         thresholds=(0.95, 0.99),
         more_is_better=True,
-        own_thresholds={"error budget left": ((None, BAD), (0, COLORS["late"]), (0.25, GOOD))},
+        own_thresholds={"error budget left": ((None, BAD), (0.001, COLORS["late"]), (0.25, GOOD))},
     )
 
 
