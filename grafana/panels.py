@@ -336,6 +336,8 @@ def _letters(panel: Panel) -> Iterator[tuple[str, tuple[str, str]]]:
 def _target(panel: Panel, letter: str, legend: str, query: str) -> prometheus.Dataquery:
     built = prometheus.Dataquery().ref_id(letter).datasource(SOURCE).expr(query).legend_format(legend or "__auto")
     built = built.range() if panel.kind in ("timeseries", "timeline") else built.instant()
+    if "histogram_quantile" in query:
+        built = built.exemplar(True)  # single runs and calls as dots, with the run id
     return built.format(PromQueryFormat.TABLE if panel.kind == "table" else PromQueryFormat.TIME_SERIES)
 
 

@@ -94,6 +94,18 @@ def test_every_metric_has_a_panel_or_a_rule(known: dict[str, set[str]]) -> None:
     assert set(known) - shown <= NOT_SHOWN
 
 
+def test_every_recorded_series_in_a_query_has_a_recording_rule() -> None:
+    recorded = {
+        rule["record"]
+        for group in shipped_dashboard.yaml(shipped_dashboard.RULES)["groups"]
+        for rule in group["rules"]
+        if "record" in rule
+    }
+    queried = {name for _, expr in shipped_dashboard.queries() for name in re.findall(r"job:\w+(?::\w+)?", expr)}
+    assert len(queried) > 1
+    assert queried <= recorded
+
+
 def test_planned_metrics_do_not_exist_yet(known: dict[str, set[str]]) -> None:
     """If this fails, the metric exists: remove its name from COMING."""
     assert {name for name in shipped_dashboard.COMING if name in known or declared(name)} == set()
