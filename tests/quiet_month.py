@@ -69,6 +69,7 @@ class QuietMonth:
     start: str
     days: int
     seed: int = 1
+    first_event: int = 0  # which day of the plan of maintenance the first day is
     series: dict[str, list[str | None]] = field(default_factory=dict)
     samples: int = 0
 
@@ -116,7 +117,7 @@ class QuietMonth:
             9: lambda: world.pause((Kind.CRON, "sync"), date + timedelta(hours=20)),
         }
         self._run_until(date + timedelta(hours=10, minutes=3))
-        events.get(day % 10, lambda: None)()
+        events.get((day + self.first_event) % 10, lambda: None)()
         for _ in range(3):
             self._run_until(world.clock.now + timedelta(hours=2))
             world.wake("ops", "a deployment ended")
