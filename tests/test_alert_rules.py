@@ -295,6 +295,8 @@ EXPLAINED = {
         Situation("DispatchLate", {
             "heartbeatd_oldest_due_timestamp_seconds": "600x60",
             "heartbeatd_expected_by_timestamp_seconds{kind=heartbeat,name=ops}": "900x60",
+            "heartbeatd_expected_by_timestamp_seconds{kind=heartbeat,name=slow}": "900x60",
+            "heartbeatd_skips_total{kind=heartbeat,name=slow,reason=already_running}": "0+1x60",
         }, (24,), (40,))
     ),
     "alerts that were suppressed are no storm": (

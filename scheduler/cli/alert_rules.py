@@ -226,12 +226,13 @@ ENTRIES = (
     ),
     Alert(
         "SlotsLost", "warning", "2m",
-        "time() > last(heartbeatd_expected_by_timestamp_seconds) and on (job, instance, kind, name)"
+        "(time() > last(heartbeatd_expected_by_timestamp_seconds) and on (job, instance, kind, name)"
         ' sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) > 0'
         " or sum by (job, instance, kind, name)"
         ' (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) >= $above'
         ' and sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window]))'
-        " > $share * sum by (job, instance, kind, name) (increase(heartbeatd_runs_total[$window]))",
+        " > $share * sum by (job, instance, kind, name) (increase(heartbeatd_runs_total[$window])))"
+        ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}',
         f"{ENTRY} loses slots",
         "It is slower than its interval, or locked by another program: its slots are skipped because the run before is still in"
         f" progress. {EXPLAIN} Use a longer `interval`, a shorter `timeout` or a faster `model`.",
