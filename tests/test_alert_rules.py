@@ -291,6 +291,14 @@ EXPLAINED = {
             "heartbeatd_skips_total{kind,name,reason=already_running}": "0x5 1x60",
         }, (11,), (14,), OPS)
     ),
+    "an agent whose runs time out loses slots because it fails": (
+        Situation("HeartbeatFailing", {
+            "heartbeatd_consecutive_failures{kind,name}": "3x60", **ACTIVE,
+            "heartbeatd_expected_by_timestamp_seconds{kind,name}": "600x60",
+            "heartbeatd_skips_total{kind,name,reason=already_running}": "0+1x60",
+            "heartbeatd_runs_total{kind,name,outcome=timeout}": "0+1x60",
+        }, (), (14, 30), OPS)
+    ),
     "entries that wait for a place are not also silent": (
         Situation("DispatchLate", {
             "heartbeatd_oldest_due_timestamp_seconds": "600x60",

@@ -232,6 +232,8 @@ ENTRIES = (
         ' (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) >= $above'
         ' and sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window]))'
         " > $share * sum by (job, instance, kind, name) (increase(heartbeatd_runs_total[$window])))"
+        " unless on (job, instance, kind, name) sum by (job, instance, kind, name)"
+        ' (increase(heartbeatd_runs_total{outcome=~"failed|timeout|abandoned"}[$window])) > 0'
         ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}',
         f"{ENTRY} loses slots",
         "It is slower than its interval, or locked by another program: its slots are skipped because the run before is still in"
