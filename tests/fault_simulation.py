@@ -34,15 +34,16 @@ from servers.scripted import Act, hang_up, reply
 
 from scheduler.cli.main import main
 
-PATIENCE = 100.0  # seconds for all faults together
+PATIENCE = 140.0  # seconds for all faults together
 INTERVAL = "4s"
 MODEL = "claude-haiku-5-5"
 
 # Thresholds for a Prometheus that scrapes each second. Those that count failures or shares keep their defaults.
 SHORT = {
     "gap": "6s",
-    "HeartbeatdDown.for": "12s",
-    "HeartbeatdCrashLooping.window": "40s",
+    "HeartbeatdDown.for": "20s",
+    "HeartbeatdCrashLooping.window": "50s",
+    "HeartbeatdCrashLooping.above": "3",
     "HeartbeatdCrashed.window": "20s",
     "ConfigReloadFailed.for": "2s",
     "ConfigFileMissing.for": "2s",
@@ -510,7 +511,7 @@ class FaultSimulation:
         looping.agent("worker", interval="1h")
 
         def loop(host: Host) -> None:
-            for _ in range(4):
+            for _ in range(3):
                 host.restart()
                 wait_for(host.is_up)
                 time.sleep(1.5)  # until the next scrape has seen this process
