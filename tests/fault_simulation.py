@@ -522,14 +522,14 @@ class FaultSimulation:
         )  # fmt: skip
 
         stopped = self._host("stopped")
-        stopped.agent("worker")
+        stopped.agent("worker", interval="1h")
         frozen = "the process is frozen"
         yield Fault(
             frozen, "stopped", "HeartbeatdDown", lambda host: host.process.send_signal(signal.SIGSTOP),
             lambda host: host.process.send_signal(signal.SIGCONT),
         )  # fmt: skip
         dead = self._host("dead")
-        dead.agent("worker")
+        dead.agent("worker", interval="1h")
         yield Fault(
             "the daemon is killed and stays down", "dead", "HeartbeatdDown", Host.kill, Host.start, also=("HeartbeatdCrashed",)
         )
