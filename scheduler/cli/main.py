@@ -60,6 +60,7 @@ COMMANDS = {
     "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),
     "runs": ("list_runs:runs", "List runs and skipped runs, newest first."),
     "show": ("list_runs:show", "Show all details of one run."),
+    "logs": ("logs:logs", "List what happened to the daemon or to one agent or job, or follow it."),
     "plan": ("show_plan:plan", "List the runs that are scheduled for the next hours or days."),
     "explain": ("explain:explain", "Explain why agents and jobs ran or did not run."),
     "cancel": ("cancel:cancel", "Cancel a run that is in progress or will be retried."),

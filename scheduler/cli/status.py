@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files, live_view, options
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
@@ -52,24 +52,40 @@ MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
 @click.command()
+@click.option(
+    "--watch",
+    is_flag=False,
+    flag_value=live_view.DEFAULT_INTERVAL,
+    type=click.FloatRange(0.1, 86400),
+    metavar="[SECONDS]",
+    help=f"Show the status again every {live_view.DEFAULT_INTERVAL:g} (or SECONDS) seconds, until Ctrl-C."
+    " A terminal shows it in place.",
+)
 @options.config_option
 @options.state_option
 @options.format_option
 @options.color_option
-def status(path: Path, state: Path | None, form: str) -> None:
+def status(watch: float | None, path: Path, state: Path | None, form: str) -> None:
     """Show what is due, what is running, and whether the daemon is up."""
     files = daemon_files.locate_files_or_warn(path, state)
+    if watch is None:
+        click.echo("\n".join(_status_lines(files, form)))
+    else:
+        live_view.show_repeatedly(partial(_status_lines, files, form), watch, in_place=form == "text")
+
+
+def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
     up, now = daemon_files.find_running_daemon(files), utc_now()
     with daemon_files.open_for_reading(files) as db:
         data = read_status(db, now, display_zone() or host_zone()) if db else None
     if form == "json":
         more = {"reserve_bytes": disk_reserve.reserved_bytes(files.database), "refused_starts": _refused_starts(files)}
-        click.echo(json.dumps(_status_data(data, up) | more, indent=2))
+        yield json.dumps(_status_data(data, up) | more, indent=2)
         return
     for fact in (*_daemon_lines(data, up, now, files), *(_fact_lines(data) if data else ())):
-        click.echo("\n".join(_wrap_fact(fact)))
-    for line in _entry_lines(data, now) if data else ():
-        click.echo(line)
+        yield from _wrap_fact(fact)
+    for text in _entry_lines(data, now) if data else ():
+        yield from text.split("\n")
 
 
 def _wrap_fact(fact: str | Fact) -> list[str]:

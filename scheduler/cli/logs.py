@@ -1,0 +1,153 @@
+"""The command `logs`: what happened to the daemon or to one agent or job, and with `--follow` what happens next."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import arguments, daemon_files, options
+from scheduler.cli.arguments import ZONE_RULE, TimeParam
+from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
+from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
+from scheduler.insight.recent_events import Event, list_events
+from scheduler.model.entry import Key
+from scheduler.store import entries
+from scheduler.system.text import one_line
+
+BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
+POLL_INTERVAL = 1.0  # seconds between two looks at the database
+OVERLAP = timedelta(minutes=5)  # a tick that writes its events late does not hide them
+MAX_NEW = 10_000  # events that one look shows
+DAEMON_MEANINGS = {"started": Meaning.GOOD, "stopped": Meaning.WORRYING, "ended unexpectedly": Meaning.BAD}
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.option("-f", "--follow", is_flag=True, help="Then print each new event, until Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
+@click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
+@options.config_option
+@options.state_option
+@options.format_option
+@options.color_option
+def logs(name: str | None, follow: bool, lines: int, since: datetime | None, path: Path, state: Path | None, form: str) -> None:
+    """List what happened to the daemon or to one agent or job, or follow it.
+
+    The newest event is the last line. Events are runs, skipped runs, messages, conditions, reloads, and starts and stops of the
+    daemon. They are read from the database, so the command also works while the daemon is down. The log of the daemon itself is
+    on its standard error (for the systemd unit: `journalctl -u heartbeatd`) and has further details. With `--format json`, each
+    line is one JSON object.
+    """
+    files = daemon_files.locate_files_or_warn(path, state)
+    begun = utc_now()
+    with daemon_files.open_for_reading(files) as db:
+        key = _resolve_name(db, name) if name is not None else None
+        found = _read_events(db, files, key, since or BEGINNING, lines) if lines else []
+        newest = _read_events(db, files, key, begun - OVERLAP, MAX_NEW) if follow else []
+    _print_events(found, form)
+    if follow:
+        if daemon_files.find_running_daemon(files) is None:
+            click.echo("the daemon is not running; waiting for new events until Ctrl-C", err=True)
+        _follow(files, key, {_identity(event) for event in newest}, form)
+    elif not found and form == "text":
+        click.echo("nothing has happened yet" if since is None else "nothing has happened since then")
+    elif form == "text":
+        click.echo(f"times in {zone_name()}")
+
+
+def _follow(files: DaemonFiles, key: Key | None, seen: set[tuple[Any, ...]], form: str) -> None:
+    """Print each event that was not `seen`, until Ctrl-C."""
+    looked = utc_now()
+    try:
+        while True:
+            sys.stdout.flush()
+            time.sleep(POLL_INTERVAL)
+            since, looked = looked - OVERLAP, utc_now()
+            with daemon_files.open_for_reading(files) as db:
+                found = _read_events(db, files, key, since, MAX_NEW)
+            _print_events([event for event in found if _identity(event) not in seen], form)
+            seen |= set(map(_identity, found))
+    except KeyboardInterrupt:
+        return
+
+
+def _read_events(db: sqlite3.Connection | None, files: DaemonFiles, key: Key | None, since: datetime, limit: int) -> list[Event]:
+    running = daemon_files.find_running_daemon(files) is not None
+    return list_events(db, key, since, utc_now(), limit, running=running) if db else []
+
+
+def _identity(event: Event) -> tuple[Any, ...]:
+    """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
+    at = event["at"] if event["id"] is None and event["result"] != "ended unexpectedly" else None
+    return event["event"], event["id"], event["result"], event["slots"], at
+
+
+def _resolve_name(db: sqlite3.Connection | None, name: str) -> Key:
+    return arguments.resolve_entry(
+        name,
+        lambda key: db is not None and entries.find_entry(db, *key) is not None,
+        lambda: entries.states_and_schedules(db) if db else (),
+    )
+
+
+def _print_events(events: list[Event], form: str) -> None:
+    for event in events:
+        click.echo(json.dumps(event) if form == "json" else "  ".join(_format_event(event)))
+
+
+def _format_event(event: Event) -> Iterator[str]:
+    """The columns of a line: the time, the entry or the part of the daemon, what happened, and the details."""
+    meaning = _meaning(event)
+    at = format_time(event["at"])
+    yield paint(at, meaning) if meaning is Meaning.PLANNED else at
+    yield entry_label(event["kind"], event["name"]) if event["name"] else str(event["event"])
+    text, detail, error = _describe(event)
+    more = f": {one_line(error)}" if error else ""
+    yield paint(text, meaning) + (f" {one_line(detail)}" if detail else "") + more
+
+
+def _describe(event: Event) -> tuple[str, str, str | None]:
+    """What happened in one or two words, a detail, and a longer text."""
+    detail, error, number = event["detail"] or "", event["error"], event["id"]
+    match event["event"]:
+        case "run":
+            took = f", {format_elapsed(event['began_at'], event['at'])}" if event["began_at"] else ""
+            return str(event["result"]), f"{detail} (run {number}{took})".strip(), error
+        case "skip":
+            times = f"{event['slots']} slots, " if event["slots"] > 1 else ""
+            return "skipped", f"{detail} ({times}run {number})", error
+        case "start":
+            return "started", f"by {detail} (run {number})", None
+        case "message":
+            return f"message {event['result']}", f"to {detail} (message {number})", error
+        case "condition":
+            return f"condition {event['result']}", detail, error
+        case "config":
+            return f"config {event['result']}", f"by {detail}", error
+        case _:
+            return str(event["result"]), f"({detail})" if detail else "", error
+
+
+def _meaning(event: Event) -> Meaning | None:
+    match event["event"]:
+        case "run" | "skip":
+            return meaning_of_run(event["result"], event["detail"])
+        case "message":
+            return meaning_of(event["result"])
+        case "daemon":
+            return DAEMON_MEANINGS.get(event["result"])
+        case "condition":
+            return Meaning.WORRYING if event["result"] == "opened" else Meaning.GOOD
+        case "config":
+            return Meaning.BAD if event["result"] == "refused" else None
+        case _:
+            return None
