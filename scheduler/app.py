@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 from types import FrameType
 
@@ -28,6 +29,7 @@ from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import read_state_path
+from scheduler.config.file.message_parts import abbreviate_duration
 from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader
@@ -64,6 +66,8 @@ MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock st
 TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
 MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads get the interpreter
 END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
+STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
+MAX_NAMED_RUNS = 10  # in such a line
 CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
 
 
@@ -287,12 +291,37 @@ class Daemon:
         self.engine.stopping = True
         hurry = 2 if self._stop_signals else 1  # so many stop signals mean "at once"
         deadline = time.monotonic() + grace_seconds
-        self._run_ticks(
-            lambda: not self.engine.is_busy() or self._stop_signals >= hurry or time.monotonic() >= deadline, deadline
-        )
+        while self.engine.is_busy() and self._stop_signals < hurry and time.monotonic() < deadline:
+            self._log_runs_in_progress(deadline - time.monotonic())
+            report_at = min(deadline, time.monotonic() + STOP_REPORT_INTERVAL)
+            self._run_ticks(partial(self._is_stop_over, hurry, report_at), report_at)
+        if self.runs.inflight():
+            why = "a second signal" if self._stop_signals >= hurry else "the end of limits.shutdown_grace"
+            log_event(logging.WARNING, "stopping_now", ends=self._describe_runs(), by=why)
         self.engine.end_all_runs(read_clocks())
         deadline = time.monotonic() + END_RUNS_TIMEOUT
         self._run_ticks(lambda: not self.engine.is_busy() or time.monotonic() >= deadline, deadline)
+
+    def _is_stop_over(self, hurry: int, until: float) -> bool:
+        return not self.engine.is_busy() or self._stop_signals >= hurry or time.monotonic() >= until
+
+    def _log_runs_in_progress(self, seconds_left: float) -> None:
+        """Log which runs the daemon waits for before it stops, for how long at most, and how to stop it at once."""
+        if self.runs.inflight():
+            advice = "Ctrl-C or SIGTERM again ends them now"
+            waits = self._describe_runs()
+            log_event(logging.INFO, "stopping", waits_for=waits, seconds_at_most=ceil(seconds_left), advice=advice)
+
+    def _describe_runs(self) -> str:
+        """The runs in progress, the longest first, with the time for which each has been running."""
+        claims = sorted(self.runs.inflight().values(), key=lambda claim: claim.started_at)
+        now = utc_now()
+        named = [
+            f"{claim.entry.kind.label_of(claim.entry.name)} (run {claim.run_id}, {abbreviate_duration(now - claim.started_at)})"
+            for claim in claims[:MAX_NAMED_RUNS]
+        ]
+        more = len(claims) - len(named)
+        return ", ".join(named) + (f" and {more} more" if more else "")
 
     def _close_everything(self) -> None:
         try:

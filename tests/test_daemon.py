@@ -365,6 +365,10 @@ def test_a_stop_waits_for_runs_in_progress_and_exits_cleanly(daemon: Begin) -> N
     os.mkfifo(it.folder / "gate")
     it.wait_until((it.folder / "begun").exists)
     it.process.send_signal(signal.SIGTERM)
+    line = it.expect(" stopping ")
+    assert re.search(
+        r'waits_for="cron/tick \(run \d+, \d+s\)" seconds_at_most=\d+ advice="Ctrl-C or SIGTERM again ends them now"', line
+    )
     (it.folder / "gate").write_text("go\n")
     assert it._wait() == 0
     assert it.runs("tick")[0]["outcome"] == "ok"
@@ -375,7 +379,9 @@ def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
     it = daemon(config(job="'touch begun; exec sleep 600'"))
     it.wait_until((it.folder / "begun").exists)
     it.process.send_signal(signal.SIGINT)
+    it.expect(" stopping ")
     it.process.send_signal(signal.SIGTERM)
+    assert 'ends="cron/tick (run ' in it.expect(' stopping_now .* by="a second signal"')
     assert it._wait() == 0
     assert len(it.runs("tick", "--outcome", "abandoned")) == 1
 
