@@ -57,6 +57,7 @@ COMMANDS = {
     "check": ("check:check", "Check the config, show all settings of one agent or job, or show what a reload would change."),
     "schema": ("check:schema", "Print the JSON schema of config.yaml."),
     "init": ("init:init", "Create a config.yaml with one agent in a folder."),
+    "add": ("add_entry:add", "Add an agent or a job from a template to the config."),
     "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),
     "runs": ("list_runs:runs", "List runs and skipped runs, newest first."),
     "show": ("list_runs:show", "Show all details of one run."),

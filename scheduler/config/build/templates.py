@@ -1,0 +1,119 @@
+"""The templates of `heartbeatd add`: agents and jobs that watch mail, a disk, a repository, a certificate or a feed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_QUIET = {"skip": True, "max_age": "24h"}  # what was reported once is not put into a prompt again on the same day
+
+# {target} and {host} are quoted for the shell. A check prints what is to be done. It fails if it cannot look.
+_DISK = """df -P -- {target} | awk 'NR > 1 && $5 + 0 >= 85 {{ print $6 " is " $5 " full"; full = 1 }} END {{ {end} }}'"""
+_CERTIFICATE = (
+    "cert=$(openssl s_client -connect {target} -servername {host} </dev/null 2>/dev/null)"
+    '; end=$(echo "$cert" | openssl x509 -noout -enddate) || exit 2'
+    '; if echo "$cert" | openssl x509 -noout -checkend 1209600 >/dev/null; then {none}'
+    '; else echo "the certificate of" {host} "expires in less than 14 days: $end"{found}; fi'
+)
+_REPOSITORY = (
+    "git -C {target} fetch --quiet || exit 2; new=$(git -C {target} log --oneline --max-count=50 HEAD..@{{upstream}}) || exit 2"
+    '; if [ "$new" ]; then echo "$new"{found}; else {none}; fi'
+)
+_MAIL = (
+    "cd {target}/new || exit 2; new=$(find . -type f | sort | while read -r mail; do"
+    " sed -n -e '/^$/q' -e '/^[Ff]rom:/p' -e '/^[Ss]ubject:/p' \"$mail\"; done)"
+    '; if [ "$new" ]; then echo "$new"{found}; else {none}; fi'
+)
+_FEED = (
+    'python3 -c "import sys, urllib.request, xml.etree.ElementTree as tree'
+    "; name = lambda node: node.tag.rpartition('}}')[2]"
+    "; feed = tree.fromstring(urllib.request.urlopen(sys.argv[1], timeout=20).read(4000000))"
+    "; items = [node for node in feed.iter() if name(node) in ('item', 'entry')]"
+    "; print(*(part.text for node in items[:30] for part in node if name(part) == 'title'), sep='\\n')\" {target}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What to watch: the shell command that looks, how often, and the checklist of an agent that gets its output.
+
+    `target` is watched if nothing else is named; None: it must be named. `checks_files`: the target is a path. `fails`: a job
+    with this check fails if there is something to do.
+    """
+
+    command: str
+    interval: str
+    checklist: str
+    target: str | None
+    checks_files: bool = True
+    fails: bool = False
+
+
+TEMPLATES: Mapping[str, Template] = {
+    "mail": Template(
+        _MAIL, "15m", "- Is one of the new mails urgent, or from a person who waits for an answer? Name sender and subject.\n",
+        "~/Maildir",
+    ),
+    "disk": Template(
+        _DISK, "30m", "- A disk is at least 85 % full. Say which, and what usually fills it.\n", "/", fails=True
+    ),
+    "repository": Template(
+        _REPOSITORY, "30m", "- There are commits that are not pulled yet. Summarise them, and say whether one looks dangerous.\n",
+        ".", fails=True,
+    ),
+    "certificate": Template(
+        _CERTIFICATE, "24h", "- A certificate expires soon. Say which, when, and how it is renewed.\n", None, checks_files=False,
+        fails=True,
+    ),
+    "feed": Template(
+        _FEED, "1h", "- The feed has new titles. Report those that concern our software, above all security releases.\n", None,
+        checks_files=False,
+    ),
+}  # fmt: skip
+JOB_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.fails)
+DISK_ENDS = {"agent": 'if (NR < 2) exit 2; if (!full) print "NO_WORK"', "job": "if (NR < 2) exit 2; exit full"}
+
+
+class NoTarget(ValueError):
+    """The template needs a target; the message says what to write."""
+
+
+def agent_keys(name: str, target: str | None, interval: str | None, shared: Mapping[str, object]) -> dict[str, object]:
+    """The keys of an agent from the template `name`. `shared` are keys such as `runner` that it has in common with other agents.
+
+    Raises NoTarget.
+    """
+    template = TEMPLATES[name]
+    command = _check_command(name, target, found="", none="echo NO_WORK", end=DISK_ENDS["agent"])
+    beat = {"interval": interval or template.interval, "precheck": {"command": command, "unchanged": _QUIET}}
+    given = shared.get("heartbeat")
+    return {**shared, "heartbeat": {**beat, **(given if isinstance(given, Mapping) else {})}}
+
+
+def job_keys(name: str, target: str | None, interval: str | None) -> dict[str, object]:
+    """The keys of a job that fails if there is something to do, so that its output is in the failure notification.
+
+    Raises NoTarget.
+    """
+    command = _check_command(name, target, found="; exit 1", none=":", end=DISK_ENDS["job"])
+    return {"every": interval or TEMPLATES[name].interval, "command": command}
+
+
+def checklist_text(name: str) -> str:
+    """The HEARTBEAT.md of an agent from this template."""
+    return f"# Heartbeat\n\n{TEMPLATES[name].checklist}"
+
+
+def _check_command(name: str, target: str | None, *, found: str, none: str, end: str) -> str:
+    template = TEMPLATES[name]
+    named = target or template.target
+    if named is None:
+        raise NoTarget(f"the template {name} needs --target {'HOST or HOST:PORT' if name == 'certificate' else 'URL'}")
+    host = named.partition(":")[0]
+    if template.checks_files:
+        named = str(Path(named).expanduser().absolute())
+    elif name == "certificate" and ":" not in named:
+        named = f"{named}:443"
+    return template.command.format(target=shlex.quote(named), host=shlex.quote(host), found=found, none=none, end=end)
