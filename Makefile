@@ -10,8 +10,13 @@ all: format lint types unit
 
 # Only what the daemon needs. The tools of developers are in .venv/ready.
 run: .venv/runtime
-	@echo 'The daemon starts. In another shell: $(BIN)/heartbeatd status, then $(BIN)/heartbeatd docs getting-started'
-	@echo 'To run your own agents: $(BIN)/heartbeatd init DIR. To stop the daemon: Ctrl-C.'
+	@echo 'The daemon starts with config.yaml, and needs no key: the agent host watches this machine. In another shell:'
+	@echo '  $(BIN)/heartbeatd status            shows what is due and what ran'
+	@echo '  $(BIN)/heartbeatd wake host --wait  runs the agent now. Its messages are the lines "said" in the log below'
+	@echo '  $(BIN)/heartbeatd logs --follow     shows what happens'
+	@echo '  $(BIN)/heartbeatd init DIR          creates a config for your own agents'
+	@echo '  $(BIN)/heartbeatd docs getting-started'
+	@echo 'Ctrl-C stops the daemon.'
 	$(BIN)/heartbeatd run
 
 # Many tests wait for a process or a socket, so there are more workers than cores.

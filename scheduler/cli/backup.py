@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from scheduler.cli import daemon_files, options
+from scheduler.cli.progress import show_progress
 from scheduler.store import database
 
 
@@ -20,5 +21,6 @@ def backup(copy: Path, path: Path, state: Path | None) -> None:
     FILE must not exist yet. To restore a copy, stop the daemon, move the database and its -wal away, and copy FILE to its place.
     """
     files = daemon_files.locate_files(path, state)
-    database.back_up(files.database, copy)
+    with show_progress(f"copying {files.database}"):
+        database.back_up(files.database, copy)
     click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")

@@ -12,6 +12,7 @@ from scheduler.cli import arguments, config_preview, options
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, utc_now
+from scheduler.cli.progress import show_progress
 from scheduler.config.build import load
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.build.load import LoadedConfig
@@ -47,9 +48,9 @@ def check(name: str | None, strict: bool, diff: bool, path: Path, state: Path | 
     warning.
     """
     try:
-        loaded = load.load_config(
-            path, os.environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job), check_files=True
-        )
+        with show_progress(f"checking {path}"):
+            times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
+            loaded = load.load_config(path, os.environ, time_check=times, check_files=True)
     except ConfigError as error:
         return _print_faults(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:

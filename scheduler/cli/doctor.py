@@ -28,6 +28,7 @@ from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
+from scheduler.cli.progress import show_progress
 from scheduler.config.build import load
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
@@ -67,7 +68,8 @@ def doctor(path: Path, state: Path | None, form: str) -> int:
 
     Nothing is changed. The exit code is 1 if a result is `bad`.
     """
-    findings = list(_check_everything(path, state))
+    with show_progress("checking"):
+        findings = list(_check_everything(path, state))
     if form == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

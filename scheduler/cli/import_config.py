@@ -10,6 +10,7 @@ import click
 
 from scheduler.cli import options, output
 from scheduler.cli.options import InputError
+from scheduler.cli.progress import show_progress
 from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
@@ -53,8 +54,9 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     The exit code is 1 if a file is damaged or has nothing to import. The rest is imported all the same.
     """
     found = foreign_system.load_system(system)
-    sources, problems = _read_files(paths)
-    draft = import_sources(found, sources, _find_zone(timezone))
+    with show_progress(f"reading the files of {found.title}"):
+        sources, problems = _read_files(paths)
+        draft = import_sources(found, sources, _find_zone(timezone))
     heading = (
         f"Imported by `heartbeatd import {system}` from {', '.join(one_line(path) for path in paths)}.",
         f"Switch off the heartbeats and jobs in {found.title}, or both systems run them.",
@@ -62,12 +64,14 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     check = TimeCheck(output.utc_now(), entries.has_seen_one_time_job)
     text, loaded, there = "", None, 0
     try:
-        text, loaded = config_writer.write_new_config(draft, heading, check)
+        with show_progress("checking the new config"):
+            text, loaded = config_writer.write_new_config(draft, heading, check)
     except NothingToImport:
         problems.append(Problem(found.title, 0, "there is nothing to import in these files"))
     lost = strict and bool(draft.receipt.losses or problems)
     if into is not None and text and not lost:
-        there = _add_to_config(draft, into, check)
+        with show_progress(f"adding the entries to {into}"):
+            there = _add_to_config(draft, into, check)
     report = _Report(found, draft, problems, loaded, there)
     if form == "json":
         click.echo(json.dumps(report.as_json(None if into or lost else text, into if text and not lost else None), indent=2))

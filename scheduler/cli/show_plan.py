@@ -21,6 +21,7 @@ from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
+from scheduler.cli.progress import show_progress
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
 from scheduler.insight import forecast
@@ -91,17 +92,18 @@ def plan(
         _print_worst_day(path, form)
         return
     files, now = daemon_files.locate_files(path, state), output.utc_now()
-    config = load_declared_plan(path, state, files)
-    with daemon_files.open_for_reading(files) as db:
-        seen = forecast.forecast_entries(db, config, now)
+    with show_progress("reading the config and the database"):
+        config = load_declared_plan(path, state, files)
+        with daemon_files.open_for_reading(files) as db:
+            seen = forecast.forecast_entries(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
         key = arguments.resolve_entry(name, known.__contains__, lambda: known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
-    data = {"running": daemon_files.find_running_daemon(files) is not None} | forecast.forecast_data(
-        seen, begin, begin + span, each=each or name is not None
-    )
+    with show_progress("planning"):
+        planned = forecast.forecast_data(seen, begin, begin + span, each=each or name is not None)
+    data = {"running": daemon_files.find_running_daemon(files) is not None} | planned
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(_plan_lines(data)))
 
 
@@ -232,7 +234,8 @@ def _format_day(day: str) -> str:
 
 def _print_worst_day(path: Path, form: str) -> None:
     """Print the highest possible cost of a day with the config at `path`. Raises ConfigError."""
-    found = compute_daily_maximum(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
+    with show_progress("computing the highest possible cost"):
+        found = compute_daily_maximum(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
     click.echo(json.dumps(maximum_as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
 
 
