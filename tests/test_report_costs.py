@@ -13,7 +13,7 @@ import pytest
 from test_cli_reading import add_run
 from test_report_data import NOON, WEEK, columns
 
-from scheduler.cli import report
+from scheduler.cli import report_text as report
 from scheduler.insight.report_data import build_report
 from scheduler.store import cost_history
 from scheduler.store.database import Store

@@ -15,7 +15,7 @@ from test_cli_reading import add_run, live
 from world import AgentCall, Delayed, MakeWorld, utc
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.cli import report
+from scheduler.cli import report_text as report
 from scheduler.cli.main import main
 from scheduler.cli.output import abbreviate_count, format_reason, format_usd
 from scheduler.engine.delivery import Delivery

@@ -1,49 +1,20 @@
-"""The command `report`: sums up the last days as text or JSON."""
+"""The command `report`: sums up the last days as text, JSON or HTML."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files, options, report_text
 from scheduler.cli.arguments import DurationParam
-from scheduler.cli.output import (
-    abbreviate_count,
-    display_zone,
-    elapsed_time,
-    entry_label,
-    format_table,
-    format_time,
-    format_usd,
-    host_zone,
-    utc_now,
-    wrap_text,
-    zone_name,
-)
-from scheduler.config.file.message_parts import abbreviate_duration, format_count
-from scheduler.insight.report_data import build_report as summed
-from scheduler.model.outcome import Kind
-
-MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
-TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
-MAX_PARTS = 8  # parts of the prompt
-MAX_NAMED = 3  # entries in one cell
-MAX_DOWNTIMES = 5  # the longest downtimes are listed
-COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
-TOKEN_HEADINGS = ("TOKENS IN", "CACHED", "OUT")
-CONDITION_COUNTS = ("opened", "resolved", "reminders", "duplicates")  # duplicates: answers without news
-REASON_TABLES = {
-    "skipped": ("SKIPPED", "SLOTS", "reason"),
-    "suppressed": ("SUPPRESSED", "RUNS", "suppression"),
-    "failed": ("FAILED", "RUNS", "reason"),
-}
-
-Data = dict[str, Any]
+from scheduler.cli.options import InputError
+from scheduler.cli.output import display_zone, host_zone, utc_now, wrap_text
+from scheduler.insight.report_data import build_report
+from scheduler.system.files import write_output_file
 
 
 @click.command()
@@ -55,350 +26,54 @@ Data = dict[str, Any]
     show_default=True,
     help="Group by agent and job (entry), or by model.",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="Text for people, JSON for programs, or one HTML page with plots.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report to this file. Only a summary is printed.",
+)
 @options.config_option
 @options.state_option
-@options.format_option
-def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) -> None:
+def report(span: timedelta, by: str, form: str, out: Path | None, path: Path, state: Path | None) -> None:
     """Summarise the last days: runs, cost, alerts, skipped and missed runs.
 
-    To receive the report regularly, run this command in a cron job with `deliver:`.
+    To receive the report regularly, run this command in a cron job with `deliver:`. The text begins with a summary. `--format
+    html` writes a page with plots, which can be sent by mail or put on a web server.
     """
     files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
     with daemon_files.open_for_reading(files) as db:
         running = daemon_files.find_running_daemon(files) is not None
-        data = summed(db, until - span, until, running=running, zone=display_zone() or host_zone()) if db else None
-    if form == "json":
-        click.echo(json.dumps(data, indent=2))
-    else:
-        click.echo(format_report(data, by) if data else f"there is no database yet: {files.database}")
-
-
-def format_report(data: Data, by: str) -> str:
-    """The report as text: its period, a summary, then tables. The first table is by `entry` or by `model`."""
-    return "\n\n".join(_report_parts(data, by))
-
-
-def _report_parts(data: Data, by: str) -> Iterator[str]:
-    """The parts of the report, the most important first. A table without rows is left out."""
-    since, until = format_time(data["since"])[:16], format_time(data["until"])[:16]
-    yield f"{since} to {until}, {zone_name()} ({abbreviate_duration(_elapsed_time(data))})"
-    yield "\n".join(wrap_text(" ".join(_summary_sentences(data)), 0))
-    if data["entries"] and by == "entry":
-        yield _entries_table(data["entries"], with_change=is_comparable(data))
-    if data["models"] and by == "model":
-        yield _models_table(data["models"])
-    if any(each["model"] for each in data["agent_models"]):
-        yield _agent_models_table(data["agent_models"])
-    if any(each["source"] != "schedule" for each in data["causes"]):
-        yield _causes_table(data["causes"])
-    if data["prompt"]:
-        yield _prompt_table(data["prompt"])
-    if data["skipped"] or data["suppressed"] or data["failed"]:
-        yield _reasons_table(data)
-    if data["conditions"]:
-        yield _conditions_table(data["conditions"])
-    if data["deliveries"]:
-        yield _deliveries_table(data["deliveries"])
-    if data["downs"]:
-        yield _downtimes_table(data["downs"])
-
-
-def _summary_sentences(data: Data) -> Iterator[str]:
-    """The summary. A count of zero is left out."""
-    if not data["entries"]:
-        yield "Nothing ran, and nothing was skipped."
-    yield from _run_sentences(data["totals"])
-    yield from _cost_sentences(data["totals"])
-    yield from _cache_sentences(data["totals"])
-    yield from _trend_sentences(data)
-    yield from _top_entry_sentences(data["entries"], data["totals"]["dearest_run"])
-    yield from _undelivered_sentences(data["deliveries"])
-    if downs := data["downs"]:
-        times = "once" if len(downs) == 1 else f"{len(downs)} times"
-        yield f"The daemon was down {times}, {abbreviate_duration(sum(map(_elapsed_time, downs), timedelta()))} in all."
-
-
-def _run_sentences(totals: Data) -> Iterator[str]:
-    runs, said, failed = totals["runs"], totals["said"], totals["failed"]
-    if runs:
-        yield f"{format_count(runs, 'run')}: {said:,} with an alert, {max(0, runs - said - failed):,} without, {failed:,} failed."
-    elif totals["skipped"]:
-        yield "Nothing ran."
-    if totals["skipped"]:
-        missed = f", {totals['missed']:,} of them missed" if totals["missed"] else ""
-        yield f"{format_count(totals['skipped'], 'slot')} skipped{missed}."
-
-
-def _cost_sentences(totals: Data) -> Iterator[str]:
-    tokens, unpriced, untold = totals["tokens"], totals["runs_without_price"], totals["untold_usd"]
-    if totals["cost_usd"] is None and not unpriced and not untold:
+        data = build_report(db, until - span, until, running=running, zone=display_zone() or host_zone()) if db else None
+    if data is None and form != "json":
+        click.echo(f"there is no database yet: {files.database}")
         return
-    missing = f"; {format_count(unpriced, 'run')} had no price" if unpriced else ""
-    missing += f"; usage worth up to {format_usd(untold)} was not reported" if untold else ""
-    cost = "not known" if totals["cost_usd"] is None else format_usd(totals["cost_usd"])
-    yield f"Cost {cost} for {abbreviate_count(tokens['input'])} tokens in and {abbreviate_count(tokens['output'])} out{missing}."
-
-
-def _cache_sentences(totals: Data) -> Iterator[str]:
-    """How much of the input came from the provider's cache; nothing if no cache was used."""
-    if totals["cache"]["read"] or totals["cache"]["write"]:
-        read, write = (format_share(totals["cache"][kind], totals["tokens"]["input"]) for kind in ("read", "write"))
-        yield f"{read} of the input tokens were read from the cache, and {write} were written to it."
-
-
-def _trend_sentences(data: Data) -> Iterator[str]:
-    """The runs and the cost of the previous period, and how the cost changed; nothing if nothing happened in it."""
-    cost, before = data["totals"]["cost_usd"], data["previous"]["totals"]
-    if not before["runs"] and not before["skipped"]:
+    text = json.dumps(data, indent=2) if form == "json" or data is None else _format_as(form, data, by)
+    if out is None:
+        click.echo(text)
         return
-    known = f", {format_usd(before['cost_usd'])}" if before["cost_usd"] is not None else ""
-    yield f"The {abbreviate_duration(_elapsed_time(data['previous']))} before: {format_count(before['runs'], 'run')}{known}."
-    if data["previous"]["incomplete"]:
-        yield "Some run records of that time were deleted, so it cannot be compared."
-    elif not is_comparable(data):
-        yield f"The first run record is of {format_time(data['previous']['first_record_at'])[:16]}."
-    elif cost and before["cost_usd"]:
-        percent = round(100 * (cost - before["cost_usd"]) / before["cost_usd"])
-        yield "The cost is the same." if not percent else f"The cost {'rose' if percent > 0 else 'fell'} by {abs(percent):,}%."
+    _write_report(out, text + "\n")
+    if data is not None:
+        click.echo("\n".join(wrap_text(" ".join(report_text.summary_sentences(data)), 0)))
 
 
-def is_comparable(data: Data) -> bool:
-    """Whether there are run records of the whole previous period."""
-    previous = data["previous"]
-    return not previous["incomplete"] and (previous["first_record_at"] or previous["since"]) <= previous["since"]
+def _format_as(form: str, data: dict[str, Any], by: str) -> str:
+    if form == "text":
+        return report_text.format_report(data, by)
+    from scheduler.cli.report_html import format_page  # only a report in HTML needs it
+
+    return format_page(data).rstrip("\n")
 
 
-def format_change(cost: float | None, before: float | None) -> str:
-    """The change of a cost in percent; `new` if there was none before, a dash if there is none now."""
-    if not cost:
-        return "-"
-    if not before:
-        return "new"
-    percent = round(100 * (cost - before) / before)
-    return "the same" if percent == 0 else f"{percent:+,}%"
-
-
-def format_share(part: float, whole: float) -> str:
-    """A share in percent; a dash if there is nothing to share."""
-    return f"{100 * part / whole:.0f}%" if whole else "-"
-
-
-def format_cause(cause: Data) -> str:
-    """What started runs: the schedule, a job as cron/NAME, or another source with its sender."""
-    if cause["source"] == "result":
-        return "late results"
-    if cause["source"] == Kind.CRON and cause["sender"]:
-        return entry_label(Kind.CRON, cause["sender"])
-    return " ".join(word for word in (cause["source"], cause["sender"]) if word)
-
-
-def _top_entry_sentences(entries: list[Data], dearest_run: Data | None) -> Iterator[str]:
-    """The most expensive entry, and the entry with the most alerts."""
-    if dearest_run:
-        alone = f"run {dearest_run['id']} alone {format_usd(dearest_run['cost_usd'])}"
-        yield f"Most expensive: {_entry_label(entries[0])} ({format_usd(entries[0]['cost_usd'])}; {alone})."
-    most_alerts = max(entries, key=lambda each: each["said"], default=None)
-    if most_alerts and most_alerts["said"]:
-        yield f"Most alerts: {_entry_label(most_alerts)} ({most_alerts['said']:,} of {sum(each['said'] for each in entries):,})."
-
-
-def _undelivered_sentences(deliveries: list[Data]) -> Iterator[str]:
-    """How many messages wait for a retry or for a person."""
-    counts = {state: sum(each[state] for each in deliveries) for state in ("pending", "held", "dead")}
-    data = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    if data:
-        yield f"Undelivered messages: {data} (`heartbeatd outbox`)."
-
-
-def _entry_label(entry: Data) -> str:
-    return entry_label(entry["kind"], entry["name"])
-
-
-def _entries_table(entries: list[Data], *, with_change: bool = False) -> str:
-    """The entries that matter most, the most expensive first; all others share one row.
-
-    `with_change` adds how the costs changed from the previous period, if any cost of that is known.
-    """
-    shown, others = _choose_entries(entries)
-    rows = [[_entry_label(each), *_format_counts(each), _format_cost(each), format_entry_change(each)] for each in shown]
-    if others:
-        sums = _sum_entries(others)
-        rows.append([format_count(len(others), "other"), *_format_counts(sums), _format_cost(sums), "-"])
-    heading = ("NAME", *COUNT_HEADINGS.values(), "COST", "CHANGE")
-    if not with_change or all(each["previous_cost_usd"] is None for each in entries):
-        heading, rows = heading[:-1], [row[:-1] for row in rows]
-    return format_table(heading, rows, numbers=range(1, len(heading)))
-
-
-def format_entry_change(entry: Data) -> str:
-    """How the cost of an entry changed from the previous period."""
-    return format_change(entry["cost_usd"], entry["previous_cost_usd"])
-
-
-def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
-    """The entries for the table, and those that share one row.
-
-    All entries are in the table if there are at most MAX_ENTRIES. Otherwise the most expensive ones (they come first), those with
-    the most alerts and those with the most failures are.
-    """
-    if len(entries) <= MAX_ENTRIES:
-        return entries, []
-    ranked = [sorted(entries, key=lambda each: -each[word])[:TOP_ENTRIES] for word in ("said", "failed")]
-    marked = {id(each) for part in (entries[:TOP_ENTRIES], *ranked) for each in part}
-    return [each for each in entries if id(each) in marked], [each for each in entries if id(each) not in marked]
-
-
-def _sum_entries(entries: list[Data]) -> Data:
-    sums = {word: sum(each[word] for each in entries) for word in (*COUNT_HEADINGS, "runs_without_price", "untold_usd")}
-    return sums | {"cost_usd": _sum_known(each["cost_usd"] for each in entries)}
-
-
-def _format_counts(each: Data) -> list[str]:
-    return [f"{each[word]:,}" for word in COUNT_HEADINGS]
-
-
-def _format_cost(each: Data) -> str:
-    """The cost. A plus sign means that some usage has no price or was not reported."""
-    more = each["runs_without_price"] or each.get("untold_usd")
-    return format_usd(each["cost_usd"]) + ("+" if each["cost_usd"] is not None and more else "")
-
-
-def _models_table(models: list[Data]) -> str:
-    rows = [
-        [
-            each["model"] or "(not known)",
-            *(f"{each[word]:,}" for word in ("runs", "said", "failed")),
-            *_format_tokens(each),
-            _format_cost(each),
-        ]
-        for each in models
-    ]
-    return format_table(("MODEL", "RUNS", "ALERTS", "FAILED", *TOKEN_HEADINGS, "COST"), rows, numbers=range(1, 8))
-
-
-def _format_tokens(each: Data) -> list[str]:
-    """The input tokens, the share of them that was read from the cache, and the output tokens."""
-    tokens = each["tokens"]
-    cached = format_share(each["cache"]["read"], tokens["input"]) if each["cache"]["read"] else "-"
-    return [abbreviate_count(tokens["input"]), cached, abbreviate_count(tokens["output"])]
-
-
-def _agent_models_table(usage: list[Data]) -> str:
-    """The usage of each entry by model. All but the most expensive share one row."""
-    shown, others = usage[:MAX_ENTRIES], usage[MAX_ENTRIES:]
-    rows = [
-        [_entry_label(each), each["model"] or "(not known)", f"{each['calls']:,}", *_format_tokens(each), _format_cost(each)]
-        for each in shown
-    ]
-    if others:
-        calls, cost = sum(each["calls"] for each in others), _sum_known(each["cost_usd"] for each in others)
-        rows.append(
-            [format_count(len(others), "other"), "", f"{calls:,}", *_format_tokens(_sum_tokens(others)), format_usd(cost)]
-        )
-    return format_table(("NAME", "MODEL", "CALLS", *TOKEN_HEADINGS, "COST"), rows, numbers=range(2, 7))
-
-
-def _sum_tokens(rows: list[Data]) -> Data:
-    return {
-        part: {kind: sum(each[part][kind] for each in rows) for kind in kinds}
-        for part, kinds in {"tokens": ("input", "output"), "cache": ("read",)}.items()
-    }
-
-
-def _causes_table(causes: list[Data]) -> str:
-    """What started the runs, and the agents that ran. All but the most expensive causes share one row."""
-    shown, others = causes[:MAX_ENTRIES], causes[MAX_ENTRIES:]
-    rows = [
-        [format_cause(each), f"{each['runs']:,}", _format_cost(each), format_cause_entries(each["entries"])] for each in shown
-    ]
-    if others:
-        cost = format_usd(_sum_known(each["cost_usd"] for each in others))
-        rows.append([format_count(len(others), "other"), f"{sum(each['runs'] for each in others):,}", cost, ""])
-    return format_table(("STARTED BY", "RUNS", "COST", "RUNS OF"), rows, numbers=range(1, 3))
-
-
-def format_cause_entries(entries: list[Data]) -> str:
-    """The entries that a cause has started, with their runs; only the first ones by name."""
-    if len(entries) == 1:
-        return _entry_label(entries[0])
-    named = ", ".join(f"{_entry_label(each)} {each['runs']:,}" for each in entries[:MAX_NAMED])
-    more = len(entries) - MAX_NAMED
-    return named + (f", {format_count(more, 'other')}" if more > 0 else "")
-
-
-def _prompt_table(parts: list[Data]) -> str:
-    """What filled the prompts, the largest part first, and the agent whose prompts contained most of it."""
-    shown, others = parts[:MAX_PARTS], parts[MAX_PARTS:]
-    rows = [
-        [
-            each["part"],
-            f"{each['runs']:,}",
-            abbreviate_count(each["chars"]),
-            format_share(each["share"], 1),
-            abbreviate_count(round(each["chars"] / each["runs"])),
-            _entry_label(each["entries"][0]),
-        ]
-        for each in shown
-    ]
-    if others:
-        chars, share = sum(each["chars"] for each in others), sum(each["share"] for each in others)
-        rows.append([format_count(len(others), "other"), "", abbreviate_count(chars), format_share(share, 1), "", ""])
-    return format_table(("PROMPT", "RUNS", "CHARACTERS", "SHARE", "PER RUN", "MOST IN"), rows, numbers=range(1, 5))
-
-
-def _sum_known(costs: Iterable[float | None]) -> float | None:
-    known = [each for each in costs if each is not None]
-    return sum(known) if known else None
-
-
-def _reasons_table(data: Data) -> str:
-    """The three parts in one table, so that their columns are aligned."""
-    rows: list[tuple[str, str, str]] = []
-    for part, (title, unit, word) in REASON_TABLES.items():
-        if data[part]:
-            rows += [("", "", ""), (title, unit, "ENTRIES")]
-            rows += [(each[word] or "-", f"{each['count']:,}", _format_shares(each["entries"])) for each in data[part]]
-    return format_table(rows[1], rows[2:], numbers=[1])
-
-
-def _format_shares(entries: list[Data]) -> str:
-    if len(entries) == 1:
-        return _entry_label(entries[0])
-    return ", ".join(f"{_entry_label(each)} {each['count']:,}" for each in entries)
-
-
-def _conditions_table(found: list[Data]) -> str:
-    """The agents that opened most conditions. All others share one row."""
-    shown, others = found[:MAX_ENTRIES], found[MAX_ENTRIES:]
-    rows = [[entry_label(Kind.HEARTBEAT, each["name"]), *(f"{each[word]:,}" for word in CONDITION_COUNTS)] for each in shown]
-    if others:
-        sums = (sum(each[word] for each in others) for word in CONDITION_COUNTS)
-        rows.append([format_count(len(others), "other"), *(f"{number:,}" for number in sums)])
-    heads = (word.upper() for word in CONDITION_COUNTS)
-    return format_table(("CONDITIONS", *heads), rows, numbers=range(1, len(CONDITION_COUNTS) + 1))
-
-
-def _deliveries_table(deliveries: list[Data]) -> str:
-    states = ("delivered", "pending", "held", "dead", "dropped", "uncertain")
-    rows = [[each["channel"], *(f"{each[state]:,}" for state in states)] for each in deliveries]
-    return format_table(("CHANNEL", *(state.upper() for state in states)), rows, numbers=range(1, 7))
-
-
-def _downtimes_table(downs: list[Data]) -> str:
-    """The longest downtimes, in order of time."""
-    longest = sorted(downs, key=_elapsed_time)[-MAX_DOWNTIMES:]
-    rows = [
-        [
-            format_time(down["since"]),
-            format_time(down["until"]),
-            abbreviate_duration(_elapsed_time(down)),
-            "stopped cleanly" if down["clean"] else "ended unexpectedly",
-        ]
-        for down in downs
-        if down in longest
-    ]
-    return format_table(("DOWN FROM", "UNTIL", "FOR", "CAUSE"), rows)
-
-
-def _elapsed_time(down: Data) -> timedelta:
-    return elapsed_time(down["since"], down["until"])
+def _write_report(path: Path, text: str) -> None:
+    """Replace the file in one step, so that a web server never sends half a report."""
+    try:
+        write_output_file(path, text.encode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error

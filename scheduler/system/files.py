@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -52,6 +53,25 @@ def write_private_file(path: Path, content: bytes) -> None:
     """Write a file atomically, with mode 0600 whatever the umask. OSError if that fails; then the file is unchanged."""
     with _atomic_replacement(path) as file:
         os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+
+
+def write_output_file(path: Path, content: bytes) -> None:
+    """Write a file atomically for other programs. If `path` is a link, its target is replaced.
+
+    A file that exists keeps its mode and owner. A new one gets the mode that the umask allows. Raises OSError, also if the file
+    is not a regular file; then it is unchanged.
+    """
+    real = path.resolve()
+    old = real.stat() if real.exists() else None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    with _atomic_replacement(real) as file:
+        if old is not None:
+            _copy_owner_and_mode(file, old)
+        else:
+            os.umask(mask := os.umask(0o077))  # the umask can only be read by setting it
+            os.fchmod(file.fileno(), 0o666 & ~mask)
         file.write(content)
 
 
