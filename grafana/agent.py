@@ -233,11 +233,11 @@ CALLS = Row(
         ),
         Panel(
             "How much of its budget is used?",
-            "Share of each daily budget of the entry that is used, and the share of the day that has passed. If the first "
-            "line stays above the second, the budget will not last.",
+            "Share of each daily budget of the entry that is used, and the share of its planned runs that have come due. If"
+            " the first line stays above the second, the budget will not last.",
             {
                 "{{budget}}": f"max by (budget) ({series('budget_used_ratio', ENTRY)})",
-                "day elapsed": f"max({series('budget_day_elapsed_ratio', ENTRY)})",
+                "runs due": f"max({series('budget_day_elapsed_ratio', ENTRY)})",
             },
             unit="percentunit",
             no_value="no budget of its own",

@@ -83,18 +83,18 @@ LEVELS = Row(
         ),
         Panel(
             "Will the budgets last?",
-            "The fullest budget of today, next to the share of its day that has passed. Skips with the reason `budget` begin at "
-            "100 %. `heartbeatd report` shows the cost of each entry.",
+            "The fullest budget of today, next to the share of its planned runs that have come due. Skips with the reason "
+            "`budget` begin at 100 %. `heartbeatd report` shows the cost of each entry.",
             {
                 "used": while_up(f"max({series('budget_used_ratio', HERE)})"),
-                "day elapsed": while_up(f"max({series('budget_day_elapsed_ratio', HERE)})"),
+                "runs due": while_up(f"max({series('budget_day_elapsed_ratio', HERE)})"),
             },
             kind="stat",
             width=6,
             height=5,
             unit="percentunit",
             thresholds=(0.9, 1),
-            own_thresholds={"day elapsed": ((None, COLORS["planned skip"]),)},
+            own_thresholds={"runs due": ((None, COLORS["planned skip"]),)},
             no_value="no budget",
         ),
     ),

@@ -111,7 +111,7 @@ def night(folder: Path, agents: int) -> Iterator[tuple[datetime, str]]:
             world.run(seconds=SCRAPE.total_seconds())
             page.running = Counter(claim.entry.kind.value for claim in world.runs.inflight().values())
             page_text = re.sub(
-                r"(?m)^process_start_time_seconds .*$", f"process_start_time_seconds {started.timestamp()}", page.text()
+                r"(?m)^process_start_time_seconds .*$", f"process_start_time_seconds {started.timestamp()}", page.scrape()
             )
             yield now.now, page_text
 
