@@ -106,6 +106,7 @@ def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_us
         environ = {"ANTHROPIC_API_KEY": KEY, "HEARTBEATD_SET__providers__anthropic__base_url": server.url}
         with running(it := Shipped(tmp_path, environ, FIRST, SECOND)):
             row = it.wait_until(lambda: it.runs("assistant", "--outcome", "ok"))[0]
+            it.metrics()  # on which new series are 0
             page = it.metrics()
         assert [KEY in " ".join(request.headers.values()) for request in server.requests] == [True]
         assert [request.json["tool_choice"]["name"] for request in server.requests] == ["report_findings"]
