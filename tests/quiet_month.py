@@ -174,6 +174,8 @@ class QuietMonth:
         """Every alert that fired, with its severity, and in how many evaluations. Evaluated by promtool every two minutes."""
         groups = alert_rules.rule_groups(settings or RuleSettings(thresholds={"gap": GAP}))
         groups = [group for group in groups if levels or not group["name"].startswith(("heartbeatd-service", "heartbeatd-burn"))]
+        for group in groups:  # no alert uses the levels of 30 days, and promtool would need an hour for them
+            group["rules"] = [rule for rule in group["rules"] if "[30d]" not in rule["expr"]]
         (self.folder / "rules.yml").write_text(json.dumps({"groups": groups}))
         end = int((self.samples - 1) * STEP.total_seconds())
         used = {name for group in groups for rule in group["rules"] for name in re.findall(r"[a-z]\w+(?=\{)", rule["expr"])}
