@@ -147,9 +147,10 @@ class QuietMonth:
             self._world.run(seconds=max(1.0, (ends - self._world.clock.now).total_seconds()))
 
     def _suspend(self) -> None:
-        """The machine sleeps for three hours: the monotonic clock stands still."""
+        """The machine sleeps for three hours, and Prometheus on it too: the monotonic clock stands still, and nothing is scraped."""
         self._finish_runs()
         self._world.clock.now += timedelta(hours=3)
+        self.series["up{"].extend(["1"] * (timedelta(hours=3) // STEP))  # promtool does not sleep
 
     def _read_page(self) -> None:
         self._page.running = Counter(claim.entry.kind.value for claim in self._world.runs.inflight().values())
