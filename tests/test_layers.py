@@ -30,7 +30,12 @@ ROOMS = {
     "click": ("scheduler/cli/",),
     "starlette": ("scheduler/web/",),
     "uvicorn": ("scheduler/web/",),
-    "pydantic": ("scheduler/config/", "scheduler/web/request_bodies.py"),
+    "pydantic": (
+        "scheduler/config/",
+        "scheduler/web/request_bodies.py",
+        "scheduler/web/response_bodies.py",
+        "scheduler/web/openapi.py",
+    ),
 }
 
 # The files that may read each real clock: the app, which passes it on, and code that waits in real time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -11,9 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any, Self, Union
 from urllib.parse import urlsplit
 
+from pydantic import TypeAdapter
 from world import World
 
 from scheduler.config.build.load import load_config
@@ -22,6 +24,8 @@ from scheduler.engine.inbox import Request
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts
+from scheduler.web.response_bodies import ConfigErrors, ErrorBody
+from scheduler.web.routes import OPERATIONS
 from scheduler.web.server import HttpServer
 
 TEXT = "the disk /srv is full"
@@ -165,7 +169,9 @@ class WebDaemon:
         try:
             connection.request(method, path, content, given | dict(headers or {}))
             response = connection.getresponse()
-            return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+            reply = Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+            check_as_declared(method, path, reply)
+            return reply
         finally:
             connection.close()
 
@@ -189,6 +195,14 @@ class WebDaemon:
 class _Inbox:
     def __init__(self, submit: Callable[[Request], Future[Any]]) -> None:
         self.submit = submit
+
+
+def check_as_declared(method: str, path: str, reply: Reply) -> None:
+    """Assert that the answer of an operation of the API has the keys and types that openapi.json declares."""
+    for operation in OPERATIONS:
+        if operation.method == method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", operation.path), path.partition("?")[0]):
+            models = operation.answers if reply.status == 200 else (ConfigErrors if reply.status == 422 else ErrorBody,)
+            TypeAdapter(Union[models]).validate_json(reply.body)  # noqa: UP007 (made at run time)
 
 
 def _received(connection: socket.socket) -> bytes:

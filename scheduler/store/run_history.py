@@ -32,8 +32,13 @@ class RunFilter:
 ALL_RUNS = RunFilter()
 
 
-def list_runs(db: sqlite3.Connection, wanted: RunFilter = ALL_RUNS, limit: int = 20, sort: str = "id") -> list[dict[str, Any]]:
-    """At most `limit` run records as plain data, the newest first, or by descending cost if `sort` is `cost`."""
+def list_runs(
+    db: sqlite3.Connection, wanted: RunFilter = ALL_RUNS, limit: int = 20, sort: str = "id", after: int | None = None
+) -> list[dict[str, Any]]:
+    """At most `limit` run records as plain data, the newest first, or by descending cost if `sort` is `cost`.
+
+    Only those that come after the run `after` in this order. Raises LookupError if the order needs that run and it is gone.
+    """
     filters = {
         "kind = ?": wanted.kind,
         "name = ?": wanted.name,
@@ -43,9 +48,22 @@ def list_runs(db: sqlite3.Connection, wanted: RunFilter = ALL_RUNS, limit: int =
         "reason = ?": wanted.reason,
     }
     used = {text: value for text, value in filters.items() if value is not None}
-    where = " and ".join(used) or "true"
+    place, values = _place_after(db, sort, after) if after is not None else ("true", ())
+    where = " and ".join((*used, place))
     query = f"select * from run where {where} order by {ORDERS[sort]} limit ?"  # noqa: S608 (literals of this file)
-    return [run_as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
+    return [run_as_data(db, row) for row in db.execute(query, (*used.values(), *values, limit))]
+
+
+def _place_after(db: sqlite3.Connection, sort: str, after: int) -> tuple[str, tuple[float | int, ...]]:
+    """The condition for the runs that come after the run `after`, and its values."""
+    if sort == "id":
+        return "id < ?", (after,)
+    row = db.execute("select cost_usd from run where id = ?", (after,)).fetchone()
+    if row is None:
+        raise LookupError(f"run {after}")
+    if row["cost_usd"] is None:
+        return "(cost_usd is null and id < ?)", (after,)
+    return "(cost_usd < ? or cost_usd = ? and id < ? or cost_usd is null)", (row["cost_usd"], row["cost_usd"], after)
 
 
 def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -34,20 +34,26 @@ class ApiRequest:
     query: Mapping[str, str]
     headers: Headers
 
-    def allow_only(self, *known: str) -> None:
+    def allow_only(self, known: Collection[str]) -> None:
         """Raises HttpError if the query has a key that is not one of these."""
         for key in self.query:
             if key not in known:
                 raise unknown_key(key, known)
 
 
-def read_endpoint(app_state: AppState, may: Permission, answer: Callable[[ApiRequest], Any]) -> Endpoint:
-    """An endpoint that only reads, for callers with the permission `may`. `answer` runs in a thread and returns plain data."""
+def read_endpoint(
+    app_state: AppState, may: Permission, answer: Callable[[ApiRequest], Any], parameters: Collection[str] = ()
+) -> Endpoint:
+    """An endpoint that only reads, for callers with the permission `may`. `answer` runs in a thread and returns plain data.
+
+    `parameters` are the keys that the query may have.
+    """
 
     async def endpoint(request: Request) -> Response:
         api_request = ApiRequest(
             app_state, _authorized_caller(request, may), request.path_params, request.query_params, request.headers
         )
+        api_request.allow_only(parameters)
         return JSONResponse(await run_in_threadpool(answer, api_request))
 
     return endpoint
@@ -74,7 +80,7 @@ def write_endpoint(
         if request.method == "DELETE":
             sent = {**api_request.query, **sent}
         else:
-            api_request.allow_only()
+            api_request.allow_only(())
         model = next(model for model in models if model.marker_key in (None, *sent))
         return JSONResponse(await do(api_request, parse_body(sent, model)))
 

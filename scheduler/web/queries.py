@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from itertools import islice
@@ -15,7 +15,7 @@ from scheduler.insight import explanation as explaining
 from scheduler.insight import forecast, status_data, wake_waits
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
 from scheduler.store.database import open_read_only, parse_row_id
 from scheduler.store.run_history import RunFilter
@@ -27,6 +27,7 @@ from scheduler.work import plan as plans
 from scheduler.work.plan import Plan
 
 MAX_LIMIT = 1000
+BAD_CURSOR = "cursor: there is no such page; take the value of `next` of the page before, or begin without a cursor"
 KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind.CRON}
 
 
@@ -43,7 +44,6 @@ def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
 
 def get_status(request: ApiRequest) -> dict[str, Any]:
     """The whole status, limited to the entries that the caller may access."""
-    request.allow_only()
     with open_reader(request.app_state) as db:
         status = status_data.read_status(db, request.app_state.clock(), request.app_state.settings().zone)
     status["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
@@ -65,21 +65,18 @@ def _accessible_budget(request: ApiRequest, budget: dict[str, Any]) -> dict[str,
 
 def list_agents(request: ApiRequest) -> dict[str, Any]:
     """Every agent that the caller may access."""
-    request.allow_only()
     with open_reader(request.app_state) as db:
         return {"agents": _accessible_entries(request, status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT))}
 
 
 def list_jobs(request: ApiRequest) -> dict[str, Any]:
     """Every cron job that the caller may access."""
-    request.allow_only()
     with open_reader(request.app_state) as db:
         return {"cron": _accessible_entries(request, status_data.read_entries(db, request.app_state.clock(), Kind.CRON))}
 
 
 def get_agent(request: ApiRequest) -> dict[str, Any]:
     """One agent, with the targets that it has talked with, the last one first."""
-    request.allow_only()
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     with open_reader(request.app_state) as db:
@@ -92,7 +89,6 @@ def get_agent(request: ApiRequest) -> dict[str, Any]:
 
 def list_runs(request: ApiRequest) -> dict[str, Any]:
     """Runs, the newest first or (`sort=cost`) the most expensive. A token for some agents must name one of them."""
-    request.allow_only("kind", "name", "since", "until", "outcome", "reason", "limit", "sort")
     kind, name = parse_kind(request.query.get("kind")), request.query.get("name")
     if request.caller.agents is not None:
         kind = Kind.HEARTBEAT
@@ -100,27 +96,54 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     since, until = (parse_time_parameter(key, request.query[key]) if key in request.query else None for key in ("since", "until"))
     limit, sort = _parse_limit(request.query.get("limit", "20")), _parse_sort(request.query.get("sort", "id"))
     outcome, reason = request.query.get("outcome"), request.query.get("reason")
+    after = parse_row_id(request.query["cursor"]) if "cursor" in request.query else None
+    if after is None and "cursor" in request.query:
+        raise bad_request(BAD_CURSOR)
     with open_reader(request.app_state) as db:
-        return {"runs": run_history.list_runs(db, RunFilter(kind, name, since, until, outcome, reason), limit, sort)}
+        wanted = RunFilter(kind, name, since, until, outcome, reason)
+        try:
+            found = run_history.list_runs(db, wanted, limit + 1, sort, after)
+        except LookupError:
+            raise bad_request(BAD_CURSOR) from None
+    return {"runs": found[:limit], "next": str(found[limit - 1]["id"]) if len(found) > limit else None}
 
 
 def get_run(request: ApiRequest) -> dict[str, Any]:
     """One run."""
-    request.allow_only()
     return _find_row(request, "run", run_history.get_run_with_wakes)
 
 
 def list_undelivered(request: ApiRequest) -> dict[str, Any]:
     """Messages that are not delivered: first those still on their way, then those given up, each the newest first."""
-    request.allow_only("limit")
     limit = _parse_limit(request.query.get("limit", "100"))
+    after = _parse_message_cursor(request.query["cursor"]) if "cursor" in request.query else None
     with open_reader(request.app_state) as db:
-        return {"outbox": list(islice((each for each in outbox.list_messages(db) if _may_access(request, each)), limit))}
+        listed = (each for each in outbox.list_messages(db) if _may_access(request, each))
+        following = listed if after is None else (each for each in listed if _message_place(each) > after)
+        found = list(islice(following, limit + 1))
+    return {"outbox": found[:limit], "next": _message_cursor(found[limit - 1]) if len(found) > limit else None}
+
+
+def _message_place(message: Mapping[str, Any]) -> tuple[bool, int]:
+    """The place of a message in the list, for comparisons."""
+    return message["state"] == DeliveryState.DEAD, -message["id"]
+
+
+def _message_cursor(message: Mapping[str, Any]) -> str:
+    is_dead, _ = _message_place(message)
+    return f"{'dead' if is_dead else 'open'}-{message['id']}"
+
+
+def _parse_message_cursor(text: str) -> tuple[bool, int]:
+    word, _, number = text.partition("-")
+    message_id = parse_row_id(number)
+    if word not in ("open", "dead") or message_id is None:
+        raise bad_request(BAD_CURSOR)
+    return word == "dead", -message_id
 
 
 def list_conditions(request: ApiRequest) -> dict[str, Any]:
     """The open conditions (`state=all`: the closed ones too) of the agents that the caller may access, or of one agent."""
-    request.allow_only("agent", "state")
     name, state = request.query.get("agent"), request.query.get("state", "open")
     if state not in ("open", "all"):
         raise bad_request("state: write open or all")
@@ -147,7 +170,6 @@ def find_message_id(request: ApiRequest) -> int:
 
 def get_wake(request: ApiRequest) -> dict[str, Any]:
     """The state of a wake, and what it waits for."""
-    request.allow_only()
     found = _find_row(request, "wake", status_data.read_wake)
     still = read_wait(request, found["id"])
     return found | (still.as_data() if still else {"waits_for": None, "until": None})
@@ -226,7 +248,6 @@ MAX_FIRINGS = 10_000
 
 def get_plan(request: ApiRequest) -> dict[str, Any]:
     """What will run in the coming hours or days, limited to the entries that the caller may access."""
-    request.allow_only("for", "from", "name", "kind", "all")
     now, each = request.app_state.clock(), _parse_switch(request, "all")
     begin = _parse_begin(request, now)
     span = _parse_span(request)
@@ -243,7 +264,6 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
 
 def get_explanation(request: ApiRequest) -> dict[str, Any]:
     """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
-    request.allow_only("kind", "at", "on")
     now, plan = request.app_state.clock(), plans.make_plan(request.app_state.settings())
     if "at" in request.query and "on" in request.query:
         raise bad_request("write either at or on")

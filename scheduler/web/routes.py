@@ -1,23 +1,29 @@
-"""Lists every path of the HTTP API with its method, its handler and the permission that a token needs for it."""
+"""Lists every request of the HTTP API: method, path, permission, handler, and what goes in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from scheduler import __version__
+from scheduler.config.keys import value_types
 from scheduler.engine.buttons import LINK_PATH
-from scheduler.web import checklists, config_editing, health, operations, queries, signed_links
-from scheduler.web.api_request import ApiRequest, Endpoint, read_endpoint, write_endpoint
+from scheduler.model.settings import Permission
+from scheduler.store.run_history import ORDERS
+from scheduler.web import checklists, config_editing, health, openapi, operations, queries, signed_links
+from scheduler.web import response_bodies as answers
+from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, Endpoint, read_endpoint, write_endpoint
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
+from scheduler.web.openapi import Operation, QueryParameter
 from scheduler.web.request_bodies import (
     AcknowledgeBody,
     ActivityBody,
     AlertmanagerBody,
-    Body,
     ChecklistBody,
     CloseConditionBody,
     EditBody,
@@ -28,13 +34,149 @@ from scheduler.web.request_bodies import (
     PingBody,
     ReleaseBody,
     ReloadBody,
+    RequestBody,
     ResultBody,
     WakeBody,
 )
+from scheduler.web.response_bodies import ResponseBody
 
 MAX_WAKE_BYTES = 1024 * 1024  # bytes; Alertmanager does not repeat a rejected notification, so even one with many alerts must fit
 MAX_CHECKLIST_BYTES = 512 * 1024  # bytes; JSON may need six bytes for one byte of the text
-CHECKLIST_PATH = "/api/v1/agents/{name}/checklist"
+
+_TIME = {"type": "string", "format": "date-time"}
+_KIND = QueryParameter("kind", "of the entry", {"type": "string", "enum": list(queries.KIND_WORDS)})
+_NAME = QueryParameter("name", "of the agent or job", {"type": "string"})
+_LIMIT = QueryParameter("limit", "the most that a page has", {"type": "integer", "minimum": 1, "maximum": queries.MAX_LIMIT})
+_CURSOR = QueryParameter("cursor", "`next` of the page before", {"type": "string"})
+_RUN_PARAMETERS = (
+    _KIND,
+    _NAME,
+    QueryParameter("since", "the earliest slot", _TIME),
+    QueryParameter("until", "the time before which the slots lie", _TIME),
+    QueryParameter("outcome", "of the run", {"type": "string"}),
+    QueryParameter("reason", "of the run", {"type": "string"}),
+    _LIMIT,
+    QueryParameter("sort", "the order", {"type": "string", "enum": list(ORDERS)}),
+    _CURSOR,
+)
+_PLAN_PARAMETERS = (
+    QueryParameter("for", "how long", {"type": "string", "pattern": value_types.DURATION_PATTERN}),
+    QueryParameter("from", "the first time", _TIME),
+    _NAME,
+    _KIND,
+    QueryParameter("all", "whether every run is listed", {"type": "string", "enum": ["true", "false"]}),
+)
+_EXPLAIN_PARAMETERS = (
+    _KIND,
+    QueryParameter("at", "a time", _TIME),
+    QueryParameter("on", "a local day", {"type": "string", "format": "date"}),
+)
+
+
+def _get(
+    path: str, handler: Callable[..., Any], *answer: type[ResponseBody], query: tuple[QueryParameter, ...] = ()
+) -> Operation:
+    return Operation("GET", path, "read", handler, answer, query=query)
+
+
+def _change(
+    method: str,
+    path: str,
+    handler: Callable[..., Any],
+    answer: type[ResponseBody],
+    *bodies: type[RequestBody],
+    may: Permission = "operate",
+    largest: int = MAX_BODY_BYTES,
+) -> Operation:
+    return Operation(method, path, may, handler, (answer,), bodies, largest=largest)
+
+
+def _edit(path: str, handler: Callable[..., Any]) -> Operation:
+    return Operation(
+        "PATCH", path, "read", handler, (answers.ConfigEdited, answers.ConfigSuggestion), (EditBody,), largest=MAX_BODY_BYTES
+    )
+
+
+OPERATIONS = (
+    _get("/api/v1/status", queries.get_status, answers.Status),
+    _get("/api/v1/agents", queries.list_agents, answers.AgentList),
+    _get("/api/v1/agents/{name}", queries.get_agent, answers.AgentStatus),
+    _get("/api/v1/cron", queries.list_jobs, answers.JobList),
+    _get("/api/v1/runs", queries.list_runs, answers.RunList, query=_RUN_PARAMETERS),
+    _get("/api/v1/runs/{id}", queries.get_run, answers.RunWithWakes),
+    _get("/api/v1/wakes/{id}", queries.get_wake, answers.WakeStatus),
+    _get("/api/v1/plan", queries.get_plan, answers.PlanForecast, query=_PLAN_PARAMETERS),
+    _get(
+        "/api/v1/explain/{name}",
+        queries.get_explanation,
+        answers.ExplanationNow,
+        answers.ExplanationAt,
+        answers.ExplanationOn,
+        query=_EXPLAIN_PARAMETERS,
+    ),
+    _get("/api/v1/outbox", queries.list_undelivered, answers.MessageList, query=(_LIMIT, _CURSOR)),
+    _get(
+        "/api/v1/conditions",
+        queries.list_conditions,
+        answers.ConditionList,
+        query=(
+            QueryParameter("agent", "the only agent", {"type": "string"}),
+            QueryParameter("state", "`all`: the closed ones too", {"type": "string", "enum": ["open", "all"]}),
+        ),
+    ),
+    _get("/api/v1/config", config_editing.get_config, answers.ConfigFile),
+    _get("/api/v1/agents/{name}/config", config_editing.get_agent_config, answers.EntryConfig),
+    _get("/api/v1/cron/{name}/config", config_editing.get_job_config, answers.EntryConfig),
+    # A caller without the permission `edit` gets the lines to write.
+    _edit("/api/v1/config", config_editing.patch_config),
+    _edit("/api/v1/agents/{name}/config", config_editing.patch_agent_config),
+    _edit("/api/v1/cron/{name}/config", config_editing.patch_job_config),
+    _get("/api/v1/agents/{name}/checklist", checklists.get_checklist, answers.Checklist),
+    _change(
+        "PUT",
+        "/api/v1/agents/{name}/checklist",
+        checklists.put_checklist,
+        answers.Checklist,
+        ChecklistBody,
+        may="edit",
+        largest=MAX_CHECKLIST_BYTES,
+    ),
+    _change(
+        "POST",
+        "/api/v1/agents/{name}/wake",
+        operations.wake_agent,
+        answers.WakeAccepted,
+        AlertmanagerBody,
+        WakeBody,
+        may="wake",
+        largest=MAX_WAKE_BYTES,
+    ),
+    _change("PUT", "/api/v1/agents/{name}/busy", operations.hold_lane, answers.LaneHeld, HoldBody),
+    _change("DELETE", "/api/v1/agents/{name}/busy", operations.release_lane, answers.LaneReleased, ReleaseBody),
+    _change("POST", "/api/v1/agents/{name}/activity", operations.record_activity, answers.RecordedActivity, ActivityBody),
+    _change("POST", "/api/v1/agents/{name}/pause", operations.pause_agent, answers.PausedEntries, PauseBody),
+    _change("POST", "/api/v1/agents/{name}/resume", operations.resume_agent, answers.ResumedEntries, EmptyBody),
+    _change("POST", "/api/v1/agents/{name}/mute", operations.mute_agent, answers.Muted, MuteBody),
+    _change("POST", "/api/v1/agents/{name}/unmute", operations.unmute_agent, answers.Unmuted, EmptyBody),
+    _change("POST", "/api/v1/cron/{name}/run", operations.run_job, answers.WakeNumber, EmptyBody),
+    _change("POST", "/api/v1/cron/{name}/pause", operations.pause_job, answers.PausedEntries, PauseBody),
+    _change("POST", "/api/v1/cron/{name}/resume", operations.resume_job, answers.ResumedEntries, EmptyBody),
+    _change("POST", "/api/v1/cron/{name}/mute", operations.mute_job, answers.Muted, MuteBody),
+    _change("POST", "/api/v1/cron/{name}/unmute", operations.unmute_job, answers.Unmuted, EmptyBody),
+    _change("POST", "/api/v1/pause", operations.pause_all, answers.PausedEntries, PauseBody),
+    _change("POST", "/api/v1/resume", operations.resume_all, answers.ResumedEntries, EmptyBody),
+    _change("POST", "/api/v1/runs/{id}/result", operations.report_result, answers.RunNumber, ResultBody),
+    _change("POST", "/api/v1/runs/{id}/cancel", operations.cancel_run, answers.CancelledRun, EmptyBody),
+    _change("POST", "/api/v1/outbox/{id}/retry", operations.retry_message, answers.ChangedMessage, EmptyBody),
+    _change("POST", "/api/v1/outbox/{id}/drop", operations.drop_message, answers.ChangedMessage, EmptyBody),
+    _change("POST", "/api/v1/conditions/close", operations.close_condition, answers.ClosedCondition, CloseConditionBody),
+    _change("POST", "/api/v1/conditions/ack", operations.acknowledge_conditions, answers.AcknowledgedConditions, AcknowledgeBody),
+    _change(
+        "POST", "/api/v1/conditions/unack", operations.unacknowledge_conditions, answers.AcknowledgedConditions, AcknowledgeBody
+    ),
+    _change("POST", "/api/v1/ping", operations.ping_channels, answers.TestedChannels, PingBody),
+    _change("POST", "/-/reload", operations.reload_config, answers.Reloaded, ReloadBody),
+)
 
 
 def build_application(app_state: AppState) -> Starlette:
@@ -43,67 +185,26 @@ def build_application(app_state: AppState) -> Starlette:
 
 
 def build_routes(app_state: AppState) -> list[Route]:
-    def operate_endpoint(do: Callable[[ApiRequest, Body], Awaitable[Any]], model: type[Body]) -> Endpoint:
-        return write_endpoint(app_state, "operate", do, model)
-
     probes = {"/metrics": health.metrics_endpoint, "/healthz": health.liveness_endpoint, "/readyz": health.readiness_endpoint}
-    reads = {
-        "/api/v1/status": queries.get_status,
-        "/api/v1/agents": queries.list_agents,
-        "/api/v1/agents/{name}": queries.get_agent,
-        "/api/v1/cron": queries.list_jobs,
-        "/api/v1/runs": queries.list_runs,
-        "/api/v1/runs/{id}": queries.get_run,
-        "/api/v1/wakes/{id}": queries.get_wake,
-        "/api/v1/plan": queries.get_plan,
-        "/api/v1/explain/{name}": queries.get_explanation,
-        "/api/v1/outbox": queries.list_undelivered,
-        "/api/v1/conditions": queries.list_conditions,
-        "/api/v1/config": config_editing.get_config,
-        "/api/v1/agents/{name}/config": config_editing.get_agent_config,
-        "/api/v1/cron/{name}/config": config_editing.get_job_config,
-    }
-    # A caller without the permission `edit` gets the lines to write.
-    patches = {
-        "/api/v1/config": config_editing.patch_config,
-        "/api/v1/agents/{name}/config": config_editing.patch_agent_config,
-        "/api/v1/cron/{name}/config": config_editing.patch_job_config,
-    }
-    posts = {
-        "/-/reload": operate_endpoint(operations.reload_config, ReloadBody),
-        "/api/v1/cron/{name}/run": operate_endpoint(operations.run_job, EmptyBody),
-        "/api/v1/agents/{name}/pause": operate_endpoint(operations.pause_agent, PauseBody),
-        "/api/v1/agents/{name}/resume": operate_endpoint(operations.resume_agent, EmptyBody),
-        "/api/v1/cron/{name}/pause": operate_endpoint(operations.pause_job, PauseBody),
-        "/api/v1/cron/{name}/resume": operate_endpoint(operations.resume_job, EmptyBody),
-        "/api/v1/agents/{name}/mute": operate_endpoint(operations.mute_agent, MuteBody),
-        "/api/v1/agents/{name}/unmute": operate_endpoint(operations.unmute_agent, EmptyBody),
-        "/api/v1/cron/{name}/mute": operate_endpoint(operations.mute_job, MuteBody),
-        "/api/v1/cron/{name}/unmute": operate_endpoint(operations.unmute_job, EmptyBody),
-        "/api/v1/runs/{id}/result": operate_endpoint(operations.report_result, ResultBody),
-        "/api/v1/agents/{name}/activity": operate_endpoint(operations.record_activity, ActivityBody),
-        "/api/v1/runs/{id}/cancel": operate_endpoint(operations.cancel_run, EmptyBody),
-        "/api/v1/outbox/{id}/retry": operate_endpoint(operations.retry_message, EmptyBody),
-        "/api/v1/outbox/{id}/drop": operate_endpoint(operations.drop_message, EmptyBody),
-        "/api/v1/conditions/close": operate_endpoint(operations.close_condition, CloseConditionBody),
-        "/api/v1/conditions/ack": operate_endpoint(operations.acknowledge_conditions, AcknowledgeBody),
-        "/api/v1/conditions/unack": operate_endpoint(operations.unacknowledge_conditions, AcknowledgeBody),
-        "/api/v1/ping": operate_endpoint(operations.ping_channels, PingBody),
-        "/api/v1/pause": operate_endpoint(operations.pause_all, PauseBody),
-        "/api/v1/resume": operate_endpoint(operations.resume_all, EmptyBody),
-    }
-    wakes: tuple[type[WakeBody | AlertmanagerBody], ...] = (AlertmanagerBody, WakeBody)
-    wake = write_endpoint(app_state, "wake", operations.wake_agent, *wakes, largest=MAX_WAKE_BYTES)
-    edit = write_endpoint(app_state, "edit", checklists.put_checklist, ChecklistBody, largest=MAX_CHECKLIST_BYTES)
     return [
         Route(f"{LINK_PATH}{{data}}", signed_links.link_endpoint(app_state), methods=["GET", "POST"]),
         *(Route(path, make(app_state), methods=["GET"]) for path, make in probes.items()),
-        *(Route(path, read_endpoint(app_state, "read", answer), methods=["GET"]) for path, answer in reads.items()),
-        *(Route(path, do, methods=["POST"]) for path, do in posts.items()),
-        Route("/api/v1/agents/{name}/busy", operate_endpoint(operations.hold_lane, HoldBody), methods=["PUT"]),
-        Route("/api/v1/agents/{name}/busy", operate_endpoint(operations.release_lane, ReleaseBody), methods=["DELETE"]),
-        Route(CHECKLIST_PATH, read_endpoint(app_state, "read", checklists.get_checklist), methods=["GET"]),
-        Route(CHECKLIST_PATH, edit, methods=["PUT"]),
-        *(Route(path, write_endpoint(app_state, "read", do, EditBody), methods=["PATCH"]) for path, do in patches.items()),
-        Route("/api/v1/agents/{name}/wake", wake, methods=["POST"]),
+        Route("/api/v1/openapi.json", read_endpoint(app_state, "read", _get_openapi), methods=["GET"]),
+        *(Route(each.path, _endpoint_of(app_state, each), methods=[each.method]) for each in OPERATIONS),
     ]
+
+
+def _endpoint_of(app_state: AppState, operation: Operation) -> Endpoint:
+    if operation.method == "GET":
+        return read_endpoint(app_state, operation.may, operation.handler, [each.name for each in operation.query])
+    return write_endpoint(app_state, operation.may, operation.handler, *operation.bodies, largest=operation.largest)
+
+
+@cache
+def _openapi_document() -> dict[str, Any]:
+    return openapi.build_document(OPERATIONS, __version__)
+
+
+def _get_openapi(_: ApiRequest) -> dict[str, Any]:
+    """The description of the API."""
+    return _openapi_document()
