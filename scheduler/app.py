@@ -54,6 +54,7 @@ from scheduler.system.process import Children, add_variables
 from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
+from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.traces import Traces
@@ -173,12 +174,13 @@ class Daemon:
             self._send_delivery, self._delivery_mark, self._wakeup.notify, self._workers
         )
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
+        self._feed = EventFeed(self.instance)
         self.engine = Engine(
             self.store,
             first_plan,
             Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
             inbox,
-            [EventLog().log_event, self.metrics.count_event, self._count_failed_run],
+            [EventLog().log_event, self.metrics.count_event, self._feed.publish, self._count_failed_run],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
@@ -230,6 +232,7 @@ class Daemon:
             count_running=self._count_running,
             clock=utc_now,
             database_path=self.settings.state,
+            feed=self._feed,
         )
 
     def _count_running(self) -> Mapping[str, int]:

@@ -152,6 +152,7 @@ class World:
     reserve: int = 4096  # bytes; hardly any test needs the full reserve
     capacity: Callable[[int], int] = lambda wanted: wanted  # from wanted runs to the number that the system has resources for
     durations: dict[str, timedelta] = field(default_factory=dict)  # of each attempt, by entry name
+    listeners: tuple[Callable[[Event], None], ...] = ()  # get every event of the engine
 
     def __post_init__(self) -> None:
         self.clock = Clock(utc(self.start))
@@ -177,7 +178,7 @@ class World:
         self.deliveries = VirtualExecutor(self.clock, self._send)
         self.engine = Engine(
             self.store, self.plan(strict=False), Executors(self.runs, self.deliveries, self.capacity), self.inbox,
-            [self.events.append], f"boot{self.boot_count}", random.Random(7),
+            [self.events.append, *self.listeners], f"boot{self.boot_count}", random.Random(7),
         )  # fmt: skip
         boot = Boot(f"boot{self.boot_count}", 4000 + self.boot_count, "0", tzdata)
         self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)

@@ -103,6 +103,9 @@ class MessageMoved:
     """A message in the outbox changed its state. `retried`: another attempt is planned. `age`: how long ago it was written."""
 
     outbox_id: int
+    run_id: int
+    kind: Kind
+    name: str
     channel: str
     state: DeliveryState
     retried: bool = False

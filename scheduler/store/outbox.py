@@ -300,7 +300,7 @@ def retry_message_later(tx: Transaction, message: OutboxMessage, error: str, wai
         "update outbox set state = 'pending', not_before = ?, error = ? where id = ?",
         (to_millis(tx.now + step), error, message.id),
     )
-    tx.report(MessageMoved(message.id, message.channel, DeliveryState.PENDING, retried=True, error=error))
+    _report_move(tx, message, DeliveryState.PENDING, retried=True, error=error)
 
 
 def mark_message_dead(tx: Transaction, message: OutboxMessage, error: str) -> None:
@@ -321,7 +321,7 @@ def resend_message(tx: Transaction, message: OutboxMessage) -> None:
         "update outbox set state = 'pending', not_before = ?, finished_at = null, awaits = null where id = ?",
         (to_millis(tx.now), message.id),
     )
-    tx.report(MessageMoved(message.id, message.channel, DeliveryState.PENDING))
+    _report_move(tx, message, DeliveryState.PENDING)
 
 
 def mark_message_uncertain(
@@ -331,7 +331,7 @@ def mark_message_uncertain(
 
     It is sent again after `wait`, else after `retry_delay`, or held until a user decides.
     """
-    tx.report(MessageMoved(message.id, message.channel, DeliveryState.UNCERTAIN, error=error))
+    _report_move(tx, message, DeliveryState.UNCERTAIN, error=error)
     tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (to_millis(tx.now), message.id))
     if resend:
         retry_message_later(tx, message, error, wait)
@@ -444,8 +444,20 @@ def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, 
     tx.db.execute(
         "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, to_millis(tx.now), error, message.id)
     )
-    age = tx.now - message.created_at
-    tx.report(MessageMoved(message.id, message.channel, state, error=error or "", age=age))
+    _report_move(tx, message, state, error=error or "", age=tx.now - message.created_at)
+
+
+def _report_move(
+    tx: Transaction,
+    message: OutboxMessage,
+    state: DeliveryState,
+    *,
+    retried: bool = False,
+    error: str = "",
+    age: timedelta | None = None,
+) -> None:
+    entry = Kind(message.kind), message.name
+    tx.report(MessageMoved(message.id, message.run_id, *entry, message.channel, state, retried, error, age))
 
 
 def _message_from_row(row: sqlite3.Row) -> OutboxMessage:

@@ -51,7 +51,7 @@ def read_endpoint(
 
     async def endpoint(request: Request) -> Response:
         api_request = ApiRequest(
-            app_state, _authorized_caller(request, may), request.path_params, request.query_params, request.headers
+            app_state, authorized_caller(request, may), request.path_params, request.query_params, request.headers
         )
         api_request.allow_only(parameters)
         return JSONResponse(await run_in_threadpool(answer, api_request))
@@ -74,7 +74,7 @@ def write_endpoint(
 
     async def endpoint(request: Request) -> Response:
         api_request = ApiRequest(
-            app_state, _authorized_caller(request, may), request.path_params, request.query_params, request.headers
+            app_state, authorized_caller(request, may), request.path_params, request.query_params, request.headers
         )
         sent = await _read_json_object(request, largest)
         if request.method == "DELETE":
@@ -102,7 +102,8 @@ def parse_time_parameter(key: str, value: object) -> datetime:
         raise bad_request(f"{key}: {error}") from None
 
 
-def _authorized_caller(request: Request, may: Permission) -> Caller:
+def authorized_caller(request: Request, may: Permission) -> Caller:
+    """The caller of a request. Raises HttpError without a token that has the permission `may`."""
     caller: Caller | None = request.scope["caller"]
     if caller is None:
         raise unauthorized_error()

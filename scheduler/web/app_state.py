@@ -13,6 +13,7 @@ from scheduler.engine.config_reload import EditedConfig, Reloaded
 from scheduler.engine.inbox import Request
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.settings import Settings
+from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 
 
@@ -35,6 +36,7 @@ class EditConfig(Protocol):
 class AppState:
     """What endpoints use. The callables may be called in any thread. They return at once; `reload_config` and `edit_config` wait.
 
+    `feed` has the events for readers of the event stream.
     `settings` returns the config in force, `count_running` the number of runs in progress by kind. The token file and the
     address file are written beside `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
     the client gets 503.
@@ -50,4 +52,5 @@ class AppState:
     count_running: Callable[[], Mapping[str, int]]
     clock: Callable[[], datetime]
     database_path: Path
+    feed: EventFeed
     answer_timeout: float = 15.0

@@ -10,12 +10,15 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+STREAMING = "heartbeatd.streaming"  # key of a scope: the answer goes on for as long as its reader takes what is written
+
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
     """How many seconds a request may take to arrive, and its answer from then until the client has taken all of it.
 
-    A reload may take half a minute.
+    A reload may take half a minute. An answer that streams may last longer, but `answer_seconds` after its beginning, and again
+    and again after as many seconds, the client must have taken everything.
     """
 
     request_seconds: float = 10.0
@@ -92,4 +95,11 @@ class TimeoutProtocol(H11Protocol):
     def _set_deadline(self, seconds: float | None) -> None:
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self._abort_timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+        self._abort_timer = None if seconds is None else self.loop.call_later(seconds, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        is_streaming = self.cycle is not None and not self.cycle.response_complete and STREAMING in self.cycle.scope
+        if is_streaming and not self.transport.get_write_buffer_size():
+            self._set_deadline(self.config.timeouts.answer_seconds)
+        else:
+            self.transport.abort()

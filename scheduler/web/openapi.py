@@ -32,7 +32,8 @@ class Operation:
     """One request of the API.
 
     `handler` is a function of `queries`, `operations` or `checklists`; the first sentence of its docstring is the summary. The
-    answer is one of `answers`. The body, of at most `largest` bytes, is one of `bodies`.
+    answer is one of `answers`; without any it is a text of the type `media_type`. The body, of at most `largest` bytes, is one of
+    `bodies`.
     """
 
     method: str
@@ -43,6 +44,7 @@ class Operation:
     bodies: tuple[type[RequestBody], ...] = ()
     query: tuple[QueryParameter, ...] = ()
     largest: int = 0
+    media_type: str = JSON
 
 
 def build_document(operations: tuple[Operation, ...], version: str) -> dict[str, Any]:
@@ -95,13 +97,14 @@ def _query_parameters(operation: Operation) -> Iterable[dict[str, Any]]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
+    answer = _one_of(operation.answers) if operation.answers else {"type": "string"}
     error = {
         "description": "Rejected. `error.message` tells what to do instead.",
         "content": {JSON: {"schema": _one_of((ErrorBody,))}},
     }
     failed = {"description": "The daemon cannot do it now, for example because its disk is full.", "content": error["content"]}
     found = {
-        "200": {"description": "Done.", "content": {JSON: {"schema": _one_of(operation.answers)}}},
+        "200": {"description": "Done.", "content": {operation.media_type: {"schema": answer}}},
         "4XX": error,
         "5XX": failed,
     }

@@ -14,7 +14,7 @@ from scheduler.config.keys import value_types
 from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.settings import Permission
 from scheduler.store.run_history import ORDERS
-from scheduler.web import checklists, config_editing, health, openapi, operations, queries, signed_links
+from scheduler.web import checklists, config_editing, event_stream, health, openapi, operations, queries, signed_links
 from scheduler.web import response_bodies as answers
 from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, Endpoint, read_endpoint, write_endpoint
 from scheduler.web.app_state import AppState
@@ -131,6 +131,7 @@ OPERATIONS = (
     _edit("/api/v1/config", config_editing.patch_config),
     _edit("/api/v1/agents/{name}/config", config_editing.patch_agent_config),
     _edit("/api/v1/cron/{name}/config", config_editing.patch_job_config),
+    Operation("GET", "/api/v1/events", "read", event_stream.stream_events, (), media_type="text/event-stream"),
     _get("/api/v1/agents/{name}/checklist", checklists.get_checklist, answers.Checklist),
     _change(
         "PUT",
@@ -195,6 +196,8 @@ def build_routes(app_state: AppState) -> list[Route]:
 
 
 def _endpoint_of(app_state: AppState, operation: Operation) -> Endpoint:
+    if operation.handler is event_stream.stream_events:
+        return event_stream.stream_events(app_state.feed)
     if operation.method == "GET":
         return read_endpoint(app_state, operation.may, operation.handler, [each.name for each in operation.query])
     return write_endpoint(app_state, operation.may, operation.handler, *operation.bodies, largest=operation.largest)

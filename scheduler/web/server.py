@@ -73,6 +73,7 @@ class HttpServer:
         """Stop listening. Answers in progress get SHUTDOWN_SECONDS to finish."""
         if self._listening is not None:
             token_file.remove_address_file(self._app_state.database_path)
+            self._app_state.feed.close()
             self._listening.stop()
             self._listening = None
 

@@ -1,0 +1,104 @@
+"""Streams the events of the engine to readers over HTTP, as server-sent events that a reader can resume.
+
+The format is described in https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from scheduler.telemetry.event_feed import MAX_CHUNK, MAX_READERS, EventFeed, StreamEvent
+from scheduler.web.api_request import authorized_caller
+from scheduler.web.connection_timeouts import STREAMING
+from scheduler.web.http_errors import HttpError, unknown_key
+from scheduler.web.middleware import Caller
+
+PING_SECONDS = 15.0  # between comments on a quiet stream, so that proxies keep it open and a dead reader is noticed
+RETRY_MILLISECONDS = 2000  # how long a reader waits before it connects again
+
+
+def stream_events(feed: EventFeed) -> Callable[[Request], Awaitable[Response]]:
+    """Stream the events of the agents that the token is valid for, as server-sent events. `Last-Event-ID` resumes a stream."""
+
+    async def endpoint(request: Request) -> Response:
+        caller = authorized_caller(request, "read")
+        for key in request.query_params:
+            raise unknown_key(key, ())
+        if feed.reader_count >= MAX_READERS:
+            raise HttpError(503, "too_many_readers", f"{MAX_READERS} programs read the events already; close one of them")
+        return _EventStream(feed, caller, request.headers.get("last-event-id"))
+
+    return endpoint
+
+
+class _EventStream(Response):
+    """An answer that goes on until the reader leaves, the config changes, or the server stops."""
+
+    def __init__(self, feed: EventFeed, caller: Caller, last_id: str | None) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._feed = feed
+        self._caller = caller
+        self._last_id = last_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        news = asyncio.Event()
+        self._feed.add_reader(news)
+        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            scope[STREAMING] = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await self._send_events(send, news, gone)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+            self._feed.remove_reader(news)
+
+    async def _send_events(self, send: Send, news: asyncio.Event, gone: asyncio.Future[None]) -> None:
+        number, has_gap = self._feed.find_start(self._last_id)
+        text = f"retry: {RETRY_MILLISECONDS}\n" + ("" if has_gap else f"id: {self._feed.event_id(number)}\n\n")
+        while not gone.done():
+            events, is_behind = self._feed.read_after(number)
+            if has_gap or is_behind:
+                first = events[0].number - 1 if events else number
+                text += f"event: gap\nid: {self._feed.event_id(first)}\ndata: {{}}\n\n"
+                has_gap = False
+            number = events[-1].number if events else number
+            text += "".join(self._format_event(event) for event in events)
+            if text:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            text = ""
+            # After a reload the token may no longer be valid. The reader connects again, and its token is checked again.
+            if self._feed.is_closed or any(event.name == "reloaded" for event in events):
+                return
+            if len(events) < MAX_CHUNK and not await self._wait_for_news(news, gone):
+                text = ": nothing new\n\n"
+
+    async def _wait_for_news(self, news: asyncio.Event, gone: asyncio.Future[None]) -> bool:
+        """Whether there is news within PING_SECONDS."""
+        waiting = asyncio.ensure_future(news.wait())
+        waiting = asyncio.ensure_future(news.wait())
+        try:
+            both: set[asyncio.Future[Any]] = {waiting, gone}
+            await asyncio.wait(both, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        was_set = news.is_set()
+        news.clear()
+        return was_set
+
+    def _format_event(self, event: StreamEvent) -> str:
+        if event.key is not None and not self._caller.may_access(*event.key):
+            return ""
+        return f"event: {event.name}\nid: {self._feed.event_id(event.number)}\ndata: {event.data}\n\n"
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,206 @@
+"""The event stream of the HTTP API: its events, resuming, tokens, and readers that are slow or too many."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from web_daemon import CONFIG, TOKENS, WebDaemon
+
+from scheduler.engine.requests import PauseEntries
+from scheduler.model.events import AttemptStarted
+from scheduler.model.timestamps import iso_utc
+from scheduler.telemetry import event_feed
+from scheduler.web.connection_timeouts import ClientTimeouts
+
+CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path) as daemon:
+        daemon.world.scripts["ops"] = lambda call: f"the disk is full at {call.at}"
+        yield daemon
+
+
+@dataclass
+class Reader:
+    """A program that reads the stream."""
+
+    connection: http.client.HTTPConnection
+    response: http.client.HTTPResponse
+    last_id: str = ""
+
+    def next(self) -> tuple[str, Any]:
+        """The name and the data of the next event. EOFError at the end of the stream."""
+        fields: dict[str, str] = {}
+        while line := self.response.readline().decode():
+            key, _, value = line.rstrip("\n").partition(": ")
+            if key:
+                fields[key] = value
+                continue
+            self.last_id = fields.get("id", self.last_id)
+            if "event" in fields:
+                return fields["event"], json.loads(fields["data"])
+            fields = {}
+        raise EOFError
+
+    def take(self, count: int) -> list[tuple[str, Any]]:
+        return [self.next() for _ in range(count)]
+
+
+@contextmanager
+def reading(daemon: WebDaemon, token: str = READER, last_id: str | None = None) -> Iterator[Reader]:
+    """A reader, which has received the beginning of the stream."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=20)
+    try:
+        more = {} if last_id is None else {"Last-Event-ID": last_id}
+        connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token}"} | more)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response.readline() == b"retry: 2000\n"
+        yield Reader(connection, response)
+    finally:
+        connection.close()
+
+
+def run(daemon: WebDaemon, minutes: int = 30) -> None:
+    daemon.do(lambda: daemon.world.run(minutes=minutes))
+
+
+def test_a_run_with_an_alert_is_started_ended_said_and_delivered(daemon: WebDaemon) -> None:
+    with reading(daemon) as reader:
+        run(daemon)
+        events = [event for event in reader.take(6) if event[1]["name"] == "ops"]
+    assert [name for name, _ in events] == ["started", "ended", "said", "delivered"]
+    started, ended, said, delivered = (data for _, data in events)
+    run_id = daemon.get("/api/v1/runs?name=ops&kind=agent&limit=1", CHIEF).data["runs"][0]["id"]
+    assert started == {
+        "run": run_id,
+        "kind": "heartbeat",
+        "name": "ops",
+        "slot": "2026-03-02T08:30:00Z",
+        "trigger": "interval",
+        "attempt": 1,
+    }
+    assert {key: ended[key] for key in ("run", "outcome", "reason", "suppression", "finished_at")} == {
+        "run": run_id,
+        "outcome": "alert",
+        "reason": None,
+        "suppression": None,
+        "finished_at": "2026-03-02T08:30:00Z",
+    }
+    assert said == {"run": run_id, "kind": "heartbeat", "name": "ops"}
+    assert (delivered["run"], delivered["channel"]) == (run_id, "log")
+
+
+def test_skipped_slots_and_reloads_are_events_and_a_reload_ends_the_stream(daemon: WebDaemon) -> None:
+    with reading(daemon) as reader:
+        daemon.ask(PauseEntries(None, daemon.now.replace(hour=9), "cli")).result(20)
+        run(daemon, 90)
+        name, data = reader.next()
+        assert (name, data["reason"]) == ("skipped", "paused")
+        daemon.config.write_text(CONFIG.replace("30m", "45m"))
+        assert daemon.post("/-/reload", {}, CHIEF).status == 200
+        events = []
+        with pytest.raises(EOFError):
+            while True:
+                events.append(reader.next())
+        assert events[-1] == ("reloaded", {"config_hash": daemon.settings.hash})
+
+
+def test_a_reader_resumes_after_the_last_event_that_it_has_received(daemon: WebDaemon) -> None:
+    with reading(daemon) as first, reading(daemon) as steady:
+        run(daemon)
+        before = first.take(2)
+        everything = steady.take(6)
+        first.connection.close()
+        run(daemon)
+        with reading(daemon, last_id=first.last_id) as second:
+            everything += steady.take(6)
+            assert before + second.take(10) == everything
+
+
+@pytest.mark.parametrize("last_id", ["boot0-3", "boot1-999999", "boot1-x", "nonsense", ""])
+def test_a_reader_with_an_unknown_id_is_told_of_the_gap(daemon: WebDaemon, last_id: str) -> None:
+    with reading(daemon, last_id=last_id) as reader:
+        name, data = reader.next()
+        assert (name, data) == ("gap", {})
+        first = reader.next()
+    with reading(daemon, last_id="boot1-0") as reader:
+        assert reader.next() == first
+
+
+def test_a_reader_whose_events_are_no_longer_kept_is_told_of_the_gap(daemon: WebDaemon) -> None:
+    for _ in range(event_feed.KEPT_EVENTS // 6 + 1):
+        run(daemon)
+    with reading(daemon, last_id="boot1-1") as reader:
+        assert reader.next()[0] == "gap"
+        assert reader.next()[0] in ("started", "ended", "said", "delivered")
+
+
+def test_a_token_for_some_agents_gets_only_their_events(daemon: WebDaemon) -> None:
+    with reading(daemon, OPSMAN) as reader:
+        run(daemon)
+        run(daemon)
+        assert {data["name"] for _, data in reader.take(8)} == {"ops"}
+
+
+def test_the_stream_needs_a_token_that_may_read(daemon: WebDaemon) -> None:
+    assert daemon.get("/api/v1/events").status == 401
+    assert daemon.get("/api/v1/events", WAKER).status == 403
+    assert daemon.get("/api/v1/events?since=1", READER).status == 400
+
+
+def test_further_readers_are_rejected_until_one_leaves(daemon: WebDaemon) -> None:
+    with ExitStack() as opened:
+        readers = [opened.enter_context(reading(daemon)) for _ in range(event_feed.MAX_READERS)]
+        reply = daemon.get("/api/v1/events", READER)
+        assert (reply.status, reply.code) == (503, "too_many_readers")
+        assert daemon.get("/api/v1/status", READER).status == 200
+        run(daemon)
+        assert {reader.next()[0] for reader in readers} == {"started"}
+
+
+def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path, timeouts=ClientTimeouts(answer_seconds=0.5)) as daemon, reading(daemon) as good:
+        lazy = socket.socket()
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        lazy.connect(("127.0.0.1", daemon.port))
+        head = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {READER}\r\n\r\n"
+        lazy.sendall(head.encode())
+        [some] = daemon.world.events_of(AttemptStarted)[:1]
+        large = replace(some, name="n" * 20_000)
+        large_data = {
+            "run": 1,
+            "kind": "heartbeat",
+            "name": large.name,
+            "slot": iso_utc(some.slot),
+            "trigger": "interval",
+            "attempt": 1,
+        }
+        seen = 0
+        while seen < 2 or daemon.feed.reader_count > 1:
+            daemon.feed.publish(large)
+            assert good.next() == ("started", large_data)
+            seen += 1
+            assert seen < 5_000
+        assert seen > 20  # the buffers of the system were full before
+        assert lazy.recv(64).startswith(b"HTTP/1.1 200 ")
+        lazy.close()
+
+
+def test_the_stop_of_the_server_ends_the_streams(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path) as daemon, reading(daemon) as reader:
+        daemon.server.stop()
+        with pytest.raises(EOFError):
+            reader.next()
+        daemon.server.start()
