@@ -210,6 +210,11 @@ def test_a_malformed_edit_is_rejected(daemon: WebDaemon, body: dict[str, Any]) -
     assert daemon.config.read_text() == CONFIG
 
 
+def test_changes_that_cannot_be_written_as_yaml_are_rejected_also_for_a_caller_who_may_not_write(daemon: WebDaemon) -> None:
+    reply = daemon.send("PATCH", OPS, {"changes": {"\0": {}, "": []}}, TOKENS["reader"])
+    assert (reply.status, reply.code) == (400, "bad_request")
+
+
 @pytest.mark.parametrize("name", ["nobody", "op%00s"])
 def test_an_unknown_agent_is_404(daemon: WebDaemon, name: str) -> None:
     assert patch(daemon, f"/api/v1/agents/{name}/config", {"heartbeat": {"interval": "1h"}}).status == 404

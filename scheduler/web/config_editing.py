@@ -142,7 +142,11 @@ def _edited_data(edited: EditedConfig, *, written: bool) -> dict[str, Any]:
 
 def _suggestion(changes: Changes, reason: str) -> dict[str, Any]:
     """The YAML for a person to write, for a caller who may not write it."""
-    return {"written": False, "reason": reason, "yaml": value_editing.apply_patch("", changes)}
+    try:
+        lines = value_editing.apply_patch("", changes)
+    except EditRefused as error:
+        raise bad_request(f"changes: {error.path} cannot be written as a key or value of the config") from None
+    return {"written": False, "reason": reason, "yaml": lines}
 
 
 def _why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
