@@ -52,6 +52,11 @@ def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) 
     return load_config(write(folder, text), environ)
 
 
+def warnings(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> list[str]:
+    """The warnings of a valid file with this text, without the folder."""
+    return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, environ).warnings]
+
+
 def complaints(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> list[str]:
     """The error lines of a file with this text, without the folder. Empty if it is accepted."""
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from config_file import complaints, read
+from config_file import complaints, read, warnings
 
 from scheduler.model.budget import Amount
 from scheduler.model.outcome import Kind
@@ -66,12 +65,8 @@ WARNINGS = [
 # fmt: on
 
 
-def warnings(folder: Path, text: str) -> list[str]:
-    return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, ENVIRON).warnings]
-
-
 def test_the_documented_budgets_are_accepted(tmp_path: Path) -> None:
-    assert warnings(tmp_path, RIGHT) == []
+    assert warnings(tmp_path, RIGHT, ENVIRON) == []
 
 
 @pytest.mark.parametrize(("right", "wrong", "line"), FAULTS, ids=[str(number) for number in range(len(FAULTS))])
@@ -82,24 +77,24 @@ def test_a_budget_that_cannot_be_enforced_is_an_error_with_advice(tmp_path: Path
 
 @pytest.mark.parametrize(("right", "more", "line"), WARNINGS, ids=[str(number) for number in range(len(WARNINGS))])
 def test_a_budget_that_is_never_reached_is_a_warning(tmp_path: Path, right: str, more: str, line: str) -> None:
-    assert warnings(tmp_path, RIGHT.replace(right, more, 1)) == [line]
+    assert warnings(tmp_path, RIGHT.replace(right, more, 1), ENVIRON) == [line]
 
 
 def test_agents_that_call_a_model_without_a_budget_get_one_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
     line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if that is intended"
-    assert warnings(tmp_path, text) == [f"config.yaml:6:1: agents: 1 agent calls a model and has no budget; {line}"]
-    assert warnings(tmp_path, text.replace("retries: 1", "budget: unlimited")) == []
-    assert warnings(tmp_path, text.replace("limits: {}", LIMITS)) == []
-    assert warnings(tmp_path, text.replace("retries: 1", "enabled: false")) == []
+    assert warnings(tmp_path, text, ENVIRON) == [f"config.yaml:6:1: agents: 1 agent calls a model and has no budget; {line}"]
+    assert warnings(tmp_path, text.replace("retries: 1", "budget: unlimited"), ENVIRON) == []
+    assert warnings(tmp_path, text.replace("limits: {}", LIMITS), ENVIRON) == []
+    assert warnings(tmp_path, text.replace("retries: 1", "enabled: false"), ENVIRON) == []
 
 
 def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
     warning = f"1 job calls a model and has no budget; write {line}, or budget: unlimited if that is intended"
-    assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {warning}"]
-    assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
+    assert warnings(tmp_path, text, ENVIRON) == [f"config.yaml:16:1: cron: {warning}"]
+    assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, "), ENVIRON) == []
 
 
 def test_the_cost_limit_of_a_run_limits_the_length_of_its_prompt(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from config_file import complaints, read
+from config_file import complaints, read, warnings
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from scheduler.config.build import skeleton
@@ -420,12 +419,8 @@ WARNINGS = [
 # fmt: on
 
 
-def warnings(folder: Path, text: str) -> list[str]:
-    return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, ENVIRON).warnings]
-
-
 def test_the_base_config_of_the_runner_tests_is_valid(tmp_path: Path) -> None:
-    assert warnings(tmp_path, FLEET) == []
+    assert warnings(tmp_path, FLEET, ENVIRON) == []
 
 
 @pytest.mark.parametrize(
@@ -444,7 +439,7 @@ def test_a_setting_that_will_fail_later_is_a_warning(tmp_path: Path, right: str,
     text = FLEET.replace(right, wrong, 1)
     if "providers.openai" in line:
         text = text.replace("providers:\n", "providers:\n  openai: {}\n")
-    assert warnings(tmp_path, text) == [line]
+    assert warnings(tmp_path, text, ENVIRON) == [line]
 
 
 COSTLY = (
@@ -474,18 +469,18 @@ COSTLY = (
 )
 def test_a_decision_that_costs_as_much_as_the_run_is_a_warning(tmp_path: Path, runner: str, beat: str, is_costly: bool) -> None:
     text = fleet(runner, beat).replace("prices: {", "prices: {same: {input: 1, output: 5}, dear: {input: 3, output: 15}, ")
-    found = [line.partition(": ")[2] for line in warnings(tmp_path, text) if ".decide: " in line]
+    found = [line.partition(": ")[2] for line in warnings(tmp_path, text, ENVIRON) if ".decide: " in line]
     assert found == ([COSTLY] if is_costly else [])
 
 
 def test_a_decision_with_a_model_without_prices_is_no_warning_about_its_cost(tmp_path: Path) -> None:
-    (line,) = warnings(tmp_path, fleet(beat="decide: {model: new}"))
+    (line,) = warnings(tmp_path, fleet(beat="decide: {model: new}"), ENVIRON)
     assert "this model has no price" in line
 
 
 def test_a_costly_decision_in_the_defaults_is_one_warning(tmp_path: Path) -> None:
     text = FLEET.replace("deliver: log", "deliver: log, decide: {model: claude-haiku-5-5}") + "  more: {}\n  night: {}\n"
-    (line,) = warnings(tmp_path, text)
+    (line,) = warnings(tmp_path, text, ENVIRON)
     assert line == f"config.yaml:6:53: {COSTLY.replace('agents.ops', 'defaults')}"
 
 
@@ -498,14 +493,18 @@ def test_an_invalid_price_is_not_also_reported_as_missing(tmp_path: Path) -> Non
 
 def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path) -> None:
     text = "agents:\n  a: {heartbeat: {interval: 30m, enabled: false, deliver: log}}\n"
-    assert warnings(tmp_path, text) == []
+    assert warnings(tmp_path, text, ENVIRON) == []
     text += '  b: {runner: {kind: http, url: "${NOPE}"}, heartbeat: {interval: 0m, deliver: log}}\n'
-    assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents.b.runner.url"]
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text, ENVIRON)] == ["agents.b.runner.url"]
 
 
 def test_a_key_that_many_agents_lack_is_reported_once(tmp_path: Path) -> None:
     text = "agents:\n" + "".join(f"  a{number}: {{heartbeat: {{interval: 30m, deliver: log}}}}\n" for number in range(3))
-    assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents", "agents.a0.model", "agents.a0.runner"]
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text, ENVIRON)] == [
+        "agents",
+        "agents.a0.model",
+        "agents.a0.runner",
+    ]
 
 
 def test_the_minimum_interval_is_only_for_agents_that_call_a_model(tmp_path: Path) -> None:

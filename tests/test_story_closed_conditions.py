@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from test_story_conditions import effects
 from world import MakeWorld, World
 
 from scheduler.engine.inbox import Refused
@@ -32,11 +33,6 @@ def answers(*texts: str) -> dict[str, object]:
 
 def sent(world: World) -> list[str]:
     return [text for _, _, text in world.delivered]
-
-
-def effects(world: World) -> list[list[str]]:
-    """What each run did to conditions, the oldest run first."""
-    return [[f"{found['key']} {found['effect']}" for found in run["findings"]] for run in world.records("ops")]
 
 
 def test_a_run_records_in_one_word_what_became_of_each_finding(make_world: MakeWorld) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.scripted import Act, Request, Server, reply
+from servers.scripted import Act, Imitation, Request, reply
 
 TOKEN = "canary-token"
 URL = f"discord://42/{TOKEN}"
@@ -26,24 +26,18 @@ def slow_down(seconds: float) -> Act:
 
 
 @dataclass
-class Discord(Server):
+class Discord(Imitation):
     """A context manager. Answers from `script` come first, then it behaves like Discord.
 
     `messages` has the messages of the channel, `pinged` the users they mention.
     """
 
-    script: list[Act] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     pinged: list[str] = field(default_factory=list)
 
     @property
     def texts(self) -> list[str]:
         return [message["content"] for message in self.messages]
-
-    def _next(self, request: Request) -> Act:
-        with self._lock:
-            self.requests.append(request)
-            return self.script.pop(0) if self.script else self._answer(request)
 
     def _answer(self, request: Request) -> Act:
         path, _, query = request.path.partition("?")

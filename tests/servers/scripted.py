@@ -183,6 +183,21 @@ class Server:
             return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
 
+@dataclass
+class Imitation(Server):
+    """A server that behaves like a real one: `_answer` gives its answers. Answers from `script` come first."""
+
+    script: list[Act] = field(default_factory=list)
+
+    def _answer(self, request: Request) -> Act:
+        raise NotImplementedError
+
+    def _next(self, request: Request) -> Act:
+        with self._lock:
+            self.requests.append(request)
+            return self.script.pop(0) if self.script else self._answer(request)
+
+
 def _secured(plain: socket.socket) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.scripted import Act, Request, Server, after, reply
+from servers.scripted import Act, Imitation, Request, after, reply
 
 TOKEN = "123456:canary-token"
 CHAT = "-1001"
@@ -19,14 +19,13 @@ def refusal(code: int, description: str, status: int | None = None, **parameters
 
 
 @dataclass
-class Telegram(Server):
+class Telegram(Imitation):
     """A context manager. Answers from `script` come first, then it behaves like Telegram.
 
     `messages` has the chat's messages, and `answers` the texts that were shown after presses of buttons. A request for updates is
     answered after `poll_seconds` if there are none.
     """
 
-    script: list[Act] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
@@ -47,11 +46,6 @@ class Telegram(Server):
         about = {"message_id": 1, "chat": {"id": int(chat), "type": "group"}}
         query = {"id": str(number), "from": {"id": 5, "username": user}, "message": about, "data": data}
         self.updates.append({"update_id": number, "callback_query": query})
-
-    def _next(self, request: Request) -> Act:
-        with self._lock:
-            self.requests.append(request)
-            return self.script.pop(0) if self.script else self._answer(request)
 
     def _answer(self, request: Request) -> Act:
         method = request.path.removeprefix(f"/bot{TOKEN}/")
