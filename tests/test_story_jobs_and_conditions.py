@@ -19,6 +19,7 @@ from scheduler.engine.requests import HoldLane, NoteActivity
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
 from scheduler.store import outbox
+from scheduler.store.entries import find_entry
 
 FAILED = 1
 OPS = (Kind.HEARTBEAT, "ops")
@@ -386,6 +387,18 @@ def test_a_job_that_works_again_before_the_agent_looks_is_one_message(make_world
     assert f"{at:%H:%M}" == "08:00"
     assert text.startswith(FAILURE)
     assert "Cron job nightly-backup works again. Before that, it failed" in text
+
+
+def test_a_report_about_a_job_that_works_again_already_is_followed_by_its_end(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)})
+    world.run_until("2026-03-02 04:00")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-03 12:00")
+    over = "[job:nightly-backup] resolved after less than a minute, because the cron job works again."
+    assert [line[: len(over) + 12] for line in sent(world)] == [f"03-02 08:00 {REPORT}", f"03-02 08:00 {over}"]
+    ops = find_entry(world.store.connection, *OPS)
+    assert ops is not None
+    assert ops.conditions == 0
 
 
 def test_a_restart_forgets_neither_the_notification_nor_the_condition(make_world: MakeWorld) -> None:

@@ -179,10 +179,11 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     _settle_wakes(tick, after, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.wakes or after.conditions):
         held_notices.settle_after_run(tick.tx, claim, result, plan.text_targets)
+        after = job_conditions.end_conditions_of_recovered_jobs(tick, claim, after)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED
-    covered = job_conditions.end_conditions_of_job(tick, claim) if works else frozenset[Target]()
+    covered = job_conditions.end_conditions_of_job(tick, entry.name, claim) if works else frozenset[Target]()
     return incident_notices.update_incident(tick, claim, result, after, woken, covered)
 
 

@@ -13,6 +13,7 @@ from scheduler.engine.condition_news import ConditionNews, is_unsettled, news_fo
 from scheduler.engine.tick import Tick
 from scheduler.model.condition import Condition, EndedBy
 from scheduler.model.entry import Claim
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import FAILURES, Kind, Trigger
 from scheduler.model.settings import Target
 from scheduler.store import conditions, entries, outbox
@@ -53,13 +54,29 @@ def failing_jobs(tx: Transaction, known: Iterable[Condition]) -> frozenset[str]:
     return frozenset(job for job, row in rows.items() if row is not None and row.state == "active" and row.failures)
 
 
-def end_conditions_of_job(tick: Tick, claim: Claim) -> frozenset[Target]:
+def end_conditions_of_recovered_jobs(tick: Tick, claim: Claim, after: EntryRow) -> EntryRow:
+    """Close the conditions of an agent that are about jobs which work again. Returns its updated row.
+
+    An agent may be woken by a failure and run hours later. Its conditions are saved already.
+    """
+    tx, agent = tick.tx, claim.entry.name
+    woken_by = {wake.sender for wake in claim.wakes if wake.source == Trigger.CRON}
+    known = conditions.open_conditions_of(tx.db, agent) if woken_by else []
+    jobs = frozenset[str]().union(*(condition.jobs for condition in known)) & woken_by
+    rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in sorted(jobs)}
+    recovered = [job for job, row in rows.items() if row is not None and row.state == "active" and not row.failures]
+    for job in recovered:
+        end_conditions_of_job(tick, job, claim)
+    return after._replace(conditions=_unsettled_count(tx, after)) if recovered else after
+
+
+def end_conditions_of_job(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
     """Close the conditions that are about a job, because it works again. Returns the targets that need no recovery message.
 
     Each target that was notified of one of these conditions gets one message. A condition that only came with a wake of the job
     stays open. From now on it is closed when the agent no longer mentions it.
     """
-    tx, job = tick.tx, claim.entry.name
+    tx = tick.tx
     news: list[ConditionNews] = []
     flapping: set[Target] = set()
     agents = conditions.agents_with_conditions_of_job(tx.db, job)
@@ -82,7 +99,9 @@ def end_conditions_of_job(tick: Tick, claim: Claim) -> frozenset[Target]:
         about = f"condition ended{f' to {target.recipient}' if target.recipient else ''}"
         outbox.queue_notice(tx, tick.plan.settings.channels, outbox.origin_of_claim(claim), about, text, (target,))
     for agent in agents:
-        _count_unsettled(tx, agent)
+        entry_row = entries.current_entry(tx, Kind.HEARTBEAT, agent)
+        if entry_row is not None:
+            entries.change_entry(tx, entry_row, entry_row._replace(conditions=_unsettled_count(tx, entry_row)))
     return frozenset(messages) | flapping
 
 
@@ -107,10 +126,6 @@ def _release_from_job(tx: Transaction, agent: str, job: str, *, ends: bool = Tru
     return ended
 
 
-def _count_unsettled(tx: Transaction, agent: str) -> None:
-    """Write the number of unsettled conditions into the row of their agent."""
-    entry_row = entries.current_entry(tx, Kind.HEARTBEAT, agent)
-    if entry_row is not None:
-        is_muted = entry_row.is_muted(tx.now)
-        left = sum(is_unsettled(condition, tx.now, is_muted=is_muted) for condition in conditions.conditions_of(tx.db, agent))
-        entries.change_entry(tx, entry_row, entry_row._replace(conditions=left))
+def _unsettled_count(tx: Transaction, agent: EntryRow) -> int:
+    is_muted = agent.is_muted(tx.now)
+    return sum(is_unsettled(condition, tx.now, is_muted=is_muted) for condition in conditions.conditions_of(tx.db, agent.name))
