@@ -13,6 +13,7 @@ from servers import gateway
 from servers.scripted import Server
 from world import AgentCall, MakeWorld, World, run_until_crash, utc
 
+from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import HoldLane, NoteActivity
@@ -431,6 +432,20 @@ def test_a_user_who_keeps_the_agent_busy_beyond_the_time_limit_releases_the_noti
     world.run_until("2026-03-02 09:00")
     assert sent(world) == [f"03-02 08:17 {FAILURE}"]
     assert held_back(world)[0]["held_back"]["note"] == "agent ops did not report it in time"
+
+
+def test_a_second_failure_while_the_agent_is_busy_does_not_postpone_the_notification(make_world: MakeWorld) -> None:
+    other = ProcessResult(2, b"", b"no route to host", truncated=False, timed_out=False, problem=None, ended_by=None)
+    scripts = {"nightly-backup": in_turn(FAILED, other)}
+    world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 07:00")
+    world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=12)))
+    world.run_until("2026-03-02 08:05")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 10:00")
+    assert [line.partition(":")[0] for line in sent(world)] == ["03-02 08"]
+    assert "no route to host" in world.delivered[0][2]
+    assert f"{world.delivered[0][0]:%H:%M}" == "08:17"
 
 
 def test_an_expired_wake_releases_the_notification(make_world: MakeWorld) -> None:

@@ -814,3 +814,19 @@ def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(make_
     world.run_job("ops")
     world.run(minutes=1)
     assert world.events_of(WakeMoved) == []
+
+
+def test_two_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are_merged_when_it_gives_up(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(agent(interval="1h"), start="2026-03-02 07:30")
+    world.run(minutes=20)
+    world.request(HoldLane("ops", "chat", utc("2026-03-02 10:30")))
+    world.wake("ops", "first", sender="monitor")
+    world.run_until("2026-03-02 08:10")
+    world.wake("ops", "second", sender="monitor")
+    world.run_until("2026-03-02 12:00")
+    assert "skipped busy" in " ".join(world.history("ops"))
+    (call,) = [call for call in world.calls if "By test monitor" in call.stdin or "monitor" in call.stdin]
+    assert "2 times" in call.stdin
+    assert "second" in call.stdin

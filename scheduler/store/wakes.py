@@ -269,27 +269,32 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
     `why` is the reason of the run that did not deliver them.
     """
     taken = wakes_taken_by(tx.db, run_id)
-    for wake in taken:
-        _join_newer(tx, wake, again_at)
+    for wake in reversed(taken):
+        if not _join_newer(tx, wake, again_at):
+            tx.db.execute(
+                "update wake set state = 'waiting', tries = tries + 1, started = 0, due_at = ?,"
+                " waits_for = coalesce(?, waits_for) where id = ?",
+                (to_optional_millis(again_at), why, wake.id),
+            )
         _report_result(tx, wake, WakeResult.DEFERRED, final=False)
-    tx.db.execute(
-        "update wake set state = 'waiting', tries = tries + 1, started = 0, due_at = ?, waits_for = coalesce(?, waits_for)"
-        " where run_id = ? and state = 'taken'",
-        (to_optional_millis(again_at), why, run_id),
-    )
     if taken:
         _cache_waiting(tx, taken[0].kind, taken[0].name)
 
 
-def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> None:
-    """If the same sender sent another wake during the run, merge this wake into it; the newer text is kept."""
+def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
+    """Merge a wake of a run into a newer one of the same sender, if there is one that waits. The newer text is kept.
+
+    The sender may have sent the newer one during the run, or while the run waited for its lane or a retry.
+    """
     newer = tx.db.execute(
         JOIN_NEWER,
         _sender_columns(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": to_optional_millis(again_at)},
     ).fetchone()
-    if newer is not None:
-        tx.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (to_millis(tx.now), wake.id))
-        _report_result(tx, wake, WakeResult.JOINED)
+    if newer is None:
+        return False
+    tx.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (to_millis(tx.now), wake.id))
+    _report_result(tx, wake, WakeResult.JOINED)
+    return True
 
 
 def delay_waiting_wakes(tx: Transaction, kind: Kind, name: str, gap: timedelta) -> None:
