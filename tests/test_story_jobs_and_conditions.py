@@ -402,6 +402,51 @@ def test_a_report_about_a_job_that_works_again_already_is_followed_by_its_end(ma
     assert ops.conditions == 0
 
 
+SYNC = '  nightly-sync: {schedule: "0 3 * * *", command: sync, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
+
+
+def test_a_condition_about_two_jobs_ends_when_both_work_again(make_world: MakeWorld) -> None:
+    both = "[nightly] nightly-backup and nightly-sync failed."
+    scripts = {"nightly-backup": in_turn(FAILED, ""), "nightly-sync": in_turn(FAILED, FAILED, ""), "ops": by_wake(both)}
+    world = make_world(config(more=SYNC), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-03 20:00")
+    assert [line.partition(".")[0] for line in sent(world)] == [
+        "03-02 08:00 [nightly] nightly-backup and nightly-sync failed",
+        "03-03 03:00 Cron job nightly-backup works again",
+    ]
+    world.run_until("2026-03-04 04:00")
+    assert [line[:40] for line in sent(world)[2:]] == ["03-04 03:00 [nightly] resolved after 1d 19h"[:40]]
+    ops = find_entry(world.store.connection, *OPS)
+    assert ops is not None
+    assert ops.conditions == 0
+
+
+def test_a_word_in_the_names_of_two_failed_jobs_is_no_report_of_either(make_world: MakeWorld) -> None:
+    scripts = {
+        "nightly-backup": in_turn(FAILED),
+        "nightly-sync": in_turn(FAILED),
+        "ops": by_wake("[backup] The nightly backup failed."),
+    }
+    world = make_world(config(more=SYNC), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 12:00")
+    assert sorted(sent(world)) == [
+        "03-02 08:00 Cron job nightly-sync failed at 2026-03-02 03:00 UTC.",
+        "03-02 08:00 [backup] The nightly backup failed.",
+    ]
+
+
+def test_a_report_of_a_failure_after_which_the_job_woke_the_agent_again_is_one_message_and_its_end(make_world: MakeWorld) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED, ""), "ops": lambda call: REPORT if "By cron" in call.stdin else "HEARTBEAT_OK"}
+    world = make_world(config().replace("wake_on: failure", "wake_on: always"), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 04:00")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 12:00")
+    assert [line[:50] for line in sent(world)] == [
+        f"03-02 08:00 {REPORT}"[:50],
+        "03-02 08:00 [job:nightly-backup] resolved after less"[:50],
+    ]
+
+
 def test_a_restart_forgets_neither_the_notification_nor_the_condition(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT, "HEARTBEAT_OK")}
