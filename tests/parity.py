@@ -46,7 +46,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
         Row("With light context, the prompt contains only the checklist."),
         Row("Delivery targets are suggested from the session history.", ("test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
-        Row("agent tool with permissions", ("test_web_api.py::test_a_token_has_only_its_own_permissions", "test_checklist_file.py::test_a_token_to_read_or_operate_may_not_edit"), "mcp"),
+        Row("agent tool with permissions", ("test_mcp.py::test_the_tools_that_a_token_may_use_are_listed", "test_mcp.py::test_every_tool_works_for_its_own_agent_and_no_other", "test_web_api.py::test_a_token_has_only_its_own_permissions", "test_checklist_file.py::test_a_token_to_read_or_operate_may_not_edit")),
         Row("RPC calls get, set, toggle and test a heartbeat and read its log.", ("test_web_config.py::test_an_edit_is_written_and_applied", "test_web_config.py::test_without_the_permission_the_answer_has_the_lines_to_write", "test_web_api.py::test_one_agent_can_be_requested", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
         Row("A web page contains a card, a config dialog and a log table.", waits="status page"),
         Row("An agent can also have many cron jobs (at, every, cron), without suppression.", ("test_story_prompt_jobs.py::test_no_answer_to_a_job_is_suppressed",)),

@@ -225,17 +225,26 @@ class HttpDaemonClient:
             raise _error_from_answer(status, answer)
         return answer
 
+    def with_token(self, token: str) -> HttpDaemonClient:
+        """A client of the same daemon that sends another token."""
+        return HttpDaemonClient(self._files, self._host, self._port, token)
+
     def _post_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        status, content = self.send("POST", path, json.dumps(body), {})
+        return status, _parse_json_object(content)
+
+    def send(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Send a request of the API, with a JSON body or none. Returns the status and the content of the answer."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT)
         try:
-            connection.request("POST", path, json.dumps(body), self._request_headers())
+            connection.request(method, path, body, {**self._request_headers(), **headers})
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
         finally:
             connection.close()
-        return response.status, _parse_json_object(content)
+        return response.status, content
 
     def _request_headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}

@@ -42,11 +42,11 @@ class ApiRequest:
 
 
 def read_endpoint(
-    app_state: AppState, may: Permission, answer: Callable[[ApiRequest], Any], parameters: Collection[str] = ()
+    app_state: AppState, may: Permission | None, answer: Callable[[ApiRequest], Any], parameters: Collection[str] = ()
 ) -> Endpoint:
-    """An endpoint that only reads, for callers with the permission `may`. `answer` runs in a thread and returns plain data.
+    """An endpoint that only reads, for callers with the permission `may`, or with any token if it is None.
 
-    `parameters` are the keys that the query may have.
+    `answer` runs in a thread and returns plain data. `parameters` are the keys that the query may have.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -61,7 +61,7 @@ def read_endpoint(
 
 def write_endpoint(
     app_state: AppState,
-    may: Permission,
+    may: Permission | None,
     do: Callable[[ApiRequest, Body], Awaitable[Any]],
     *models: type[Body],
     largest: int = MAX_BODY_BYTES,
@@ -102,12 +102,12 @@ def parse_time_parameter(key: str, value: object) -> datetime:
         raise bad_request(f"{key}: {error}") from None
 
 
-def authorized_caller(request: Request, may: Permission) -> Caller:
-    """The caller of a request. Raises HttpError without a token that has the permission `may`."""
+def authorized_caller(request: Request, may: Permission | None) -> Caller:
+    """The caller of a request. Raises HttpError without a token that has the permission `may`; None: without any valid token."""
     caller: Caller | None = request.scope["caller"]
     if caller is None:
         raise unauthorized_error()
-    if may not in caller.may:
+    if may is not None and may not in caller.may:
         raise HttpError(
             403, "forbidden", f"the token {caller.name!r} may not {may}; add {may} to server.tokens.{caller.name}.may"
         )

@@ -33,12 +33,12 @@ class Operation:
 
     `handler` is a function of `queries`, `operations` or `checklists`; the first sentence of its docstring is the summary. The
     answer is one of `answers`; without any it is a text of the type `media_type`. The body, of at most `largest` bytes, is one of
-    `bodies`.
+    `bodies`. If `may` is None, any token is enough.
     """
 
     method: str
     path: str
-    may: Permission
+    may: Permission | None
     handler: Callable[..., Any]
     answers: tuple[type[ResponseBody], ...]
     bodies: tuple[type[RequestBody], ...] = ()
@@ -69,7 +69,7 @@ def _describe_operation(operation: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.handler.__name__,
         "summary": summary.rstrip("."),
-        "description": f"{details} Needs a token with the permission `{operation.may}`.".strip(),
+        "description": f"{details} Needs a token{f' with the permission `{operation.may}`' if operation.may else ''}.".strip(),
         "parameters": [*_path_parameters(operation), *_query_parameters(operation)],
         "responses": _responses(operation),
     }

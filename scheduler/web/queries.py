@@ -42,6 +42,12 @@ def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
         db.close()
 
 
+def get_caller(request: ApiRequest) -> dict[str, Any]:
+    """The caller's own token: its name, its permissions, and its agents (null: all)."""
+    caller = request.caller
+    return {"name": caller.name, "may": sorted(caller.may), "agents": None if caller.agents is None else sorted(caller.agents)}
+
+
 def get_status(request: ApiRequest) -> dict[str, Any]:
     """The whole status, limited to the entries that the caller may access."""
     with open_reader(request.app_state) as db:

@@ -788,6 +788,14 @@ class Checklist(ResponseBody):
     has_work: bool
 
 
+class CallerToken(ResponseBody):
+    """The caller's token: its name, permissions and agents (null: all)."""
+
+    name: str
+    may: list[str]
+    agents: list[str] | None
+
+
 class ConfigFile(ResponseBody):
     """The hash of the config file, and what it declares, with secrets masked."""
 

@@ -14,7 +14,7 @@ from scheduler.config.keys import value_types
 from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.settings import Permission
 from scheduler.store.run_history import ORDERS
-from scheduler.web import checklists, config_editing, event_stream, health, openapi, operations, queries, signed_links
+from scheduler.web import checklists, config_editing, event_stream, health, mcp_server, openapi, operations, queries, signed_links
 from scheduler.web import response_bodies as answers
 from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, Endpoint, read_endpoint, write_endpoint
 from scheduler.web.app_state import AppState
@@ -124,6 +124,7 @@ OPERATIONS = (
             QueryParameter("state", "`all`: the closed ones too", {"type": "string", "enum": ["open", "all"]}),
         ),
     ),
+    Operation("GET", "/api/v1/whoami", None, queries.get_caller, (answers.CallerToken,)),
     _get("/api/v1/config", config_editing.get_config, answers.ConfigFile),
     _get("/api/v1/agents/{name}/config", config_editing.get_agent_config, answers.EntryConfig),
     _get("/api/v1/cron/{name}/config", config_editing.get_job_config, answers.EntryConfig),
@@ -182,7 +183,9 @@ OPERATIONS = (
 
 def build_application(app_state: AppState) -> Starlette:
     """The ASGI application, without the checks of the middleware."""
-    return Starlette(routes=build_routes(app_state), exception_handlers=HANDLERS)
+    application = Starlette(routes=build_routes(app_state), exception_handlers=HANDLERS)
+    application.router.routes.append(Route(mcp_server.PATH, mcp_server.McpEndpoint(lambda: application)))
+    return application
 
 
 def build_routes(app_state: AppState) -> list[Route]:

@@ -1,0 +1,77 @@
+"""The command `mcp`: an MCP server on stdin and stdout, for agents that start their tools as programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import daemon_files, options
+from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
+from scheduler.cli.options import InputError
+from scheduler.web import mcp_server
+from scheduler.web.mcp_server import ToolFailed
+
+TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
+
+
+@click.command()
+@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="A file with the token to use.")
+@options.config_option
+def mcp(token_file: Path | None, path: Path) -> None:
+    """Offer the daemon to an agent as tools (MCP server on stdin and stdout).
+
+    The tools have the permissions of the token in --token-file or in $HEARTBEATD_TOKEN. Without either, they have all
+    permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to paste into the config of an agent.
+    """
+    token = _read_token(token_file)
+    try:
+        server = mcp_server.build_server(lambda _: _DaemonApi(path, token))
+        from mcp.server.stdio import stdio_server
+    except ModuleNotFoundError:
+        raise click.ClickException(mcp_server.HOW_TO_INSTALL) from None
+
+    async def serve() -> None:
+        async with stdio_server() as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+
+    asyncio.run(serve())
+
+
+def _read_token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _DaemonApi:
+    """Calls the API of the running daemon. It looks for the daemon at each call, as the daemon may be restarted."""
+
+    config: Path
+    token: str | None
+
+    async def __call__(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        text = None if body is None else json.dumps(body)
+        try:
+            status, content = await asyncio.to_thread(lambda: self._client().send(method, path, text, headers or {}))
+        except click.ClickException as error:
+            raise ToolFailed(error.format_message()) from None
+        return mcp_server.parse_answer(status, content)
+
+    def _client(self) -> HttpDaemonClient:
+        found = connect_to_daemon(daemon_files.locate_files(self.config, None))
+        if found is None:
+            raise click.ClickException("the daemon is not running; start it with `heartbeatd run`")
+        return found if self.token is None else found.with_token(self.token)
