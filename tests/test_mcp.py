@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 from test_daemon import Daemon
 from web_daemon import WebDaemon
 
@@ -174,6 +175,24 @@ def test_checklists_and_runs_are_resources(daemon: WebDaemon) -> None:
     assert uris == ["heartbeatd://agents/ops/checklist", "heartbeatd://agents/ops/runs"]
     assert checklist == "- look at the disk\n"
     assert {run["name"] for run in json.loads(runs)["runs"]} <= {"ops"}
+
+
+@pytest.mark.parametrize(
+    ("token", "uri", "error"),
+    [
+        ("self", "heartbeatd://agents/web/checklist", "the token 'self' is only for the agents ops"),
+        ("self", "heartbeatd://agents/ops/secrets", "there is no resource heartbeatd://agents/ops/secrets; read"),
+        ("self", "file:///etc/passwd", "there is no resource file:///etc/passwd; read"),
+        ("waker", "heartbeatd://agents/ops/runs", "the token 'waker' may not read"),
+    ],
+)
+def test_a_resource_that_may_not_be_read_is_an_error(daemon: WebDaemon, token: str, uri: str, error: str) -> None:
+    async def use(client: Client) -> str:
+        with pytest.raises(MCPError) as raised:
+            await client.read_resource(uri)
+        return raised.value.error.message
+
+    assert error in talk(daemon, token, use)
 
 
 @pytest.mark.process

@@ -260,9 +260,17 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     import jsonschema
     import mcp_types as types
     from mcp.server.lowlevel.server import Server
+    from mcp.shared.exceptions import MCPError
+
+    async def get(context: Any, path: str) -> Any:
+        """The answer to a GET request. A rejection is an error of the protocol, because it has no result that could name it."""
+        try:
+            return await api_of(context)("GET", path)
+        except ToolFailed as failed:
+            raise MCPError(types.INVALID_PARAMS, str(failed)) from None
 
     async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
-        may = (await api_of(context)("GET", "/api/v1/whoami"))["may"]
+        may = (await get(context, "/api/v1/whoami"))["may"]
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -292,7 +300,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
         return _tool_result(types, data)
 
     async def list_resources(context: Any, _: Any) -> types.ListResourcesResult:
-        agents = (await api_of(context)("GET", "/api/v1/agents"))["agents"]
+        agents = (await get(context, "/api/v1/agents"))["agents"]
         names = [agent["name"] for agent in agents]
         return types.ListResourcesResult(
             resources=[
@@ -305,17 +313,15 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     async def read_resource(context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         name, _, what = uri.removeprefix("heartbeatd://agents/").partition("/")
-        api = api_of(context)
         if what == "checklist":
-            found = await api("GET", f"/api/v1/agents/{name}/checklist")
+            found = await get(context, f"/api/v1/agents/{name}/checklist")
             content = types.TextResourceContents(uri=uri, mime_type="text/markdown", text=found["text"])
         elif what == "runs":
-            found = await api("GET", f"/api/v1/runs?kind=heartbeat&name={name}&limit=10")
+            found = await get(context, f"/api/v1/runs?kind=heartbeat&name={name}&limit=10")
             content = types.TextResourceContents(uri=uri, mime_type="application/json", text=_as_json(found))
         else:
-            raise ToolFailed(
-                f"there is no resource {uri}; read heartbeatd://agents/NAME/checklist or heartbeatd://agents/NAME/runs"
-            )
+            problem = f"there is no resource {uri}; read heartbeatd://agents/NAME/checklist or heartbeatd://agents/NAME/runs"
+            raise MCPError(types.INVALID_PARAMS, problem)
         return types.ReadResourceResult(contents=[content])
 
     return Server(
