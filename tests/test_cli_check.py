@@ -151,6 +151,14 @@ def test_init_writes_a_valid_config(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "is valid" in capsys.readouterr().out
 
 
+def test_the_first_run_of_a_new_config_happens_at_any_hour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init", str(tmp_path / "new")])
+    capsys.readouterr()
+    assert main(["check", "-c", str(tmp_path / "new/config.yaml"), "--effective", "assistant"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "heartbeat.active_hours always" in shown
+
+
 def test_the_commands_that_init_prints_can_be_copied_even_if_the_folder_has_a_space(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ agents:
     runner: {{kind: command, argv: [echo, HEARTBEAT_OK]}}
     heartbeat:
       interval: 30m
-      active_hours: "08:00-22:00"
+      active_hours: always             # or "08:00-22:00"
       deliver: log
       # budget: {{usd_per_day: 0.50}}    # the maximum cost of its runs per day
 
