@@ -100,6 +100,7 @@ def test_its_schemas_are_valid_and_all_references_exist(document: Any) -> None:
         "/api/v1/runs/{id}",
         "/api/v1/outbox",
         "/api/v1/plan",
+        "/api/v1/explain",
         "/api/v1/explain/{name}",
         "/api/v1/conditions",
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from scheduler.cli.options import InputError
 from scheduler.cli.output import KIND_BY_WORD
 from scheduler.config.file.message_parts import did_you_mean, quote_value
 from scheduler.config.keys.value_parsers import parse_positive_duration
+from scheduler.model.day_names import parse_named_day
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Failure, Kind, Reason, Skip
 from scheduler.store.database import parse_row_id
@@ -23,8 +24,6 @@ Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 ZONE_RULE = "A time without an offset is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
-DAYS_AGO = {"today": 0, "yesterday": 1}
-WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 class DurationParam(click.ParamType[timedelta]):
@@ -74,26 +73,6 @@ class ReasonParam(click.ParamType[str]):
         if value not in REASONS:
             self.fail(f"unknown reason {quote_value(value)}{did_you_mean(value, REASONS)}", param, ctx)
         return str(value)
-
-
-def parse_named_day(text: str, now: datetime) -> date | None:
-    """The day that `today` or `yesterday` names, in the zone of `now`; None for any other text."""
-    return now.date() - timedelta(days=DAYS_AGO[text]) if text in DAYS_AGO else None
-
-
-def parse_day(text: str, now: datetime) -> date:
-    """The day named by 2026-11-20, today, yesterday, or a weekday such as mon or monday: the last such day, today included.
-
-    It is in the zone of `now`. Raises ValueError with a message of one line.
-    """
-    word = text.strip().lower()
-    weekday = next((number for number, name in enumerate(WEEKDAYS) if word in (name, name[:3])), None)
-    if weekday is not None:
-        return now.date() - timedelta(days=(now.weekday() - weekday) % 7)
-    try:
-        return parse_named_day(word, now) or date.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a day; write 2026-11-20, today, yesterday or monday") from None
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:

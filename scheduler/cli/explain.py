@@ -38,6 +38,7 @@ from scheduler.insight import day_overview
 from scheduler.insight import explanation as answers
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import local_days
+from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import Kind
 from scheduler.store import database, entries
 from scheduler.system import lanes
@@ -127,10 +128,7 @@ def _parse_period(day: str | None, since: str | None, zone: ZoneInfo, now: datet
         if begin >= now:
             raise ValueError("write a time in the past")
         return day_overview.Period(begin, now, now, zone)
-    whole = local_days.whole_day(arguments.parse_day(day or "today", now.astimezone(zone)), zone)
-    if whole.begins > now:
-        raise ValueError(f"{whole.date} is to come; `heartbeatd plan` lists what will run")
-    return day_overview.Period(whole.begins, whole.ends, min(whole.ends, now), zone)
+    return day_overview.Period.of_day(parse_day(day or "today", now.astimezone(zone)), zone, now)
 
 
 def _explain_one(
@@ -153,7 +151,7 @@ def _explain_one(
             return answers.explain_time(explained, arguments.parse_time(wanted.instant, explained.zone)), _instant_lines
         if wanted.day is not None:
             option = "--on"
-            return answers.explain_day(explained, arguments.parse_day(wanted.day, now.astimezone(explained.zone))), _day_lines
+            return answers.explain_day(explained, parse_day(wanted.day, now.astimezone(explained.zone))), _day_lines
         if wanted.since is not None:
             option = "--since"
             return answers.explain_since(explained, arguments.parse_time(wanted.since, explained.zone)), _day_lines

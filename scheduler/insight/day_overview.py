@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +71,8 @@ NORMAL_SKIPS = frozenset(
 )
 BY_SCHEDULE = (Skip.ACTIVE_HOURS, Skip.CALENDAR)  # explain a silence only if nothing else does
 
+RECORDED_YEARS = range(1970, 9999)
+
 NO_SLOT = "no_slot"
 NO_SCHEDULE = "no_schedule"
 NOT_ADOPTED = "not_adopted"
@@ -124,6 +126,16 @@ class Period:
     until: datetime
     zone: ZoneInfo
 
+    @classmethod
+    def of_day(cls, day: date, zone: ZoneInfo, now: datetime) -> Period:
+        """A local day. Raises ValueError if it is to come, or if no run can be of that day."""
+        if day.year not in RECORDED_YEARS:
+            raise ValueError(f"write a day of the years {RECORDED_YEARS[0]} to {RECORDED_YEARS[-1]}")
+        whole = local_days.whole_day(day, zone)
+        if whole.begins > now:
+            raise ValueError(f"{whole.date} is to come; `heartbeatd plan` lists what will run")
+        return cls(whole.begins, whole.ends, min(whole.ends, now), zone)
+
 
 def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> dict[str, Any]:
     """The day of every entry, those first that were silent or unusual, and what concerns all of them."""
@@ -137,13 +149,22 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
         "until": iso_utc(period.end),
         "asked_at": iso_utc(now),
         "zone": period.zone.key,
-        "counts": {status.value: sum(each["status"] == status for each in found) for status in DayStatus},
+        "counts": _count_by_status(found),
         "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
         "entries": found,
         "overrides": [asdict(each) for each in records.overrides],
         "changes": reload_history.config_changes_between(db, period.begin, period.until),
         "events": [{"at": iso_utc(at), "what": what, "says": says} for at, what, says in sorted(records.events())],
     }
+
+
+def of_entries(overview: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The overview of only these of its entries."""
+    return overview | {"counts": _count_by_status(entries), "entries": entries}
+
+
+def _count_by_status(entries: list[dict[str, Any]]) -> dict[str, int]:
+    return {status.value: sum(each["status"] == status for each in entries) for status in DayStatus}
 
 
 def _entry_data(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> dict[str, Any]:

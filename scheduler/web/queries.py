@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.keys import value_parsers
+from scheduler.insight import day_overview, forecast, status_data, wake_waits
 from scheduler.insight import explanation as explaining
-from scheduler.insight import forecast, status_data, wake_waits
+from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.wake_waits import WakeWait
+from scheduler.model.day_names import parse_day
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
 from scheduler.store.database import open_read_only, parse_row_id
 from scheduler.store.run_history import RunFilter
-from scheduler.system import lanes
+from scheduler.system import lanes, state_lock
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
@@ -285,6 +289,38 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
         except ValueError as error:
             raise bad_request(f"{'at' if 'at' in request.query else 'on'}: {error}") from error
         return explaining.explain_now(explained)
+
+
+def get_overview(request: ApiRequest) -> dict[str, Any]:
+    """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first.
+
+    The changes and overrides of the config are left out for a token that may not access all entries.
+    """
+    now, settings = request.app_state.clock(), request.app_state.settings()
+    period = _parse_period(request, now, settings.zone)
+    path = request.app_state.database_path
+    with open_reader(request.app_state) as db:
+        refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
+        daemon = read_daemon_state(db, now, running=True, pid=os.getpid(), refused_starts=refused)
+        data = day_overview.explain_all(db, plans.make_plan(settings), period, now, daemon)
+    if request.caller.agents is None:
+        return data
+    return day_overview.of_entries(data, _accessible_entries(request, data["entries"])) | {"changes": [], "overrides": []}
+
+
+def _parse_period(request: ApiRequest, now: datetime, zone: ZoneInfo) -> day_overview.Period:
+    """The day or time to explain. Raises HttpError."""
+    if "on" in request.query and "since" in request.query:
+        raise bad_request("write either on or since")
+    if "since" in request.query:
+        begin = parse_time_parameter("since", request.query["since"])
+        if begin >= now:
+            raise bad_request("since: write a time in the past")
+        return day_overview.Period(begin, now, now, zone)
+    try:
+        return day_overview.Period.of_day(parse_day(request.query.get("on", "today"), now.astimezone(zone)), zone, now)
+    except ValueError as error:
+        raise bad_request(f"on: {error}") from error
 
 
 def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> Key:

@@ -779,6 +779,59 @@ class ExplanationOn(Explanation):
     events: list[ExplainedEvent]
 
 
+class StatusCounts(ResponseBody):
+    """The number of entries by the status of their day."""
+
+    undelivered: int
+    failed: int
+    silent: int
+    unusual: int
+    quiet: int
+    normal: int
+
+
+class PresentProblem(ResponseBody):
+    """Something that is wrong with the daemon or its config now."""
+
+    what: str
+    says: str
+
+
+class EntryOverview(ResponseBody):
+    """How the day of an agent or a job went, and why.
+
+    `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
+    """
+
+    kind: EntryKind
+    name: str
+    status: Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
+    cause: str
+    says: str
+    command: str
+    expected: bool
+    run: int | None
+    ran: int
+    skipped: int
+    delivered: int
+    undelivered: int
+
+
+class Overview(ResponseBody):
+    """What happened to all entries in a period, the unusual ones first. `changes` are the reloads of the period."""
+
+    from_: Time = Field(alias="from")
+    until: Time
+    asked_at: Time
+    zone: str
+    counts: StatusCounts
+    problems: list[PresentProblem]
+    entries: list[EntryOverview]
+    overrides: list[Override]
+    changes: list[ReloadEvent]
+    events: list[ExplainedEvent]
+
+
 class Checklist(ResponseBody):
     """`file` and `hash` are null if the checklist is text in the config."""
 

@@ -71,6 +71,12 @@ _EXPLAIN_PARAMETERS = (
     QueryParameter("at", "a time", _TIME),
     QueryParameter("on", "a local day", {"type": "string", "format": "date"}),
 )
+_OVERVIEW_PARAMETERS = (
+    QueryParameter(
+        "on", "a local day: `today` (the default), `yesterday`, a weekday such as `monday`, or a date", {"type": "string"}
+    ),
+    QueryParameter("since", "the first time of a period up to now", _TIME),
+)
 
 
 def _get(
@@ -106,6 +112,7 @@ OPERATIONS = (
     _get("/api/v1/runs/{id}", queries.get_run, answers.RunWithWakes),
     _get("/api/v1/wakes/{id}", queries.get_wake, answers.WakeStatus),
     _get("/api/v1/plan", queries.get_plan, answers.PlanForecast, query=_PLAN_PARAMETERS),
+    _get("/api/v1/explain", queries.get_overview, answers.Overview, query=_OVERVIEW_PARAMETERS),
     _get(
         "/api/v1/explain/{name}",
         queries.get_explanation,
