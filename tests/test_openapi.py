@@ -193,3 +193,62 @@ def test_an_invalid_cursor_is_rejected(busy: WebDaemon, path: str) -> None:
     reply = busy.get(f"/api/v1/{path}", CHIEF)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert "begin without a cursor" in reply.data["error"]["message"]
+
+
+REPORT = {
+    "findings": [{"key": "disk", "severity": "critical", "text": "full"}],
+    "model": "claude-haiku-4-5",
+    "tokens": {"input": 900, "output": 20},
+    "cost_usd": 0.01,
+    "tool_calls": [{"name": "df", "count": 2, "duration_ms": 12}],
+    "log": "looked at /srv",
+}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
+    """A daemon with usage, a budget, findings, a failing agent, a delivered and a waiting wake, and a reload."""
+    limited = CONFIG.replace("checklist:", "budget: {usd_per_day: 5, usd_per_run: 0.5, runs_per_day: 40}, checklist:")
+    with WebDaemon(tmp_path_factory.mktemp("full"), limited + "limits: {budget: {runs_per_day: 90}}\n") as daemon:
+        daemon.world.scripts = {"ops": lambda _: json.dumps(REPORT), "web": lambda _: json.dumps({"error": "down"})}
+        assert daemon.post("/api/v1/agents/ops/wake", {"text": "the door rang"}, CHIEF).status == 200
+        daemon.do(lambda: daemon.world.run(minutes=31))
+        daemon.post("/api/v1/agents/ops/mute", {}, CHIEF)
+        daemon.post("/api/v1/cron/measure/pause", {}, CHIEF)
+        daemon.config.write_text(daemon.config.read_text().replace("interval: 30m", "interval: 20m"))
+        assert daemon.post("/-/reload", {}, CHIEF).status == 200
+        daemon.post("/api/v1/agents/web/pause", {}, CHIEF)
+        daemon.post("/api/v1/agents/web/wake", {"text": "the door rang"}, CHIEF)
+        daemon.do(lambda: daemon.world.run(minutes=1))
+        yield daemon
+
+
+def test_the_models_have_the_keys_of_a_run_with_a_wake_usage_and_findings(full: WebDaemon) -> None:
+    """`web_daemon` compares the keys."""
+    runs = full.get("/api/v1/runs", CHIEF).data["runs"]
+    woken = next(run for run in runs if run["woken_by"])
+    assert woken["woken_by"] == "chief"
+    assert [used["model"] for used in woken["models"]] == ["claude-haiku-4-5"]
+    assert woken["charged"]["usd"] == 0.01
+    assert woken["findings"][0]["key"] == "disk"
+    assert woken["tool_calls"][0]["name"] == "df"
+    assert full.get(f"/api/v1/runs/{woken['id']}", CHIEF).data["wakes"][0]["text"] == "the door rang"
+
+
+def test_the_models_have_the_keys_of_a_status_with_budgets_and_waiting_wakes(full: WebDaemon) -> None:
+    status = full.get("/api/v1/status", CHIEF).data
+    assert status["spend"]["cost_usd"] > 0
+    assert status["budgets"][0]["shares"][0].keys() == {"kind", "name", "usd", "tokens", "runs"}
+    assert status["budget"]["runs_per_day"]["of"] == 90
+    assert status["wakes"][0]["waits_for"] == "paused"
+    assert status["reload"]["last"]["lines"]
+    assert [entry["name"] for entry in status["entries"] if entry["muted"]] == ["ops"]
+
+
+def test_the_models_have_the_keys_of_explanations_with_changes_and_conditions(full: WebDaemon) -> None:
+    ops, web = (full.get(f"/api/v1/explain/{name}", CHIEF).data for name in ("ops", "web"))
+    assert (ops["conditions"][0]["key"], ops["changes"][0]["what"], web["wakes"]["waits_for"]) == ("disk", "changed", "paused")
+    overview = full.get("/api/v1/explain", CHIEF).data
+    assert overview["changes"][0]["lines"] == full.get("/api/v1/status", CHIEF).data["reload"]["last"]["lines"]
+    causes = {entry["name"]: entry["cause"] for entry in overview["entries"]}
+    assert causes == {"ops": "changed", "web": "paused", "measure": "paused"}

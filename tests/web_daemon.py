@@ -205,7 +205,10 @@ class _Inbox:
 
 
 def check_as_declared(method: str, path: str, reply: Reply) -> None:
-    """Assert that the answer of an operation of the API has the keys and types that openapi.json declares."""
+    """Assert that the answer of an operation of the API has exactly the keys and types that openapi.json declares.
+
+    A new key of an answer belongs into its model in scheduler/web/response_bodies.py.
+    """
     for operation in OPERATIONS:
         if (
             operation.answers
@@ -213,7 +216,7 @@ def check_as_declared(method: str, path: str, reply: Reply) -> None:
             and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", operation.path), path.partition("?")[0])
         ):
             models = operation.answers if reply.status == 200 else (ConfigErrors if reply.status == 422 else ErrorBody,)
-            TypeAdapter(Union[models]).validate_json(reply.body)  # noqa: UP007 (made at run time)
+            TypeAdapter(Union[models]).validate_json(reply.body, extra="forbid")  # noqa: UP007 (made at run time)
 
 
 def _received(connection: socket.socket) -> bytes:
