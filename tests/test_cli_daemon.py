@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from config_file import write
 
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Diagnostics
+
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[1]
@@ -32,8 +35,8 @@ cron:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    return write(tmp_path, CONFIG)
+def config(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return write(tmp_path, getattr(request, "param", CONFIG))
 
 
 def command(config: Path, *arguments: str) -> list[str]:
@@ -84,6 +87,14 @@ def test_a_paused_agent_rejects_a_wake(config: Path, daemon: subprocess.Popen[st
     refused = call(config, "wake", "ops", "--wait")
     assert refused.returncode == 1
     assert refused.stdout.splitlines()[0].endswith(": skipped (paused)")
+
+
+@pytest.mark.parametrize("config", [json.dumps(marked_yaml.parse_yaml(CONFIG, Diagnostics("")))], indirect=True)
+def test_commands_reach_the_daemon_of_a_config_that_is_one_line_of_json(config: Path, daemon: subprocess.Popen[str]) -> None:
+    woken = call(config, "wake", "ops", "--wait")
+    assert (woken.returncode, woken.stderr) == (0, "")
+    paused = call(config, "pause", "ops")
+    assert (paused.returncode, paused.stderr) == (0, "")
 
 
 def test_a_reload_is_accepted_or_rejected(config: Path, daemon: subprocess.Popen[str]) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from config_file import ENVIRON, RIGHT, SMALL, complaints, read
+from config_file import ENVIRON, RIGHT, SMALL, complaints, read, write
 
 from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
@@ -18,7 +18,7 @@ from scheduler.config.build import skeleton
 from scheduler.config.build.load import load_config
 from scheduler.config.file.config_text import check_owner
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.lenient_reading import read_state_path
+from scheduler.config.file.lenient_reading import read_state_path, read_timezone_name
 from scheduler.system.files import MAY_WRITE, others_may
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"
@@ -402,12 +402,74 @@ def test_a_pipe_is_rejected_without_waiting_for_it(tmp_path: Path) -> None:
         ('state: "db/x.db" # here\nagents: [', "db/x.db"),
         ("agents: [\nstate: 'a b.db'\r\n", "a b.db"),
         ("agents:\n  state: no.db\n", "state/heartbeatd.db"),
+        ('{"state": "x.db", "agents": {', "x.db"),
+        ('state: "a\\0b"', "state/heartbeatd.db"),
+        ("state: {a: b}", "state/heartbeatd.db"),
+        ("- state: no.db\n", "state/heartbeatd.db"),
+        ("? {a: b}\n: c\nstate : x.db\n", "x.db"),
         ("", "state/heartbeatd.db"),
     ],
 )
 def test_the_database_is_found_in_an_invalid_config(tmp_path: Path, text: str, state: str) -> None:
     (tmp_path / "config.yaml").write_text(text, newline="")
     assert read_state_path(tmp_path / "config.yaml") == tmp_path / state
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"agents": {"ops": AGENT}, "state": "x/h.db", "server": {"listen": "127.0.0.1:0"}}',
+        '{\n  "agents": {"ops": AGENT},\n  "state": "x/h.db"\n}\n',
+        "{agents: {ops: AGENT}, ? state : x/h.db}",
+        "\ufeffstate: x/h.db\nagents: {ops: AGENT}\n",
+        "agents: {ops: AGENT}\nstate: x/it's.db\n",
+        "'state': \"x/\\u0068.db\"\nagents: {ops: AGENT}\n",
+        "agents: {ops: AGENT}\nstate: >-\n  x/h.db\n",
+        "agents: {ops: AGENT}\nstate: x/a\n  b.db\n",
+        "  agents: {ops: AGENT}\n  state: x/h.db\n",
+        "agents: {ops: AGENT}\n? state # the database\n: x/h.db\n",
+        "agents: {ops: AGENT}\nx-file: &file x/h.db\nstate: *file\n",
+        "x-all: &all {state: x/h.db}\nagents: {ops: AGENT}\n<<: *all\n",
+        "x-key: &key state\nagents: {ops: AGENT}\n*key : x/h.db\n",
+        "state: x/a\u0085b.db\nagents: {ops: AGENT}\n",
+        "state: x/h.db # here\nagents: {ops: AGENT}\n",
+        'x-text: "\nstate: no.db\n"\nagents: {ops: AGENT}\n',
+        "agents: {ops: AGENT}\nx-state: no.db\nx-more: {state: no.db}\n",
+        "agents: {\nstate: AGENT}\n",
+        '{"agents": {"ops": AGENT}, "\\u0073tate": "x/h.db"}',
+    ],
+)
+def test_the_commands_find_the_database_of_the_daemon_in_a_valid_config_of_any_yaml_style(tmp_path: Path, text: str) -> None:
+    agent = '{"runner": {"kind": "command", "argv": ["cat"]}, "heartbeat": {"interval": "30m", "deliver": "log"}}'
+    settings = read(tmp_path, text.replace("AGENT", agent)).settings
+    assert read_state_path(tmp_path / "config.yaml") == settings.state
+
+
+def test_an_override_of_the_database_that_is_not_yaml_or_no_path_stops_no_command(tmp_path: Path) -> None:
+    assert read_state_path(tmp_path / "config.yaml", {"HEARTBEATD_SET__state": "[x.db"}) == tmp_path / "[x.db"
+    assert read_state_path(tmp_path / "config.yaml", {"HEARTBEATD_SET__state": '"a\\0b"'}) == tmp_path / '"a\\0b"'
+
+
+@pytest.mark.parametrize("text", ["x/h.db", '"x/h.db"', "x/h.db # here"])
+def test_the_commands_read_an_override_of_the_database_as_the_daemon_does(tmp_path: Path, text: str) -> None:
+    environ = {"HEARTBEATD_SET__state": text}
+    assert (
+        read_state_path(tmp_path / "config.yaml", environ) == read(tmp_path, SMALL, environ).settings.state == tmp_path / "x/h.db"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"agents": {"ops": {"timezone": "Asia/Tokyo"}}, "timezone": "Europe/Berlin"}', "Europe/Berlin"),
+        ("agents: {ops: {timezone: Asia/Tokyo}}\n", "UTC"),
+        ("timezone: Europe/Berlin\nagents: [", "Europe/Berlin"),
+        ("agents: [\ntimezone: Europe/Berlin\n", "Europe/Berlin"),
+    ],
+)
+def test_the_commands_find_the_time_zone_in_any_yaml_style(tmp_path: Path, text: str, name: str) -> None:
+    write(tmp_path, text)
+    assert read_timezone_name(tmp_path / "config.yaml") == name
 
 
 def test_the_database_is_found_without_a_config(tmp_path: Path) -> None:

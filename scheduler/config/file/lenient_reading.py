@@ -15,19 +15,21 @@ STATE_OVERRIDE = f"{OVERRIDE_PREFIX}state"
 DEFAULT_TIMEZONE = "UTC"
 TIMEZONE_OVERRIDE = f"{OVERRIDE_PREFIX}timezone"
 
+# Matches each text with the key, in any style, also with escapes or as an alias. The key may be at any depth.
+_KEY = r"{key}['\"]?\s*(?:#.*\n\s*)*:|\\[xuU]|\*[^\s*]+\s+:"
 _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$"
 
 
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
     """The real path of the database: from the environment, else from the config at `path`, else the default."""
-    text = (environ or {}).get(STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
+    text = _read_override(environ, STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
     return real_path(resolve_path(config_folder(path), text))
 
 
 def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
     """The name of the top-level time zone; None if the config at `path` cannot be read."""
     name = _read_top_level_value(path, "timezone")
-    return name if name is None else (environ or {}).get(TIMEZONE_OVERRIDE) or name or DEFAULT_TIMEZONE
+    return name if name is None else _read_override(environ, TIMEZONE_OVERRIDE) or name or DEFAULT_TIMEZONE
 
 
 def read_entry_names(path: Path) -> dict[str, list[str]]:
@@ -59,11 +61,37 @@ def real_path(database: Path) -> Path:
     return Path(os.path.realpath(database))  # Path.resolve raises where links lead in a circle
 
 
+def _read_override(environ: Mapping[str, str] | None, variable: str) -> str:
+    """The text that an override sets; empty if it sets none. The daemon parses overrides as YAML."""
+    if not (text := (environ or {}).get(variable, "")):
+        return ""
+    from scheduler.config.file import marked_yaml
+    from scheduler.config.file.diagnostics import Diagnostics
+
+    try:
+        value = marked_yaml.parse_yaml(text, Diagnostics(variable))
+    except marked_yaml.UnreadableYaml:
+        return text
+    return value if isinstance(value, str) and "\0" not in value else text
+
+
 def _read_top_level_value(path: Path, key: str) -> str | None:
-    """The value of a top-level key; empty if the key is missing, None if the file cannot be read."""
+    """The text of a top-level key, as the daemon reads it if the file is valid; empty if there is none.
+
+    In a file that is not YAML, it is the value on a line that begins with the key. None if the file cannot be read.
+    """
     try:
         with open_regular(path) as file:
-            found = re.search(_LINE.format(key=key), read_up_to(file, MAX_CONFIG_SIZE).decode(errors="replace"), re.MULTILINE)
+            text = read_up_to(file, MAX_CONFIG_SIZE).decode("utf-8-sig", errors="replace")
     except OSError:
         return None
-    return found["value"].strip() if found else ""
+    if not re.search(_KEY.format(key=key), text):
+        return ""  # most files leave out one of the keys, and a large file is not parsed for it
+    from scheduler.config.file import marked_yaml
+
+    try:
+        value = marked_yaml.read_top_level_value(text, key)
+    except (marked_yaml.YamlSyntaxError, marked_yaml.UnreadableYaml):
+        found = re.search(_LINE.format(key=key), text, re.MULTILINE)
+        value = found["value"].strip() if found else ""
+    return value if isinstance(value, str) and "\0" not in value else ""
