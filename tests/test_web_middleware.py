@@ -86,7 +86,7 @@ def test_everything_under_the_api_needs_a_token_to_be_read(daemon: WebDaemon) ->
 
 def test_everything_under_the_api_needs_a_token_that_may_read(daemon: WebDaemon) -> None:
     for path in read_paths(daemon):
-        if path.startswith("/api/"):
+        if path.startswith("/api/") and path != "/api/v1/whoami":  # a caller may always know its own permissions
             reply = daemon.send("GET", path, token=TOKENS["waker"])
             assert (reply.status, reply.code) == (403, "forbidden"), path
 
