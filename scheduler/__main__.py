@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -39,8 +40,8 @@ def main() -> int:
         message = describe_memory_shortage(error)
         if message is None:
             raise
-        print(f"heartbeatd: {message}", file=sys.stderr)  # noqa: T201 (there may be no memory for anything larger)
-        return 1
+        print(f"heartbeatd: {message}", file=sys.stderr, flush=True)  # noqa: T201 (there may be no memory for anything larger)
+        os._exit(1)  # without memory, the interpreter may fail to shut down, and print a page about that
 
 
 def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:

@@ -126,7 +126,7 @@ def test_a_package_from_another_folder_prevents_the_start(tmp_path: Path) -> Non
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("mib", [30, 36])  # with a little more memory, a library in C or Rust may abort the process
+@pytest.mark.parametrize("mib", [28, 30])  # with a little more memory, a library in C or Rust may abort the process
 def test_too_little_address_space_is_reported_in_one_sentence(tmp_path: Path, mib: int) -> None:
     write(tmp_path, SMALL)
     limited = f"ulimit -v {mib * 1024}; exec {shlex.quote(sys.executable)} -m scheduler check"
