@@ -100,6 +100,11 @@ def test_a_patch_with_what_is_there_changes_no_byte() -> None:
     assert apply_patch(CONFIG, {"agents": {"mail": {"nothing": None}}}) == CONFIG
 
 
+def test_true_is_not_one() -> None:
+    assert apply_patch("a: true\n", {"a": 1}) == "a: 1\n"
+    assert apply_patch("a: [1]\n", {"a": [True]}) == "a: [true]\n"
+
+
 SHARED = """\
 x-quiet: &quiet {interval: 2h}
 x-hours: &hours "08:00-20:00"

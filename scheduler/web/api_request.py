@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ from scheduler.web.http_errors import HttpError, bad_request, unknown_key
 from scheduler.web.middleware import Caller, unauthorized_error
 from scheduler.web.request_bodies import Body, parse_body, parse_time
 
+_HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
 MAX_BODY_BYTES = 64 * 1024  # bytes
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -85,6 +87,13 @@ def write_endpoint(
         return JSONResponse(await do(api_request, parse_body(sent, model)))
 
     return endpoint
+
+
+def parse_hash(named: str, how: str) -> str:
+    """The SHA-256 by which a caller names the version that it has read. Raises HttpError; `how` says how to send it."""
+    if found := _HASH_PATTERN.fullmatch(named):
+        return found[1]
+    raise bad_request(f"hash: this is not a hash; {how}")
 
 
 def caller_of_change(request: ApiRequest) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -15,12 +14,11 @@ from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.outcome import Kind
-from scheduler.web.api_request import ApiRequest
+from scheduler.web.api_request import ApiRequest, parse_hash
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import ChecklistBody
 
-_HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
 HOW_TO_SEND_THE_VERSION = (
     "GET the checklist, and send its hash as `If-Match` or as hash; if there is no checklist yet, send `If-None-Match: *`"
 )
@@ -102,9 +100,7 @@ def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str | None:
         return None
     if named is None or none is not None:
         raise HttpError(428, "version_wanted", HOW_TO_SEND_THE_VERSION)
-    if named is not None and (found := _HASH_PATTERN.fullmatch(named)):
-        return found[1]
-    raise bad_request(f"hash: this is not a hash; {HOW_TO_SEND_THE_VERSION}")
+    return parse_hash(named, HOW_TO_SEND_THE_VERSION)
 
 
 def _in_config_message(request: ApiRequest, beat: Heartbeat) -> str:

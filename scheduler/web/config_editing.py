@@ -7,7 +7,6 @@ token can be stolen, and with such keys it would be as powerful as a login on th
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ from scheduler.config.file.value_editing import EditRefused
 from scheduler.engine.config_reload import EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
-from scheduler.web.api_request import ApiRequest, caller_of_change
+from scheduler.web.api_request import ApiRequest, caller_of_change, parse_hash
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import EditBody
@@ -46,8 +45,6 @@ OWN_HEARTBEAT_KEYS = frozenset(
     )
 )
 HOW_TO_SEND_THE_VERSION = "GET the config, and send its hash as `If-Match` or as hash"
-
-_HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
 
 
 def get_config(request: ApiRequest) -> dict[str, Any]:
@@ -182,9 +179,7 @@ def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str:
     named = request.headers.get("if-match", hash_sent)
     if named is None:
         raise HttpError(428, "version_wanted", HOW_TO_SEND_THE_VERSION)
-    if found := _HASH_PATTERN.fullmatch(named):
-        return found[1]
-    raise bad_request(f"hash: this is not a hash; {HOW_TO_SEND_THE_VERSION}")
+    return parse_hash(named, HOW_TO_SEND_THE_VERSION)
 
 
 def _check_unlimited(request: ApiRequest) -> None:
