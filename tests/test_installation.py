@@ -74,7 +74,7 @@ def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             script = script.replace("useradd ", f"useradd --prefix {root} ")
         else:  # only root can create users and give files to them
             script = re.sub(r"useradd .*?&& ", "", script).replace("-o 10001 -g 10001", "")
-        python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        python = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"  # useradd; after `su` it may be missing in PATH
         need_index(run("sh", "-eu", "-c", script, folder=root, timeout=INSTALL_TIMEOUT, PATH=python))
     return root
 

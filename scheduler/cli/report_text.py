@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.config.file.message_parts import abbreviate_duration, format_count
+from scheduler.insight.cost_breakdown import sum_costs
 from scheduler.model.outcome import Kind
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
@@ -213,7 +214,7 @@ def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
 
 def _sum_entries(entries: list[Data]) -> Data:
     sums = {word: sum(each[word] for each in entries) for word in (*COUNT_HEADINGS, "runs_without_price", "untold_usd")}
-    return sums | {"cost_usd": _sum_known(each["cost_usd"] for each in entries)}
+    return sums | {"cost_usd": sum_costs(each["cost_usd"] for each in entries)}
 
 
 def _format_counts(each: Data) -> list[str]:
@@ -254,7 +255,7 @@ def _agent_models_table(usage: list[Data]) -> str:
         for each in shown
     ]
     if others:
-        calls, cost = sum(each["calls"] for each in others), _sum_known(each["cost_usd"] for each in others)
+        calls, cost = sum(each["calls"] for each in others), sum_costs(each["cost_usd"] for each in others)
         rows.append(
             [format_count(len(others), "other"), "", f"{calls:,}", *_format_tokens(_sum_tokens(others)), format_usd(cost)]
         )
@@ -273,7 +274,7 @@ def _causes_table(causes: list[Data]) -> str:
     shown, others = causes[:MAX_ENTRIES], causes[MAX_ENTRIES:]
     rows = [[format_cause(each), f"{each['runs']:,}", format_cost(each), format_cause_entries(each["entries"])] for each in shown]
     if others:
-        cost = format_usd(_sum_known(each["cost_usd"] for each in others))
+        cost = format_usd(sum_costs(each["cost_usd"] for each in others))
         rows.append([format_count(len(others), "other"), f"{sum(each['runs'] for each in others):,}", cost, ""])
     return format_table(("STARTED BY", "RUNS", "COST", "RUNS OF"), rows, numbers=range(1, 3))
 
@@ -305,11 +306,6 @@ def _prompt_table(parts: list[Data]) -> str:
         chars, share = sum(each["chars"] for each in others), sum(each["share"] for each in others)
         rows.append([format_count(len(others), "other"), "", abbreviate_count(chars), format_share(share, 1), "", ""])
     return format_table(("PROMPT", "RUNS", "CHARACTERS", "SHARE", "PER RUN", "MOST IN"), rows, numbers=range(1, 5))
-
-
-def _sum_known(costs: Iterable[float | None]) -> float | None:
-    known = [each for each in costs if each is not None]
-    return sum(known) if known else None
 
 
 def _reasons_table(data: Data) -> str:

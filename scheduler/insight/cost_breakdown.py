@@ -55,7 +55,7 @@ def _usage_data(usage: list[ModelUsage]) -> Data:
         "calls": sum(each.calls for each in usage),
         "tokens": {"input": sum(each.tokens_in for each in usage), "output": sum(each.tokens_out for each in usage)},
         "cache": {"read": read, "write": write},
-        "cost_usd": _sum_costs(each.cost_usd for each in usage),
+        "cost_usd": sum_costs(each.cost_usd for each in usage),
         "runs_without_price": sum(each.unpriced for each in usage),
     }
 
@@ -67,7 +67,7 @@ def cause_data(costs: list[CauseCost]) -> list[Data]:
             "source": source,
             "sender": sender,
             "runs": sum(each.runs for each in group),
-            "cost_usd": _sum_costs(each.cost_usd for each in group),
+            "cost_usd": sum_costs(each.cost_usd for each in group),
             "runs_without_price": sum(each.unpriced for each in group),
             "untold_usd": round(sum(each.untold_usd for each in group), 6),
             "tokens": {"input": sum(each.tokens_in for each in group), "output": sum(each.tokens_out for each in group)},
@@ -88,7 +88,7 @@ def _cause_of(cost: CauseCost) -> tuple[str, str | None]:
 def _cause_entries(group: list[CauseCost]) -> list[Data]:
     rows = [
         _entry_data(shares[0])
-        | {"runs": sum(each.runs for each in shares), "cost_usd": _sum_costs(each.cost_usd for each in shares)}
+        | {"runs": sum(each.runs for each in shares), "cost_usd": sum_costs(each.cost_usd for each in shares)}
         for _, shares in _grouped(group, _entry_of)
     ]
     return sorted(rows, key=lambda each: (-(each["cost_usd"] or 0.0), -each["runs"]))
@@ -122,7 +122,7 @@ def time_data(counts: list[QuarterCount], since: datetime, until: datetime, zone
             "runs": sum(each.runs for each in group),
             "alerts": sum(each.alerts for each in group),
             "failed": sum(each.failed for each in group),
-            "cost_usd": _sum_costs(each.cost_usd for each in group),
+            "cost_usd": sum_costs(each.cost_usd for each in group),
         }
         for begins, ends in _time_steps(since, until, zone)
         for group in [counts[bisect_left(quarters, begins) : bisect_left(quarters, ends)]]
@@ -144,7 +144,8 @@ def _time_steps(since: datetime, until: datetime, zone: ZoneInfo) -> Iterator[tu
         first += timedelta(days=length)
 
 
-def _sum_costs(costs: Iterable[float | None]) -> float | None:
+def sum_costs(costs: Iterable[float | None]) -> float | None:
+    """The sum of the known costs; None if none is known."""
     known = [each for each in costs if each is not None]
     return sum(known) if known else None
 
