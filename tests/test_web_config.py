@@ -167,8 +167,18 @@ def test_without_the_permission_the_answer_has_the_lines_to_write(daemon: WebDae
 )
 def test_nobody_can_change_over_http_what_runs_programs_or_sends_data(daemon: WebDaemon, changes: dict[str, Any]) -> None:
     reply = patch(daemon, "/api/v1/config", changes)
-    assert (reply.status, reply.data["written"], "is not changed over HTTP" in reply.data["reason"]) == (200, False, True)
+    assert (reply.status, reply.data["written"], "cannot be changed over HTTP" in reply.data["reason"]) == (200, False, True)
     assert daemon.config.read_text() == CONFIG
+
+
+def test_an_agent_may_have_the_name_of_a_protected_key(tmp_path: Path) -> None:
+    with WebDaemon(
+        tmp_path,
+        CONFIG.replace("agents:\n", "agents:\n  memory: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 2h}}\n"),
+    ) as daemon:
+        path = "/api/v1/agents/memory/config"
+        assert patch(daemon, path, {"heartbeat": {"interval": "1h"}}).data["written"] is True
+        assert patch(daemon, path, {"runner": None}).data["written"] is False
 
 
 @pytest.mark.parametrize(

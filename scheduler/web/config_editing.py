@@ -30,6 +30,7 @@ Changes = Mapping[str, Any]
 
 # The parts of the config that may be changed over HTTP, and in them the keys that may not.
 EDITABLE_SECTIONS = ("timezone", "limits", "prices", "calendars", "history", "agents", "cron", "defaults")
+NAMED_SECTIONS = frozenset(("agents", "cron", "calendars", "prices"))  # maps from names to entries
 PROTECTED_KEYS = frozenset(
     (
         *("runner", "command", "precheck", "shell", "stdin", "workspace", "workdir", "env", "context", "memory"),
@@ -152,11 +153,12 @@ def _why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
     if "edit" not in caller.may:
         return f"the token {caller.name!r} may not edit; add edit to server.tokens.{caller.name}.may, or write the lines yourself"
     for steps in _changed_keys((), changes):
-        if steps[0] not in EDITABLE_SECTIONS or (found := next((step for step in steps if step in PROTECTED_KEYS), None)):
+        keys = steps[2:] if steps[0] in NAMED_SECTIONS else steps  # an agent may have the name of a protected key
+        if steps[0] not in EDITABLE_SECTIONS or (found := next((step for step in keys if step in PROTECTED_KEYS), None)):
             wrong = steps[0] if steps[0] not in EDITABLE_SECTIONS else found
             return (
-                f"{dotted_path(steps)}: {wrong} is not changed over HTTP, because it can run programs, read files or send data; "
-                "write the lines in the config file"
+                f"{dotted_path(steps)}: {wrong} cannot be changed over HTTP, because it can run programs, read files or send"
+                " data; write the lines in the config file"
             )
         if caller.agents is not None and not _is_own_key(steps):
             return f"{dotted_path(steps)}: the token {caller.name!r} is limited to some agents and may not change this key"

@@ -1,6 +1,6 @@
 """Offers the HTTP API as tools and resources of the Model Context Protocol (MCP), so that agents can manage their own heartbeat.
 
-Each tool is one or two requests to the API with the caller's token. So its permissions, bounds and errors are those of the API.
+Each tool is one or two requests to the API with the caller's token. So its permissions and errors are those of the API.
 The official SDK is an optional package (`heartbeatd[mcp]`), and is imported only when it is needed.
 """
 
@@ -148,7 +148,7 @@ def _text(description: str) -> dict[str, Any]:
 
 
 _AGENT = {"agent": _text("the name of the agent")}
-_SPAN = {"for": _text("how long, such as 2h or 30m; without it until it is ended")}
+_SPAN = {"for": _text("how long, such as 2h or 30m; default: until you end it")}
 
 TOOLS = (
     Tool("status", "read", "List the agents with their state, next run and last run.", _status),
@@ -197,11 +197,13 @@ TOOLS = (
         _AGENT
         | {
             "text": _text("the whole checklist in Markdown"),
-            "hash": _text("the hash from get_checklist; none if there is none yet"),
+            "hash": _text("the hash from get_checklist; leave it out if there is no checklist yet"),
         },
         ("agent", "text"),
     ),
-    Tool("test", "wake", "Run the heartbeat of an agent now.", _test, _AGENT, ("agent",)),
+    Tool(
+        "test", "wake", "Run the heartbeat of an agent now, without an extra text. This is a real run.", _test, _AGENT, ("agent",)
+    ),
     Tool(
         "logs",
         "read",
@@ -215,22 +217,21 @@ TOOLS = (
         "read",
         "Explain why an agent ran or did not run: now, at a time, or over a day.",
         _explain,
-        _AGENT
-        | {"on": _text("a day, such as 2027-03-28 or today"), "at": _text("a time with its zone, as 2027-03-28T01:00:00Z")},
+        _AGENT | {"on": _text("a day, such as 2027-03-28"), "at": _text("a time with its zone, as 2027-03-28T01:00:00Z")},
         ("agent",),
     ),
     Tool(
         "wake",
         "wake",
-        "Wake an agent now, with a text for its prompt.",
+        "Run the heartbeat of an agent now, and add a text to its prompt.",
         _wake,
-        _AGENT | {"text": _text("why")},
+        _AGENT | {"text": _text("the text for the prompt")},
         ("agent", "text"),
     ),
     Tool(
         "mute",
         "operate",
-        "Hold back the messages of an agent, or with muted: false send them again. Its runs go on.",
+        "Stop sending the messages of an agent. With muted: false, start again. The agent still runs.",
         _mute,
         _AGENT
         | _SPAN
@@ -263,7 +264,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     from mcp.shared.exceptions import MCPError
 
     async def get(context: Any, path: str) -> Any:
-        """The answer to a GET request. A rejection is an error of the protocol, because it has no result that could name it."""
+        """The answer to a GET request. A rejected request becomes a protocol error: only tool results can say why."""
         try:
             return await api_of(context)("GET", path)
         except ToolFailed as failed:

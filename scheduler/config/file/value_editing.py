@@ -87,7 +87,7 @@ def apply_patch(text: str, patch: Mapping[str, Any]) -> str:
 
 
 def _list_changes(path: Keys, data: Mapping[str, Any], patch: Mapping[str, Any]) -> Iterator[tuple[Keys, Any]]:
-    """The single values to set, and with None to remove."""
+    """The path of each key to change, and its new value. None removes the key."""
     for key, value in patch.items():
         old = data.get(key)
         if value is None:
@@ -194,7 +194,7 @@ def _refuse_shared(node: _Node, path: Keys, aliases: frozenset[str]) -> None:
 
 
 def _refuse_merged(text: str, merge: _Pair, path: Keys) -> None:
-    """Refuse a key that a merge (<<) gives to the map: nested keys of the merged map would be lost."""
+    """Refuse a key whose value comes from a merge (<<). A key written here would hide the whole merged value."""
     found = _read_data(text)
     for step in path:
         if not isinstance(found, dict) or step not in found:
@@ -273,7 +273,7 @@ def _render_value(key: str, value: Any, *, in_flow: bool, was_quoted: bool) -> s
 
 
 def _render_block(keys: Mapping[str, Any], indent: str) -> list[str]:
-    """The lines of a map; its long maps get lines of their own."""
+    """The lines of a map. Maps of entries, and maps that contain maps, get lines of their own."""
     lines: list[str] = []
     for key, value in keys.items():
         name = f"{indent}{render_scalar(key)}:"
