@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import time
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -317,6 +318,39 @@ def test_wakes_are_counted_while_they_wait_and_by_their_result(make_world: MakeW
     world.run(minutes=1)
     counted = {name: value for name, value in page.series().items() if name.startswith("wakes_total{ops,") and value}
     assert counted == {f"wakes_total{{ops,{result},api}}": 1 for result in ("deferred", "joined", "started")}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_wake_is_counted_once_whatever_happens_to_it(make_world: MakeWorld, seed: int) -> None:
+    """Pauses, gaps, floods, failed runs that return their wakes, senders that wake again meanwhile, wakes that expire."""
+    chance = random.Random(seed)
+    world = make_world(
+        "limits: {wake_gap: 3m, wake_flood: 3 per 30m, wake_keep: 4h}\n" + agent(interval="none", retries="1"),
+        scripts={"ops": lambda call: Delayed(chance.choice(["HEARTBEAT_OK", 1]), timedelta(seconds=90))},
+    )
+    page = Page(world)
+    sent = 0
+    for _ in range(120):
+        match chance.randrange(8):
+            case 0:
+                world.pause((Kind.HEARTBEAT, "ops"))
+            case 1 | 2:
+                world.resume((Kind.HEARTBEAT, "ops"))
+            case _:
+                sent += 1
+                with suppress(Refused):
+                    cause = "boot1/1" if chance.random() < 0.1 else None
+                    world.wake("ops", f"news {sent}", sender=f"bot{chance.randrange(3)}", cause=cause)
+        world.run(seconds=chance.choice([0, 20, 60, 400]))
+    if seed % 2:
+        world.pause((Kind.HEARTBEAT, "ops"))  # what still waits expires
+    else:
+        world.resume((Kind.HEARTBEAT, "ops"))
+    world.run(hours=12)
+    assert page.series("wakes_pending") in ({}, {"wakes_pending{ops}": 0})
+    by_result = {name.split(",")[1]: value for name, value in page.series("wakes_total").items() if value}
+    assert sum(by_result.values()) == sent, by_result
+    assert len(by_result) >= 3, by_result
 
 
 def test_a_wake_from_within_its_own_run_is_counted_as_rejected(make_world: MakeWorld) -> None:
