@@ -143,6 +143,16 @@ def test_errors_say_what_to_do_instead(daemon: WebDaemon) -> None:
         ("get", {"agent": "ops", "more": 1}, "Additional properties are not allowed"),
         ("logs", {"agent": "ops", "limit": 10**9}, "limit: 1000000000 is greater than the maximum of 50"),
         ("get", {"agent": "../../config"}, "Not Found"),
+        (
+            "toggle",
+            {"agent": "ops", "on": True, "for": "2h"},
+            "for: leave it out, because `on: true` resumes the heartbeat at once",
+        ),
+        (
+            "mute",
+            {"agent": "ops", "muted": False, "for": "2h"},
+            "for: leave it out, because `muted: false` ends the mute at once",
+        ),
     ],
 )
 def test_a_wrong_call_is_an_error_that_names_the_fault(

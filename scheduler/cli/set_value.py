@@ -30,8 +30,9 @@ def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
     """Change values in the config file.
 
     For example: `heartbeatd set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a name.
-    VALUE is YAML: a text, a number, a list or a map. All other lines stay as they are. A running daemon applies the changed file
-    as if you had edited it. A change with errors is not written.
+    VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map, and all other values are replaced.
+    `heartbeatd unset` removes keys. All other lines stay as they are. A running daemon applies the changed file as if you had
+    edited it. A change with errors is not written.
     """
     _edit_file(path, [_parse_assignment(each) for each in values], dry=dry)
 

@@ -106,7 +106,7 @@ async def patch_job_config(request: ApiRequest, body: EditBody) -> dict[str, Any
 async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[str, Any]:
     """Write the changes, or return the lines to write if the caller may not write them."""
     if not body.changes:
-        raise bad_request("changes: write the keys to change with their values, as in {heartbeat: {interval: 1h}}")
+        raise bad_request("changes: write keys with their new values, as in {heartbeat: {interval: 1h}}; null removes a key")
     if (reason := _why_not_permitted(request, changes)) is not None:
         return _suggestion(changes, reason)
     expected = _expected_hash(request, body.hash)

@@ -99,8 +99,16 @@ async def _set(api: Api, arguments: Arguments) -> Any:
 
 async def _toggle(api: Api, arguments: Arguments) -> Any:
     if arguments["on"]:
+        _reject_given(arguments, ("for",), "`on: true` resumes the heartbeat at once")
         return await api("POST", _agent_path(arguments, "resume"), {})
     return await api("POST", _agent_path(arguments, "pause"), {key: value for key, value in arguments.items() if key == "for"})
+
+
+def _reject_given(arguments: Arguments, keys: tuple[str, ...], reason: str) -> None:
+    """Raises ToolFailed if one of the keys is given, because it would have no effect."""
+    for key in keys:
+        if key in arguments:
+            raise ToolFailed(f"{key}: leave it out, because {reason}")
 
 
 async def _get_checklist(api: Api, arguments: Arguments) -> Any:
@@ -133,6 +141,7 @@ async def _explain(api: Api, arguments: Arguments) -> Any:
 
 async def _mute(api: Api, arguments: Arguments) -> Any:
     if not arguments.get("muted", True):
+        _reject_given(arguments, ("for", "until_changed"), "`muted: false` ends the mute at once")
         return await api("POST", _agent_path(arguments, "unmute"), {})
     return await api(
         "POST", _agent_path(arguments, "mute"), {key: arguments[key] for key in ("for", "until_changed") if key in arguments}
@@ -168,7 +177,7 @@ TOOLS = (
         _set,
         _AGENT
         | {
-            "changes": {"type": "object", "description": "the keys to change with their values; null removes a key"},
+            "changes": {"type": "object", "description": "keys with their new values; maps are merged, null removes a key"},
             "dry_run": {"type": "boolean", "description": "only show the changed lines"},
         },
         ("agent", "changes"),

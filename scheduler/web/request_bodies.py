@@ -234,7 +234,9 @@ class ChecklistBody(RequestBody):
 class EditBody(RequestBody):
     """Changes of the config as a JSON merge patch, and the hash of the version that they change, unless a header names that."""
 
-    changes: Annotated[dict[str, Any], Field(description="an object with the keys to change; null removes a key")]
+    changes: Annotated[
+        dict[str, Any], Field(description="an object with the keys to change; maps are merged, null removes a key")
+    ]
     hash: TextOrNone = None
     dry_run: TrueOrFalse = False
 

@@ -189,7 +189,7 @@ def _refuse_shared(node: _Node, path: Keys, aliases: frozenset[str]) -> None:
         raise EditRefused(
             node.line,
             dotted_path(path),
-            f"its value has the anchor &{node.anchor}, which others use; change it in the file if all of them shall change",
+            f"its value has the anchor &{node.anchor}, which others use; change it in the file if all of them should change",
         )
 
 
