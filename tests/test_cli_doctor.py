@@ -9,6 +9,7 @@ from config_file import write
 from scheduler.cli import doctor
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
+from scheduler.insight import installation_checks
 from scheduler.store.database import Store
 
 CONFIG = """\
@@ -54,12 +55,12 @@ def make_database(config: Path) -> Path:
     ],
 )
 def test_an_sqlite_version_that_can_lose_data_causes_a_warning(version: tuple[int, ...], level: str) -> None:
-    assert doctor.check_sqlite(version).level == level
+    assert installation_checks.check_sqlite(version).level == level
 
 
 @pytest.mark.parametrize(("version", "level"), [((3, 10, 4), "bad"), ((3, 11, 0), "ok"), ((3, 14, 0), "ok")])
 def test_an_old_python_version_is_an_error(version: tuple[int, ...], level: str) -> None:
-    assert doctor.check_python(version).level == level
+    assert installation_checks.check_python(version).level == level
 
 
 def test_a_new_folder_has_no_problems(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +120,7 @@ def test_dead_letters_cause_a_warning(config: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_warning_about_an_old_sqlite_has_advice_to_avoid_its_bug() -> None:
-    text = doctor.check_sqlite((3, 40, 1)).text
+    text = installation_checks.check_sqlite((3, 40, 1)).text
     assert "normal use is safe" in text
     assert "copy it only with `.backup`" in text
 
@@ -149,7 +150,7 @@ def test_a_job_that_is_still_in_the_crontab_is_named(tmp_path: Path) -> None:
     )
     config.chmod(0o644)
     jobs = load_config(config, {}).settings.jobs.values()
-    assert doctor.jobs_in_crontab(doctor.read_user_crontab(str(program)), jobs) == ["day"]
+    assert installation_checks.jobs_in_crontab(doctor.read_user_crontab(str(program)), jobs) == ["day"]
 
 
 def test_a_host_without_cron_has_no_crontab(tmp_path: Path) -> None:

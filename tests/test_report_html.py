@@ -25,11 +25,11 @@ from test_report_data import NOON, WEEK
 from world import utc
 
 from heartbeat.runners import Resources
-from scheduler.cli import svg_charts
 from scheduler.cli.main import main
 from scheduler.cli.report_html import format_page
-from scheduler.cli.svg_charts import Bar
+from scheduler.insight import svg_charts
 from scheduler.insight.report_data import build_report
+from scheduler.insight.svg_charts import Bar
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
 from scheduler.store.database import Store

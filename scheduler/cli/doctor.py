@@ -5,57 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
-import sqlite3
-import stat
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from cron import crontab_reader
-from cron.job import Job
-from heartbeat import due_items
-from heartbeat.checks import Skip, load_checklist
 from heartbeat.runners import ProcessResult
-from heartbeat.spec import Heartbeat
 from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
-from scheduler.config.build import load
-from scheduler.config.build.time_checks import TimeCheck
-from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.message_parts import format_count
-from scheduler.config.keys import time_zones
-from scheduler.net import proxies
-from scheduler.store import boots, database, disk_reserve, entries, outbox
-from scheduler.system import state_lock
-from scheduler.system.files import MAY_ANYTHING, others_may
+from scheduler.insight import installation_checks
+from scheduler.insight.installation_checks import Finding, Level
+from scheduler.store import database
 from scheduler.system.process import Children
-from scheduler.telemetry import traces
-
-Level = Literal["ok", "warn", "bad"]
 
 LEVEL_MEANINGS: dict[Level, Meaning] = {"ok": Meaning.GOOD, "warn": Meaning.WORRYING, "bad": Meaning.BAD}
-OLDEST_PYTHON = (3, 11)
 CRONTAB_TIMEOUT = timedelta(seconds=5)
 MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check, with advice if it is not `ok`."""
-
-    level: Level
-    what: str
-    text: str
 
 
 @click.command()
@@ -80,70 +50,11 @@ def doctor(path: Path, state: Path | None, form: str) -> int:
 
 
 def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:
-    yield check_python(sys.version_info[:3])
-    yield check_sqlite(sqlite3.sqlite_version_info)
-    yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
-    yield from _check_config(path)
+    yield from installation_checks.check_installation()
+    yield from installation_checks.check_config(path, os.environ, utc_now(), read_user_crontab)
     files = daemon_files.locate_files(path, state)
-    yield from _check_folder(files.database.parent)
+    yield from installation_checks.check_folder(files.database.parent)
     yield from _check_database(files)
-
-
-def check_python(found: tuple[int, ...]) -> Finding:
-    """Whether this version of Python is supported."""
-    if found >= OLDEST_PYTHON:
-        return Finding("ok", "python", _format_version(found))
-    return Finding("bad", "python", f"{_format_version(found)} is too old; install {_format_version(OLDEST_PYTHON)} or later")
-
-
-def check_sqlite(found: tuple[int, ...]) -> Finding:
-    """Whether this version of SQLite has the bug that can lose written data when several connections checkpoint at once.
-
-    The bug is in 3.7.0 to 3.51.2, and fixed in 3.44.6 and 3.50.7 of the older lines.
-    """
-    mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
-    if mended:
-        return Finding("ok", "sqlite", _format_version(found))
-    bug = f"{_format_version(found)} has a bug when two programs write to a database at the same time, fixed in 3.51.3"
-    advice = "do not write to it with another program while the daemon runs, and copy it only with `.backup` of sqlite3"
-    return Finding("warn", "sqlite", f"{bug}; only the daemon writes to its database, so normal use is safe: {advice}")
-
-
-def _check_config(path: Path) -> Iterator[Finding]:
-    """The errors and warnings of the config. A config that other users may write is an error, because it contains commands."""
-    try:
-        loaded = load.load_config(
-            path, os.environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job), check_files=True
-        )
-    except ConfigError as error:
-        first, more = str(error.errors[0]), len(error.errors) - 1
-        yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
-        return
-    for warning in loaded.warnings:
-        yield Finding("warn", "config", str(warning))
-    if doubled := jobs_in_crontab(read_user_crontab(), loaded.settings.jobs.values()):
-        names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
-        yield Finding("warn", "crontab", f"`crontab -l` still has the commands of {names}, so both run them; remove them there")
-    for agent, remark in _checklist_remarks(loaded.settings.heartbeats.values()):
-        yield Finding("warn", "checklist", f"{agent}: {remark}")
-    authority = f"; also trusts {loaded.settings.network.ca_file}" if loaded.settings.network.ca_file else ""
-    yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
-    if loaded.settings.traces:
-        yield _check_traces(os.environ)
-    yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
-
-
-def _check_traces(environ: Mapping[str, str]) -> Finding:
-    """Where traces are sent. The daemon may have other environment variables than this command. Missing packages are reported
-    with the config.
-    """
-    if (variable := traces.disabling_variable(environ)) is not None:
-        return Finding("warn", "traces", f"telemetry.traces is true, but {variable} turns traces off")
-    if (protocol := environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", traces.PROTOCOL)) != traces.PROTOCOL:
-        return Finding(
-            "warn", "traces", f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is ignored; traces are sent by {traces.PROTOCOL}"
-        )
-    return Finding("ok", "traces", f"sent to {traces.endpoint(environ)}")
 
 
 def read_user_crontab(program: str = "crontab") -> str:
@@ -156,45 +67,6 @@ async def _run_program(argv: list[str]) -> ProcessResult:
     return await Children("doctor").start(argv, stdin=b"", env={}, cwd=Path("/"), keep=MAX_CRONTAB_BYTES, timeout=CRONTAB_TIMEOUT)
 
 
-def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:
-    """The names of the enabled jobs whose command is also in a crontab, at any time."""
-    there = {
-        (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.find_zone).lines
-    }
-    return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
-
-
-def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
-    """The annotations in checklists that look wrong, each with the name of its agent."""
-    for heartbeat in heartbeats:
-        text = load_checklist(heartbeat) if heartbeat.enabled else ""
-        if isinstance(text, str) and not isinstance(text, Skip):
-            yield from ((heartbeat.name, remark) for remark in due_items.find_remarks(text))
-
-
-def _check_folder(folder: Path) -> Iterator[Finding]:
-    if not folder.exists():
-        yield Finding("ok", "state", f"{folder} does not exist yet; `heartbeatd run` creates it")
-        return
-    found = folder.stat()
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding(
-            "bad", "state", f"{folder} cannot be written as user id {os.geteuid()}; chown it, or set `state:` elsewhere"
-        )
-    elif others_may(found, MAY_ANYTHING):
-        mode = stat.S_IMODE(found.st_mode)
-        yield Finding(
-            "warn", "state", f"other users have access to {folder} (mode {mode:04o}); chmod 700 {shlex.quote(str(folder))}"
-        )
-    else:
-        yield Finding("ok", "state", f"only the owner has access to {folder}")
-    remote = state_lock.network_filesystem(folder)
-    if remote:
-        yield Finding(
-            "bad", "state", f"{folder} is on {remote}, where SQLite's locks are not reliable; set `state:` to a local disk"
-        )
-
-
 def _check_database(files: DaemonFiles) -> Iterator[Finding]:
     try:
         database.check_database(files.database)
@@ -203,36 +75,13 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
                 yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
                 yield Finding("ok", "database", f"{files.database} is intact")
-                yield from _check_outbox(db)
-                yield from _check_downtime(db)
+                yield from installation_checks.check_outbox(db)
+                yield from installation_checks.check_downtime(db, format_time, zone_name())
     except (database.StoreError, click.ClickException) as error:
         yield Finding("bad", "database", str(error))
     if files.database.exists():
-        yield _check_disk(files)
+        yield installation_checks.check_disk(files.database)
     yield _check_daemon(files)
-
-
-def _check_disk(files: DaemonFiles) -> Finding:
-    shortage = disk_reserve.shortage_message(files.database)
-    if shortage:
-        return Finding("warn", "disk", shortage)
-    held = disk_reserve.reserved_bytes(files.database)
-    kept = f"{disk_reserve.format_mib(held)} in reserve for a full disk" if held else "`heartbeatd run` creates a reserve"
-    return Finding("ok", "disk", f"{disk_reserve.format_mib(disk_reserve.free_bytes(files.database))} free, {kept}")
-
-
-def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
-    for channel in outbox.unfinished_by_channel(db):
-        if channel["dead"]:
-            text = f"{channel['channel']}: {format_count(channel['dead'], 'dead letter')}; `heartbeatd outbox` lists them"
-            yield Finding("warn", "outbox", text)
-
-
-def _check_downtime(db: sqlite3.Connection) -> Iterator[Finding]:
-    for down in boots.latest_downtimes(db, limit=1):
-        level: Level = "ok" if down.clean else "warn"
-        how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"
-        yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone_name()}, {how}")
 
 
 def _check_daemon(files: DaemonFiles) -> Finding:
@@ -241,7 +90,3 @@ def _check_daemon(files: DaemonFiles) -> Finding:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     since = f" since {format_time(up.started_at)}" if up.started_at else ""
     return Finding("ok", "daemon", f"running{since}, pid {up.pid or 'not known'}")
-
-
-def _format_version(parts: tuple[int, ...]) -> str:
-    return ".".join(map(str, parts))

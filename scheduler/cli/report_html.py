@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from scheduler import __version__
-from scheduler.cli import report_text, svg_charts
+from scheduler.cli import report_text
 from scheduler.cli.output import (
     abbreviate_count,
     display_zone,
@@ -18,8 +18,9 @@ from scheduler.cli.output import (
     format_usd,
     zone_name,
 )
-from scheduler.cli.svg_charts import Bar
 from scheduler.config.file.message_parts import abbreviate_duration
+from scheduler.insight import svg_charts
+from scheduler.insight.svg_charts import Bar
 from scheduler.system.text import one_line
 
 MAX_ROWS = 40  # of each table; the text says how many are left out

@@ -1,4 +1,4 @@
-"""Draws bar charts as SVG for the report in HTML. The page's style sheet gives the colours."""
+"""Draws bar charts as SVG for the report in HTML and for the status page. A style sheet gives the colours."""
 
 from __future__ import annotations
 
