@@ -13,6 +13,7 @@ import pytest
 import required_programs
 from hypothesis import settings
 from servers.discord import Discord
+from servers.postgres import PostgresServer
 from servers.telegram import Telegram
 from world import MakeWorld, World
 
@@ -52,6 +53,17 @@ def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
     yield begin
     for world in worlds:
         world.store.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server for all tests of this process; `postgres.database()` creates an empty database."""
+    required_programs.need("initdb")
+    server = PostgresServer()
+    try:
+        yield server.start()
+    finally:
+        server.close()
 
 
 @pytest.fixture

@@ -22,12 +22,17 @@ PACKAGES = {
     "uv": "pipx install uv",
     "strace": "apt-get install strace",
     "mount": "apt-get install mount",
+    "initdb": "apt-get install postgresql",
 }
 OTHER_NAMES = {"prometheus-alertmanager": "alertmanager"}
+POSTGRES = Path("/usr/lib/postgresql")  # of Debian; its programs are not in PATH
 
 
 def find(tool: str) -> str | None:
     """The path of a program. None if it is not installed."""
+    if tool == "initdb":
+        folders = sorted(map(str, POSTGRES.glob("*/bin")), reverse=True)
+        return shutil.which(tool, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
     return shutil.which(tool) or shutil.which(OTHER_NAMES.get(tool, tool))
 
 

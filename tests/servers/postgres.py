@@ -1,0 +1,130 @@
+"""A real PostgreSQL server on a unix socket in a temporary folder, started as an ordinary user."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import required_programs
+
+START_PATIENCE = 60.0  # seconds; a server that was killed first recovers
+USERS = ("postgres", "nobody")  # root cannot run the server; the first of these that exists does
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "60",
+    "shared_buffers": "16MB",
+    "fsync": "off",  # tests do not cut the power
+    "log_min_messages": "fatal",
+}
+
+
+class PostgresServer:
+    """One server. `database()` creates a new, empty database in it and returns its connection string.
+
+    `settings` override those of `SETTINGS`. Raises FileNotFoundError if PostgreSQL is not installed.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        self._programs = Path(required_programs.find("initdb") or _not_installed()).parent
+        self._user = next((name for name in USERS if _exists(name)), None) if os.getuid() == 0 else None
+        self.folder = Path(tempfile.mkdtemp(prefix="heartbeatd-postgres-"))
+        if self._user:
+            shutil.chown(self.folder, self._user)
+        self._settings = {**SETTINGS, **settings, "unix_socket_directories": str(self.folder)}
+        self._names = (f"test{number}" for number in itertools.count(1))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._call(
+            "initdb", "--no-sync", "--auth=trust", "--username=heartbeatd", "--encoding=UTF8", "--locale=C", f"-D{self._data}"
+        )
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def start(self) -> PostgresServer:
+        """Start the server, and wait until it accepts connections."""
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(
+            [self._programs / "postgres", f"-D{self._data}", *options], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            cwd="/", user=self._user, env=self._environment(), start_new_session=True,
+        )  # fmt: skip
+        log.close()
+        deadline = time.monotonic() + START_PATIENCE
+        while subprocess.run(
+            [self._programs / "pg_isready", "-q", f"-h{self.folder}", "-dpostgres", "-Uheartbeatd"], timeout=30, check=False
+        ).returncode:
+            assert time.monotonic() < deadline and self._process.poll() is None, (self.folder / "log").read_text(
+                "utf-8", "replace"
+            )
+            time.sleep(0.02)
+        return self
+
+    def stop(self) -> None:
+        """Stop the server: connections are closed at once, and everything is written down."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill the server as a crash would. It recovers at its next start."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start the server."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop the server and remove its files."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def database(self) -> str:
+        """Create an empty database; returns its connection string."""
+        name = next(self._names)
+        self._call("createdb", f"-h{self.folder}", "-Uheartbeatd", name)
+        return self.dsn_of(name)
+
+    def dsn_of(self, name: str) -> str:
+        """The connection string of a database."""
+        return f"postgresql://heartbeatd@/{name}?host={self.folder}"
+
+    def query(self, dsn: str, statement: str) -> str:
+        """The output of psql for one statement: a line per row, with | between the columns."""
+        return self._call("psql", "-XAtq", "-vON_ERROR_STOP=1", dsn, f"-c{statement}").strip()
+
+    def _end(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            self._process.wait(timeout=START_PATIENCE)
+        self._process = None
+
+    def _call(self, program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [self._programs / program, *arguments], capture_output=True, text=True, cwd="/", user=self._user,
+            env=self._environment(), timeout=START_PATIENCE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _not_installed() -> str:
+    raise FileNotFoundError("PostgreSQL is not installed; Debian: apt-get install postgresql")
