@@ -289,7 +289,7 @@ def explain_period(explained: ExplainedEntry, span: LocalDay) -> dict[str, Any]:
         "slots": sum(stretch.slot_count for stretch in stretches),
         "stretches": [_group_data(stretch) for stretch in stretches],
         "totals": [_counted_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
-        "beside": [_counted_cause(cause, runs) for cause, runs in Counter(found.other_runs).most_common()],
+        "beside": [_counted_cause(cause, runs) for cause, runs in Counter(run.cause for run in found.other_runs).most_common()],
         "events": _events_with_changes(explained, span),
     }
 

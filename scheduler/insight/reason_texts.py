@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from scheduler.model.condition import Effect, EndedBy
-from scheduler.model.outcome import DeliveryState, Outcome, Reason, Skip, Suppression
+from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
@@ -24,6 +25,19 @@ NOT_KEPT = "not_kept"
 NOT_DECLARED = "not_declared"
 
 
+class Level(StrEnum):
+    """How good or bad a result is. Pictures have one colour for each, the same as the dashboards."""
+
+    GOOD = "good"
+    ALERT = "alert"
+    WAITING = "waiting"
+    PLANNED = "planned"  # skipped as the settings want it
+    LOST = "lost"  # skipped although the entry should have run
+    BAD = "bad"
+    TO_COME = "to_come"
+    UNKNOWN = "unknown"
+
+
 OUTCOMES_OF_RUNS = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.SKIPPED)
 
 
@@ -38,6 +52,13 @@ class SlotCause:
     def has_run(self) -> bool:
         """Whether the slot was run, successfully or not."""
         return self.code in OUTCOMES_OF_RUNS
+
+    @property
+    def level(self) -> Level:
+        """How good or bad it is."""
+        if self.code == Outcome.ALERT and self.detail == DeliveryState.DEAD:
+            return Level.BAD
+        return LEVELS.get(self.code, Level.PLANNED)
 
     @property
     def text(self) -> str:
@@ -116,6 +137,17 @@ REASON_TEXTS: dict[str, str] = {
     NOT_KEPT: "no longer on record (history.keep, history.runs)",
     NOT_DECLARED: "not yet known to the daemon",
 }
+
+LEVELS: dict[str, Level] = {
+    **dict.fromkeys(FAILURES, Level.BAD),
+    **dict.fromkeys(WORRYING_SKIPS, Level.LOST),
+    **dict.fromkeys((DAEMON_DOWN, CLOCK_JUMPED, STOOD_STILL), Level.LOST),
+    **dict.fromkeys((Outcome.ASYNC, RUNNING, WAITING, DUE), Level.WAITING),
+    **dict.fromkeys((NOT_KEPT, NOT_DECLARED), Level.UNKNOWN),
+    Outcome.OK: Level.GOOD,
+    Outcome.ALERT: Level.ALERT,
+    TO_COME: Level.TO_COME,
+}  # every other reason is a skip that the settings want
 
 TEXTS_FOR_NOW: dict[str, str] = {
     Skip.ALREADY_RUNNING: "a run of it is in progress",

@@ -45,7 +45,10 @@ class SchedulePeriod:
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """A run record: one slot, or `slots` of them from `slot` on, and what happened to them."""
+    """A run record: one slot, or `slots` of them from `slot` on, and what happened to them.
+
+    If no slot started the run, `slot` is the time of its start.
+    """
 
     id: int
     slot: datetime
@@ -263,7 +266,7 @@ class LoadedHistory:
     """The record of a period, and the runs in it that no slot started."""
 
     record: EntryRecord
-    other_runs: tuple[SlotCause, ...]
+    other_runs: tuple[SlotRow, ...]
 
 
 def load_history(
@@ -275,11 +278,7 @@ def load_history(
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
-        rows=tuple(
-            SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row, states))
-            for row in rows
-            if _is_of_slot(row)
-        ),
+        rows=tuple(_slot_row(row, states) for row in rows if _is_of_slot(row)),
         missed=MissedRecords(
             boots.downtimes_between(boots.all_boots(db), running=running),
             clock_changes.clock_changes_between(db, begin, end),
@@ -291,7 +290,11 @@ def load_history(
         backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
-    return LoadedHistory(record, tuple(_cause_of_row(row, states) for row in rows if not _is_of_slot(row)))
+    return LoadedHistory(record, tuple(_slot_row(row, states) for row in rows if not _is_of_slot(row)))
+
+
+def _slot_row(row: sqlite3.Row, states: Mapping[int, list[str]]) -> SlotRow:
+    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row, states))
 
 
 def _is_of_slot(row: sqlite3.Row) -> bool:

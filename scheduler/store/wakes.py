@@ -371,6 +371,20 @@ def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.
     return row
 
 
+def list_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str, limit: int) -> list[dict[str, Any]]:
+    """The first `limit` waiting wakes of an entry with their texts. `due_at` None: it starts no run by itself."""
+    rows = db.execute(
+        "select id, source, sender, count, text, created_at, max(due_at, coalesce(held_until, 0)) as due_at from wake"
+        " where kind = ? and name = ? and state = 'waiting' order by due_at is null, due_at, id limit ?",
+        (kind, name, limit),
+    )
+    return [
+        dict(row)
+        | {"created_at": iso_utc(from_millis(row["created_at"])), "due_at": iso_utc(from_optional_millis(row["due_at"]))}
+        for row in rows
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class JobWake:
     """A wake by a cron job. `is_in_run`: a run has it. `tries` is how many runs had it before and did not deliver it."""

@@ -107,8 +107,8 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
     """Write the changes, or return the lines to write if the caller may not write them."""
     if not body.changes:
         raise bad_request("changes: write keys with their new values, as in {heartbeat: {interval: 1h}}; null removes a key")
-    if (reason := _why_not_permitted(request, changes)) is not None:
-        return _suggestion(changes, reason)
+    if (reason := why_not_permitted(request, changes)) is not None:
+        return {"written": False, "reason": reason, "yaml": lines_to_write(changes)}
     expected = _expected_hash(request, body.hash)
 
     def change(text: str) -> str:
@@ -138,16 +138,15 @@ def _edited_data(edited: EditedConfig, *, written: bool) -> dict[str, Any]:
     }
 
 
-def _suggestion(changes: Changes, reason: str) -> dict[str, Any]:
-    """The YAML for a person to write, for a caller who may not write it."""
+def lines_to_write(changes: Changes) -> str:
+    """The changes as YAML, for a person to write. Raises HttpError if YAML cannot express them."""
     try:
-        lines = value_editing.apply_patch("", changes)
+        return value_editing.apply_patch("", changes)
     except EditRefused as error:
         raise bad_request(f"changes: {error.path} cannot be written as a key or value of the config") from None
-    return {"written": False, "reason": reason, "yaml": lines}
 
 
-def _why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
+def why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
     """Why the caller may not make these changes; None if it may."""
     caller = request.caller
     if "edit" not in caller.may:

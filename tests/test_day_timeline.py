@@ -1,0 +1,94 @@
+"""The day of an agent as marks on a time axis: each slot, each woken run, and times without slots."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from test_story_explain import explained_entry
+from test_story_slots import agent
+from world import MakeWorld, World, utc
+
+from scheduler.insight import day_timeline
+from scheduler.insight.day_timeline import DayTimeline
+from scheduler.insight.reason_texts import Level
+from scheduler.model.outcome import Kind
+from scheduler.store import wakes
+
+
+def timeline(world: World, on: str = "2026-03-02") -> DayTimeline:
+    return day_timeline.read_day_timeline(explained_entry(world), date.fromisoformat(on))
+
+
+def lines(found: DayTimeline) -> list[str]:
+    """One line per mark: `08:30 ok good`, with the end of a time without slots."""
+    return [
+        " ".join(
+            [
+                f"{mark.at:%H:%M}",
+                *([] if mark.until == mark.at else [f"-{mark.until:%H:%M}"]),
+                mark.cause.code,
+                mark.cause.level,
+                *([] if mark.is_slot else ["woken"]),
+            ]
+        )
+        for mark in found.marks
+    ]
+
+
+def test_each_slot_and_each_woken_run_is_a_mark(make_world: MakeWorld) -> None:
+    answers = iter(["HEARTBEAT_OK", "HEARTBEAT_OK", "the disk is full", 1, "HEARTBEAT_OK"])
+    world = make_world(agent(interval="30m", retries="0"), scripts={"ops": lambda _: next(answers)})
+    world.run_until("2026-03-02 09:35")
+    world.wake("ops", "look now")
+    world.run_until("2026-03-02 09:50")
+    found = timeline(world)
+    assert lines(found)[:7] == [
+        "00:00 -08:00 not_declared unknown",
+        "08:00 ok good",
+        "08:30 ok good",
+        "09:00 alert alert",
+        "09:30 failed bad",
+        "09:35 ok good woken",
+        "10:00 to_come to_come",
+    ]
+    assert (len(found.marks), found.now) == (7 + 27, utc("2026-03-02 09:50"))
+    assert [mark.run_id for mark in found.marks][:7] == [None, 1, 2, 3, 4, 5, None]
+
+
+def test_another_day_has_no_time_now(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="6h"))
+    assert timeline(world, "2026-03-03").now is None
+    assert {mark.cause.level for mark in timeline(world, "2026-03-03").marks} == {Level.TO_COME}
+
+
+def test_many_slots_become_groups_that_show_the_worst_of_each(make_world: MakeWorld) -> None:
+    answers = {"2026-03-02 12:00": 1}
+    world = make_world(
+        agent(interval="1m", retries="0"),
+        scripts={"ops": lambda call: answers.get(f"{call.at:%Y-%m-%d %H:%M}", "HEARTBEAT_OK")},
+    )
+    world.run_until("2026-03-02 18:00")
+    found = timeline(world)
+    assert len(found.marks) <= day_timeline.MAX_MARKS
+    assert "bad" in {mark.cause.level for mark in found.marks if mark.at <= utc("2026-03-02 12:00") <= mark.until}
+
+
+def test_a_day_of_a_clock_change_has_its_23_hours(make_world: MakeWorld) -> None:
+    yaml = agent(interval="1h", timezone="Europe/Riga")
+    found = timeline(make_world(yaml, start="2026-03-28 08:00"), "2026-03-29")
+    assert (found.day.ends - found.day.begins).total_seconds() == 23 * 3600
+    assert len(found.marks) == 23
+
+
+def test_waiting_wakes_are_listed_with_their_texts(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m"))
+    world.pause((Kind.HEARTBEAT, "ops"))
+    world.wake("ops", "the first", sender="bot")
+    world.wake("ops", "the second", sender="bot")
+    world.wake("ops", "by another", sender="cat")
+    found = wakes.list_waiting_wakes(world.store.connection, Kind.HEARTBEAT, "ops", 10)
+    assert [(each["sender"], each["count"], each["text"]) for each in found] == [
+        ("bot", 2, "the second"),
+        ("cat", 1, "by another"),
+    ]
+    assert len(wakes.list_waiting_wakes(world.store.connection, Kind.HEARTBEAT, "ops", 1)) == 1
