@@ -28,11 +28,11 @@ LAST = re.compile(r"last\((\w+(?:\{[^}]*\})?)\)")
 
 # Thresholds that several rules use. A rule has further ones, and the key `for`: how long it must hold before it fires.
 SHARED = {
-    "gap": ("90s", "how far back a rule looks for a gauge, so that one missed scrape changes nothing"),
+    "gap": ("90s", "the last value of a gauge is used for this time, so that one missed scrape has no effect"),
     "objective.on_time": ("0.99", "the share of slots that start on time"),
     "objective.ended_well": ("0.99", "the share of slots whose run ends well"),
     "objective.delivered": ("0.99", "the share of messages that are delivered in time"),
-    "burn.bad": ("3", "the number of bad events in the shorter alert window below which no burn rate fires"),
+    "burn.bad": ("3", "the minimum number of bad events in the shorter alert window"),
 }
 
 # Windows and burn rates of the SRE workbook, chapter 5, table 5-8: 2 % of 30 days in 1 h, 5 % in 6 h, 10 % in 3 d.
@@ -122,7 +122,7 @@ DAEMON = (
         f"{HOST} cannot write to its database",
         "Attempts that failed in the window: {{ $value | humanize }}. Runs wait, and none is lost yet. Type `heartbeatd doctor`:"
         " it shows a full disk and the program that holds the lock.",
-        thresholds={"above": ("60", "failed attempts"), "window": ("5m", "the time in which they are counted")},
+        thresholds={"above": ("60", "failed attempts"), "window": ("5m", "the time in which these events are counted")},
     ),
     Alert(
         "NoReserve", "warning", "5m",
@@ -153,7 +153,7 @@ DAEMON = (
         f"{HOST} refuses tokens",
         "Requests with a wrong token: {{ $value | humanize }}. A program has an old token, or somebody guesses. Type"
         " `journalctl -u heartbeatd | grep 401`, and compare `server.tokens` in config.yaml.",
-        thresholds={"above": ("10", "refused requests"), "window": ("15m", "the time in which they are counted")},
+        thresholds={"above": ("10", "refused requests"), "window": ("15m", "the time in which these events are counted")},
     ),
     Alert(
         "UnknownPaths", "info", "0s",
@@ -161,7 +161,7 @@ DAEMON = (
         f"{HOST} is asked for paths that do not exist",
         "Requests: {{ $value | humanize }}. A program uses a wrong URL, or a scanner is at work. Type"
         " `curl -s URL/openapi.json` for the paths that exist.",
-        thresholds={"above": ("20", "requests"), "window": ("15m", "the time in which they are counted")},
+        thresholds={"above": ("20", "requests"), "window": ("15m", "the time in which these events are counted")},
     ),
     Alert(
         "EntriesWithoutSeries", "info", "15m",
@@ -196,8 +196,11 @@ ENTRIES = (
         {
             "heartbeats": ("3", "failed runs of an agent"),
             "jobs": ("1", "failed runs of a job"),
-            "age": ("72000", "seconds since the last success after which one failed run is enough, if the next is not near"),
-            "next": ("3600", "seconds until the next run for this"),
+            "age": (
+                "72000",
+                "seconds since the last success: after this time, one failed run is enough, unless the next run is due soon",
+            ),
+            "next": ("3600", "seconds until the next run: a run within this time is due soon"),
         },
     ),
     Alert(
@@ -210,7 +213,7 @@ ENTRIES = (
         "agent",
         {
             "window": ("1h", "the time in which skipped slots are counted"),
-            "cured": ("300", "seconds since a successful run within which the alert is off"),
+            "cured": ("300", "seconds after a successful run during which the alert does not fire"),
         },
     ),
     Alert(
@@ -222,7 +225,7 @@ ENTRIES = (
         "The agent is called all the same (`on_error: run`), so it costs tokens at each slot. Failed prechecks:"
         f" {{{{ $value | humanize }}}}. {EXPLAIN} Correct `precheck.command`.",
         "agent",
-        {"above": ("3", "failed prechecks"), "window": ("6h", "the time in which they are counted")},
+        {"above": ("3", "failed prechecks"), "window": ("6h", "the time in which these events are counted")},
     ),
     Alert(
         "SlotsLost", "warning", "2m",
@@ -241,8 +244,8 @@ ENTRIES = (
         "agent",
         {
             "above": ("4", "lost slots"),
-            "share": ("1", "lost slots for each run"),
-            "window": ("6h", "the time in which they are counted"),
+            "share": ("1", "lost slots per run"),
+            "window": ("6h", "the time in which these events are counted"),
         },
     ),
     Alert(
@@ -258,7 +261,7 @@ ENTRIES = (
         f"A successful run should have ended, and none did. {EXPLAIN} It shows the slots and why they did not run: for example a"
         " missing or empty checklist, or a result that never arrived.",
         "agent",
-        {"window": ("6h", "the time in which skips with an alert of their own explain the silence")},
+        {"window": ("6h", "the time in which skips are looked for that have an alert of their own, and explain the silence")},
     ),
     Alert(
         "PausedForLong", "warning", "0s",
@@ -280,7 +283,7 @@ ENTRIES = (
         f"Alerts within the window: {{{{ $value | humanize }}}}. {EXPLAIN} Type `heartbeatd mute {{{{ $labels.name }}}}` until"
         " its checklist or prompt is corrected.",
         "agent",
-        {"above": ("12", "alerts that were sent"), "window": ("1h", "the time in which they are counted")},
+        {"above": ("12", "alerts that were sent"), "window": ("1h", "the time in which these events are counted")},
     ),
     Alert(
         "WakesRejected", "warning", "0s",
@@ -298,7 +301,7 @@ ENTRIES = (
         "Wakes that had to wait: {{ $value | humanize }}. Type `heartbeatd explain {{ $labels.name }}`. Let the sender merge its"
         " messages, or raise `limits.wake_flood`.",
         "agent",
-        {"above": ("30", "deferred wakes"), "window": ("1h", "the time in which they are counted")},
+        {"above": ("30", "deferred wakes"), "window": ("1h", "the time in which these events are counted")},
     ),
     Alert(
         "WakesExpired", "warning", "0s",
@@ -408,7 +411,10 @@ MODELS = (
         "{{ $value | humanizePercentage }} of today's budget are used, which is more than the share of the day that has passed."
         " Type `heartbeatd report` for the cost of each entry.",
         "fleet",
-        {"above": ("0.8", "the share of the budget"), "pace": ("1.2", "the used share for each share of the day")},
+        {
+            "above": ("0.8", "the share of the budget"),
+            "pace": ("1.2", "the used share of the budget, divided by the elapsed share of the day's planned runs"),
+        },
     ),
 )  # fmt: skip
 
@@ -432,7 +438,7 @@ def default_thresholds() -> dict[str, tuple[str, str]]:
     """Every threshold by its name, such as `HeartbeatdDown.for`, with its default and its meaning."""
     found = dict(SHARED)
     for alert in (alert for alerts in GROUPS.values() for alert in alerts):
-        found[f"{alert.name}.for"] = (alert.wait, "how long the rule must hold before the alert fires")
+        found[f"{alert.name}.for"] = (alert.wait, "how long the expression must be true before the alert fires")
         found |= {f"{alert.name}.{key}": value for key, value in (alert.thresholds or {}).items()}
     return found
 
