@@ -205,6 +205,27 @@ def test_a_suspended_machine_is_not_silent(make_world: MakeWorld) -> None:
     assert not is_silent(world)
 
 
+def test_slots_that_a_suspended_machine_lost_do_not_use_up_the_error_budget(make_world: MakeWorld) -> None:
+    world = make_world(agent(misfire="{grace: 1s}"), start="2026-03-02 08:10")
+    page = Page(world)
+    world.run_until("2026-03-02 08:45")
+    world.clock.now += timedelta(hours=2)
+    world.run_until("2026-03-02 11:10")
+    assert page.series("skips_total") == {"skips_total{heartbeat,ops,missed}": 4}
+    assert slots(world) == (2, 0)
+
+
+def test_slots_that_a_stopped_daemon_lost_are_bad_even_if_the_machine_is_suspended_later(make_world: MakeWorld) -> None:
+    world = make_world(agent(misfire="{grace: 1s}"), start="2026-03-02 08:10")
+    world.run_until("2026-03-02 08:45")
+    world.stop()
+    world.clock.advance(timedelta(hours=1, minutes=30))
+    world.boot()
+    world.clock.now += timedelta(hours=1)
+    world.run_until("2026-03-02 11:40")
+    assert slots(world) == (2, 3)
+
+
 def test_an_agent_that_was_silent_before_a_restart_still_is(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"), start="2026-03-02 08:10")
     world.run_until("2026-03-02 09:20")

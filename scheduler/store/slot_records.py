@@ -37,7 +37,8 @@ def record_skip(
     if row is None:
         return None
     if reason in WORRYING_SKIPS:
-        entries.count_slots(tx, entry_row, bad=count)
+        lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
+        entries.count_slots(tx, entry_row, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
     tx.report(runs.closed_event(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, count))
     return int(row["id"])
@@ -53,6 +54,22 @@ def _insert_skip(
         (entry_row.kind, entry_row.name, to_millis(first), count, trigger, reason, detail, to_millis(tx.now), tx.config_hash),
     ).fetchone()
     return row
+
+
+def _count_suspended(tx: Transaction, entry_row: EntryRow, first: datetime, count: int) -> int:
+    """How many of `count` slots, from `first` on, came due while the machine was suspended, or the clock jumped over them.
+
+    Nobody expected these slots to run, so they use up no error budget.
+    """
+    schedule, found = entry_row.schedule, 0
+    for change in clock_changes.clock_changes_between(tx.db, first, tx.now + MILLISECOND):
+        began, ended = change.at - change.by - schedule.offset, change.at - schedule.offset
+        if began < ended:
+            earlier = schedule.slots(first - MILLISECOND, max(began, first - MILLISECOND))
+            inside = schedule.slots(max(began, first - MILLISECOND), ended)
+            left = count - (earlier.count if earlier else 0)
+            found += max(0, min(left, inside.count if inside else 0))
+    return found
 
 
 def delete_future_skips(tx: Transaction, entry_row: EntryRow, schedule: EntrySchedule, since: datetime) -> datetime | None:
