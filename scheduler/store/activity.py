@@ -12,7 +12,7 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, iso_ut
 # `detail` is the reason or suppression of a run, the channel of a message, and the key of a condition.
 ACTIVITY = """
 select at, event, id, kind, name, result, detail, slots, began_at, error from (
-  select finished_at as at, iif(outcome = 'skipped', 'skip', 'run') as event, id, kind, name, outcome as result,
+  select finished_at as at, case when outcome = 'skipped' then 'skip' else 'run' end as event, id, kind, name, outcome as result,
     coalesce(reason, suppression) as detail, slots, started_at as began_at, error
     from run where state = 'closed' and finished_at >= :since
   union all
@@ -27,7 +27,7 @@ select at, event, id, kind, name, result, detail, slots, began_at, error from (
   union all
   select closed_at, 'condition', id, 'heartbeat', name, 'closed', label, 1, opened_at, ended_by
     from condition where closed_at >= :since
-) where :name is null or (kind = :kind and name = :name)
+) as happened where cast(:name as text) is null or (kind = :kind and name = :name)
 order by at desc, id desc limit :limit
 """
 

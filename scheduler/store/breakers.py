@@ -39,7 +39,7 @@ MAX_TURNS = 100  # entries that are remembered in `turns`
 OPEN_OR_FLAPPING = """
 select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
 union all
-select provider, model, '', '', 0, 0, 0, null, '[]' from outage where flapping_at is not null and not failing
+select provider, model, '', '', 0, 0, 0, null, '[]' from outage where flapping_at is not null and failing = 0
 """
 
 

@@ -186,7 +186,7 @@ def clock_changes_between(db: sqlite3.Connection, since: datetime, until: dateti
     """The changes that overlap a time: they began or ended in it."""
     rows = db.execute(
         "select at, by_ms, slept_ms from jump"
-        " where not down and max(at, at - by_ms) >= ? and min(at, at - by_ms) < ? order by id",
+        " where down = 0 and max(at, at - by_ms) >= ? and min(at, at - by_ms) < ? order by id",
         (to_millis(since), to_millis(until)),
     )
     return [

@@ -62,8 +62,8 @@ def agents_with_conditions_of_job(db: sqlite3.Connection, job: str) -> list[str]
     """The agents that have an open condition about this job, or one that came with its wake."""
     rows = db.execute(
         "select distinct name from condition where state = 'open' and (jobs <> '[]' or senders <> '[]')"
-        " and (? in (select value from json_each(iif(json_valid(jobs), jobs, '[]')))"
-        " or ? in (select value from json_each(iif(json_valid(senders), senders, '[]')))) order by name",
+        " and (? in (select value from json_each(case when json_valid(jobs) then jobs else '[]' end))"
+        " or ? in (select value from json_each(case when json_valid(senders) then senders else '[]' end))) order by name",
         (job, sender_of_job(job)),
     )
     return [row["name"] for row in rows.fetchall()]
@@ -106,8 +106,9 @@ def save_report(
 ) -> None:
     """Record what a target is being notified of. Without a `message` nothing is sent, and the time of the report is now, too."""
     tx.db.execute(
-        "insert or replace into condition_report (condition_id, channel, whom, kind, severity, reported_at, outbox_id)"
-        " values (?, ?, ?, ?, ?, ?, ?)",
+        "insert into condition_report (condition_id, channel, whom, kind, severity, reported_at, outbox_id)"
+        " values (?, ?, ?, ?, ?, ?, ?) on conflict (condition_id, channel, whom) do update set kind = excluded.kind,"
+        " severity = excluded.severity, reported_at = excluded.reported_at, outbox_id = excluded.outbox_id",
         (condition_id, target.channel, target.recipient, kind, severity, to_millis(tx.now), message),
     )
 
@@ -126,7 +127,7 @@ def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:
     tx.db.execute("delete from condition where closed_at < ?", (before,))
     tx.db.execute(
         "delete from condition where id in (select id from (select id, row_number() over (partition by name"
-        " order by closed_at desc) as place from condition where state = 'closed') where place > ?)",
+        " order by closed_at desc) as place from condition where state = 'closed') as closed where place > ?)",
         (MAX_KEPT_CLOSED,),
     )
     tx.db.execute("delete from condition_report where condition_id not in (select id from condition)")
@@ -137,7 +138,8 @@ def clamp_future_times(tx: Transaction) -> None:
     tx.db.execute(
         "update condition set opened_at = min(opened_at, :now), last_seen_at = min(last_seen_at, :now),"
         " closed_at = min(closed_at, :now), acked_at = min(acked_at, :now), openings ="
-        " (select json_group_array(min(value, :now)) from json_each(iif(json_valid(openings), openings, '[]')))",
+        " (select json_group_array(min(cast(value as bigint), :now))"
+        " from json_each(case when json_valid(openings) then openings else '[]' end))",
         {"now": to_millis(tx.now)},
     )
     tx.db.execute("update condition_report set reported_at = min(reported_at, ?)", (to_millis(tx.now),))
@@ -147,7 +149,8 @@ def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, 
     """Conditions as plain data, by agent, the most important first; with `closed` the closed ones too. None: of all agents."""
     wanted = None if names is None else json.dumps(list(names))
     rows = db.execute(
-        "select * from condition where (? is null or name in (select value from json_each(?))) and (? or state = 'open')"
+        "select * from condition where (cast(? as text) is null or name in (select value from json_each(?)))"
+        " and (? = 1 or state = 'open')"
         " order by name, state = 'closed', case severity when 'critical' then 0 when 'warning' then 1 else 2 end,"
         " last_seen_at desc, id",
         (wanted, wanted, closed),

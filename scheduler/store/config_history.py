@@ -21,7 +21,8 @@ def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
     tx.db.execute(
         "insert into config_in_force (id, at, path, hash, mode, overrides, snapshot, zone, overridden)"
         " values (1, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " on conflict (id) do update set at = case hash when excluded.hash then at else excluded.at end, path = excluded.path,"
+        " on conflict (id) do update set at = case config_in_force.hash when excluded.hash then config_in_force.at"
+        " else excluded.at end, path = excluded.path,"
         " hash = excluded.hash, mode = excluded.mode, overrides = excluded.overrides, snapshot = excluded.snapshot,"
         " zone = excluded.zone, overridden = excluded.overridden",
         (

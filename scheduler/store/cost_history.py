@@ -9,19 +9,25 @@ from datetime import datetime
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 
-# A plus sign before a column keeps SQLite from reading the whole table in the order of that column.
+# `|| ''` keeps SQLite from reading the whole table in the order of that column.
 # A run of an earlier version has its usage only in sum. It is then taken as the usage of the model that was requested.
 MODELS = """
-select kind, name, used.key as model, count(*) as runs, sum(json_extract(used.value, '$.calls')) as calls,
-  sum(json_extract(used.value, '$.input') + json_extract(used.value, '$.cache_read')
-    + json_extract(used.value, '$.cache_write')) as tokens_in,
-  sum(json_extract(used.value, '$.output')) as tokens_out, sum(json_extract(used.value, '$.cache_read')) as cache_read,
-  sum(json_extract(used.value, '$.cache_write')) as cache_write, sum(json_extract(used.value, '$.usd')) as cost_usd,
-  sum(json_extract(used.value, '$.usd') is null) as unpriced
-from run, json_each(coalesce(model_usage, json_object(coalesce(model_requested, model_used, ''),
-  json_set(tokens, '$.calls', 1, '$.usd', cost_usd)))) as used
-where state = 'closed' and finished_at >= ? and finished_at < ? and tokens is not null
-group by +kind, +name, model
+select kind || '', name || '', model, count(*) as runs, sum(calls) as calls, sum(input + cache_read + cache_write) as tokens_in,
+  sum(output) as tokens_out, sum(cache_read) as cache_read, sum(cache_write) as cache_write, sum(usd) as cost_usd,
+  sum(usd is null) as unpriced
+from (
+  select kind, name, used.key as model, json_extract(used.value, '$.calls') as calls,
+    json_extract(used.value, '$.input') as input, json_extract(used.value, '$.output') as output,
+    json_extract(used.value, '$.cache_read') as cache_read, json_extract(used.value, '$.cache_write') as cache_write,
+    json_extract(used.value, '$.usd') as usd
+  from run, json_each(model_usage) as used
+  where state = 'closed' and finished_at >= :since and finished_at < :until and tokens is not null and model_usage is not null
+  union all
+  select kind, name, coalesce(model_requested, model_used, ''), 1, json_extract(tokens, '$.input'),
+    json_extract(tokens, '$.output'), json_extract(tokens, '$.cache_read'), json_extract(tokens, '$.cache_write'), cost_usd
+  from run
+  where state = 'closed' and finished_at >= :since and finished_at < :until and tokens is not null and model_usage is null
+) as used group by 1, 2, 3
 """
 
 CAUSES = """
@@ -38,9 +44,10 @@ group by kind, name, trigger, sender
 """
 
 PROMPTS = """
-select kind, name, part.key as part, count(*) as runs, sum(part.value) as chars from run, json_each(run.prompt_parts) as part
+select kind || '', name || '', part.key as part, count(*) as runs, sum(cast(part.value as bigint)) as chars
+from run, json_each(run.prompt_parts) as part
 where state = 'closed' and finished_at >= ? and finished_at < ? and outcome <> 'skipped' and run.prompt_parts is not null
-group by +kind, +name, part
+group by 1, 2, 3
 """
 
 # Quarters of an hour, because every zone is a whole number of them away from UTC.
@@ -138,7 +145,10 @@ class QuarterCount:
 
 def usage_by_model(db: sqlite3.Connection, since: datetime, until: datetime) -> list[ModelUsage]:
     """What the runs that ended in [since, until) used, by entry and model."""
-    return [ModelUsage(Kind(kind), *rest) for kind, *rest in db.execute(MODELS, (to_millis(since), to_millis(until)))]
+    return [
+        ModelUsage(Kind(kind), *rest)
+        for kind, *rest in db.execute(MODELS, {"since": to_millis(since), "until": to_millis(until)})
+    ]
 
 
 def cost_by_cause(db: sqlite3.Connection, since: datetime, until: datetime) -> list[CauseCost]:

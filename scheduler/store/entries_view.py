@@ -28,7 +28,8 @@ select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as la
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
 left join incident on incident.kind = entry.kind and incident.name = entry.name
-where entry.state <> 'removed' and (:kind is null or entry.kind = :kind) and (:name is null or entry.name = :name)
+where entry.state <> 'removed' and (cast(:kind as text) is null or entry.kind = :kind)
+  and (cast(:name as text) is null or entry.name = :name)
 order by entry.kind desc, entry.name
 """
 
@@ -42,7 +43,7 @@ select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_en
   exists (select 1 from awaited where awaited.kind = entry.kind and awaited.name = entry.name) as awaits,
   slot is null and exists (
     select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
-from json_each(:keys) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
+from json_each(:keys) as wanted cross join entry where entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
 """
 
 
@@ -64,7 +65,7 @@ def schedules_of_entries(db: sqlite3.Connection) -> dict[tuple[str, str], tuple[
 
 def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """Kind and name of every entry that fails and recovers in quick succession."""
-    return [dict(row) for row in db.execute("select kind, name from entry where flapping order by kind desc, name")]
+    return [dict(row) for row in db.execute("select kind, name from entry where flapping <> 0 order by kind desc, name")]
 
 
 def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str, str]]:

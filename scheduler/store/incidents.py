@@ -53,8 +53,10 @@ def find_incident(db: sqlite3.Connection, kind: str, name: str) -> Incident | No
 def save_incident(tx: Transaction, kind: str, name: str, incident: Incident, recipient: str = "") -> None:
     """Open or update an incident. `recipient` is set for a channel whose URL leaves the recipient open."""
     tx.db.execute(
-        "insert or replace into incident (kind, name, whom, since, faults, reason, told_at, provider, model, flapping_at)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into incident (kind, name, whom, since, faults, reason, told_at, provider, model, flapping_at)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (kind, name, whom) do update set since = excluded.since,"
+        " faults = excluded.faults, reason = excluded.reason, told_at = excluded.told_at, provider = excluded.provider,"
+        " model = excluded.model, flapping_at = excluded.flapping_at",
         (
             kind, name, recipient, to_millis(incident.since), json.dumps(incident.faults), incident.reason,
             to_optional_millis(incident.notified_at),

@@ -21,7 +21,11 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     ).fetchone()[0]
     if others >= MAX_HOLDS_PER_AGENT:
         return False
-    tx.db.execute("insert or replace into hold (name, holder, until_at) values (?, ?, ?)", (name, holder, to_millis(until)))
+    tx.db.execute(
+        "insert into hold (name, holder, until_at) values (?, ?, ?)"
+        " on conflict (name, holder) do update set until_at = excluded.until_at",
+        (name, holder, to_millis(until)),
+    )
     tx.held_lanes = None
     return True
 

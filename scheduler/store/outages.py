@@ -90,7 +90,8 @@ def outage_notifications(tx: Transaction, circuit: Circuit) -> dict[Target, Outa
 def record_notification(tx: Transaction, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
     """Record that a target is being notified now."""
     tx.db.execute(
-        "insert or replace into outage_notice (provider, model, channel, whom, told_at, faults) values (?, ?, ?, ?, ?, ?)",
+        "insert into outage_notice (provider, model, channel, whom, told_at, faults) values (?, ?, ?, ?, ?, ?)"
+        " on conflict (provider, model, channel, whom) do update set told_at = excluded.told_at, faults = excluded.faults",
         (*circuit, target.channel, target.recipient, to_millis(tx.now), json.dumps(faults)),
     )
 

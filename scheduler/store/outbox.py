@@ -27,7 +27,7 @@ GIVE_UP = timedelta(hours=24)
 ELSEWHERE = "channel not in (select value from json_each(?))"
 READY = (
     "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
-    " and before.channel = outbox.channel and before.notice is outbox.notice and before.part < outbox.part"
+    " and before.channel = outbox.channel and before.notice is not distinct from outbox.notice and before.part < outbox.part"
     " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
 )
 
@@ -129,7 +129,7 @@ def _unsent_parts(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]
     """The parts of a message that could still be sent again. The message is known by the id of any part."""
     query = (
         "select message.* from outbox as last join outbox as message on message.run_id = last.run_id"
-        " and message.channel = last.channel and message.notice is last.notice"
+        " and message.channel = last.channel and message.notice is not distinct from last.notice"
         " where last.id = ? and message.state in ('pending', 'uncertain', 'held', 'dead') order by message.id"
     )
     return [_message_from_row(row) for row in tx.db.execute(query, (outbox_id,))] if outbox_id else []
@@ -189,7 +189,7 @@ def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldNo
     found: dict[tuple[int, str, str, str], HeldNotice] = {}
     query = (
         "select run_id, notice, name, channel, whom, text, awaits, not_before, hold_note from outbox"
-        " where awaits is not null and state = 'pending' and (? is null or name = ?) order by id"
+        " where awaits is not null and state = 'pending' and (cast(? as text) is null or name = ?) order by id"
     )
     for row in db.execute(query, (name, name)):
         key = (row["run_id"], row["notice"], row["channel"], row["whom"])
@@ -253,7 +253,7 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
         return []
     rows = tx.db.execute(
         "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1, awaits = null"
-        " where id in (select value from json_each(?)) returning *",
+        " where id in (select cast(value as bigint) from json_each(?)) returning *",
         (to_millis(tx.now), json.dumps(chosen)),
     ).fetchall()
     return sorted((_message_from_row(row) for row in rows), key=lambda message: message.id)
@@ -366,7 +366,7 @@ def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """For each channel: how many messages are pending or dead, and since when the oldest waits. Held back ones do not count."""
     query = (
         "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
-        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox)"
+        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox) as message"
         " group by channel"
     )
     return [dict(row) for row in db.execute(query)]
@@ -390,17 +390,21 @@ class EntryMessages:
     oldest: datetime
 
 
-# SQLite takes the bare columns from the row of the max: https://www.sqlite.org/lang_select.html#bareagg
 MESSAGES_BY_ENTRY = """
-select kind, name, channel, state, notice is not null, count(*), max(id), run_id, error, max(attempts), min(created_at)
-from outbox where state in ('pending', 'sending', 'uncertain', 'held') and created_at < :end
-  and (:kind is null or (kind = :kind and name = :name))
-group by kind, name, channel, state, notice is not null
-union all
-select kind, name, channel, state, notice is not null, count(*), max(id), run_id, error, max(attempts), min(created_at)
-from outbox where state in ('delivered', 'dead', 'dropped') and created_at >= :begin and created_at < :end
-  and (:kind is null or (kind = :kind and name = :name))
-group by kind, name, channel, state, notice is not null
+select found.kind, found.name, found.channel, found.state, is_notice, number, last_id, last.run_id, last.error, tries, oldest
+from (
+  select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
+    max(attempts) as tries, min(created_at) as oldest
+  from outbox where state in ('pending', 'sending', 'uncertain', 'held') and created_at < :end
+    and (cast(:kind as text) is null or (kind = :kind and name = :name))
+  group by kind, name, channel, state, notice is not null
+  union all
+  select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
+    max(attempts) as tries, min(created_at) as oldest
+  from outbox where state in ('delivered', 'dead', 'dropped') and created_at >= :begin and created_at < :end
+    and (cast(:kind as text) is null or (kind = :kind and name = :name))
+  group by kind, name, channel, state, notice is not null
+) as found join outbox as last on last.id = found.last_id order by last.id
 """
 
 
@@ -492,7 +496,7 @@ MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # the states in w
 # Messages that are on their way come before those that were given up, the newest first.
 LISTED = """
 select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice, awaits,
-  substr(text, 1, ?) as begins
+  substr(text, 1, cast(? as integer)) as begins
 from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') order by state = 'dead', id desc
 """
 
@@ -579,8 +583,9 @@ def record_text(tx: Transaction, entry: Entry, target: Target, message: str, out
     """Record that a text was queued for a target. Within the entry's window, if it has one, it counts as a duplicate there."""
     if entry.dedup_window:
         tx.db.execute(
-            "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at, window)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?)",
+            'insert into digest (kind, name, channel, whom, hash, outbox_id, until_at, "window")'
+            " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (kind, name, channel, whom, hash) do update set"
+            ' outbox_id = excluded.outbox_id, until_at = excluded.until_at, "window" = excluded."window"',
             (
                 entry.kind, entry.name, target.channel, target.recipient, entry.message_digest(message), outbox_id,
                 to_millis(tx.now + entry.dedup_window), entry.dedup_window // MILLISECOND,
@@ -591,8 +596,8 @@ def record_text(tx: Transaction, entry: Entry, target: Target, message: str, out
 def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
     """Start the window of a text at the delivery of its last part, even if that part had been given up before."""
     tx.db.execute(
-        "update digest set until_at = ? + window where outbox_id in (select max(id) from outbox where channel = ?"
-        " and run_id = ? and notice is ? having sum(state in ('dead', 'dropped')) = 0)",
+        'update digest set until_at = ? + "window" where outbox_id in (select max(id) from outbox where channel = ?'
+        " and run_id = ? and notice is not distinct from ? having sum(state in ('dead', 'dropped')) = 0)",
         (to_millis(tx.now), channel, run_id, notice),
     )
 
@@ -601,7 +606,7 @@ def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) 
     """Forget that a text was sent: the channel did not get it, so it may be sent again."""
     tx.db.execute(
         "update digest set until_at = 0 where outbox_id in"
-        " (select id from outbox where channel = ? and run_id = ? and notice is ?)",
+        " (select id from outbox where channel = ? and run_id = ? and notice is not distinct from ?)",
         (channel, run_id, notice),
     )
 

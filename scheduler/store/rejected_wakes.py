@@ -39,7 +39,7 @@ def record_rejected_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> N
     merged = tx.db.execute(
         "update rejected_wake set count = count + :count, sender = :sender, at = :now where id = (select id from rejected_wake"
         " where at >= :since and first_at > :since and agent = :agent and source = :source and why = :why"
-        " and (sender = :sender or not :job) limit 1)",
+        " and (sender = :sender or :job = 0) limit 1)",
         values,
     )
     if not merged.rowcount:

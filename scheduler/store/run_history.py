@@ -77,7 +77,7 @@ def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime
 
 # Both parts find their rows by an index. A record of several slots may begin before the period.
 CAUSES = """
-select kind, name, state, outcome, reason, suppression, trigger, count(*) as runs, sum(slots) as slots, max(id) as last_id,
+select kind, name, 'closed', outcome, reason, suppression, trigger, count(*) as runs, sum(slots) as slots, max(id) as last_id,
   min(slot) as first_slot, max(slot) as last_slot
 from run where state = 'closed' and finished_at >= :begin and slot < :end and (slot >= :begin or slots > 1)
 group by kind, name, outcome, reason, suppression, trigger
@@ -295,9 +295,14 @@ def _combined_state(states: list[str]) -> str:
     return "partial" if "delivered" in states else "pending"
 
 
-# The rows that ended within a time, found by the index on finished_at. SQLite takes the bare column id from the row of the max:
-# https://www.sqlite.org/lang_select.html#bareagg
+# The rows that ended within a time, found by the index on finished_at.
 RUNS = """
+select counted.*, case when dearest_usd > 0 then (
+    select max(id) from run where run.kind = counted.kind and run.name = counted.name and state = 'closed'
+      and finished_at >= :since and finished_at < :until and cost_usd = dearest_usd and outcome = counted.outcome
+      and reason is not distinct from counted.reason and suppression is not distinct from counted.suppression
+      and coalesce(model_requested, model_used) is not distinct from counted.model) end as dearest_run
+from (
 select kind, name, outcome, reason, suppression, coalesce(model_requested, model_used) as model, count(*) as count,
   sum(slots) as slots,
   sum(trigger <> 'result') as started, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
@@ -306,9 +311,10 @@ select kind, name, outcome, reason, suppression, coalesce(model_requested, model
     as tokens_in,
   sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out,
   sum(coalesce(json_extract(tokens, '$.cache_read'), 0)) as cache_read,
-  sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, max(cost_usd) as dearest_usd, id as dearest_run
-from run where state = 'closed' and finished_at >= ? and finished_at < ?
+  sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, max(cost_usd) as dearest_usd
+from run where state = 'closed' and finished_at >= :since and finished_at < :until
 group by kind, name, outcome, reason, suppression, coalesce(model_requested, model_used)
+) as counted order by kind, name
 """
 
 
@@ -319,7 +325,7 @@ from outbox where created_at >= ? and created_at < ? group by channel, state
 
 
 EFFECTS = """
-select name, json_extract(found.value, '$.effect') as effect, count(*) as count from run, json_each(run.findings) as found
+select name, found.value ->> 'effect' as effect, count(*) as count from run, json_each(run.findings) as found
 where run.state = 'closed' and run.finished_at >= ? and run.finished_at < ? and run.findings is not null group by name, effect
 """
 
@@ -352,7 +358,7 @@ class RunCount:
     cache_read: int
     cache_write: int
     most_expensive_usd: float | None
-    most_expensive_run: int
+    most_expensive_run: int | None  # None if nothing is known to have cost anything
 
     @property
     def skipped(self) -> int:
@@ -392,7 +398,7 @@ class MessageCount:
 
 def count_runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list[RunCount]:
     """What ended in [since, until), counted by entry and outcome."""
-    return [_run_count_from_row(row) for row in db.execute(RUNS, (to_millis(since), to_millis(until)))]
+    return [_run_count_from_row(row) for row in db.execute(RUNS, {"since": to_millis(since), "until": to_millis(until)})]
 
 
 def count_messages(db: sqlite3.Connection, since: datetime, until: datetime) -> list[MessageCount]:

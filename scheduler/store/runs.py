@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from heartbeat.runners import Tokens
 from scheduler.model.entry import Claim, Key
@@ -145,7 +146,7 @@ def open_runs_of(db: sqlite3.Connection, entry_rows: Sequence[EntryRow]) -> dict
     """The open runs of these entries by the ids of their rows: one query for all entries that are due in a tick."""
     rows = db.execute(
         "select entry.id as entry_id, run.* from entry join run on run.kind = entry.kind and run.name = entry.name"
-        " where run.state in ('running', 'waiting') and entry.id in (select value from json_each(?))",
+        " where run.state in ('running', 'waiting') and entry.id in (select cast(value as bigint) from json_each(?))",
         (json.dumps([entry_row.id for entry_row in entry_rows]),),
     )
     return {row["entry_id"]: _open_run_from_row(row) for row in rows}
@@ -213,32 +214,33 @@ def add_usage(
     A cost of None means unknown. From then on the cost of the whole run is unknown, because a partial sum would be wrong.
     `by_model` has the same usage by call, each with its model (empty if it is not known).
     """
-    added = tx.db.execute(
-        "update run set cost_usd = case when tokens is null then ? else cost_usd + ? end, tokens = json_object("
-        "'input', coalesce(json_extract(tokens, '$.input'), 0) + ?, 'output', coalesce(json_extract(tokens, '$.output'), 0) + ?,"
-        " 'cache_read', coalesce(json_extract(tokens, '$.cache_read'), 0) + ?,"
-        " 'cache_write', coalesce(json_extract(tokens, '$.cache_write'), 0) + ?)"
-        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (
-            usd, usd, tokens.input, tokens.output, tokens.cache_read, tokens.cache_write,
-            claim.run_id, claim.owner, claim.fence,
-        ),
-    ).fetchone()  # fmt: skip
-    if added is None:
+    before = tx.db.execute(
+        "select tokens, cost_usd, model_usage from run where id = ? and state = 'running' and owner = ? and fence = ?",
+        (claim.run_id, claim.owner, claim.fence),
+    ).fetchone()
+    if before is None:
         return False
-    _add_usage_by_model(tx, claim.run_id, by_model)
+    if before["tokens"] is None:
+        summed, cost = asdict(tokens), usd
+    else:
+        stored = json.loads(before["tokens"])
+        summed = {kind: stored.get(kind, 0) + number for kind, number in asdict(tokens).items()}
+        cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
+    tx.db.execute(
+        "update run set cost_usd = ?, tokens = ?, model_usage = ? where id = ?",
+        (cost, json.dumps(summed), json.dumps(_add_usage_by_model(before["model_usage"], by_model)), claim.run_id),
+    )
     return True
 
 
-def _add_usage_by_model(tx: Transaction, run_id: int, by_model: Sequence[tuple[str, Tokens, float | None]]) -> None:
+def _add_usage_by_model(before: str | None, by_model: Sequence[tuple[str, Tokens, float | None]]) -> dict[str, dict[str, Any]]:
     """Add the usage of calls to what the run holds by model. A cost of None makes the cost of that model unknown."""
-    (stored,) = tx.db.execute("select model_usage from run where id = ?", (run_id,)).fetchone()
-    usage = json.loads(stored or "{}")
+    usage: dict[str, dict[str, Any]] = json.loads(before or "{}")
     for model, tokens, usd in by_model:
         old = usage.get(model, {"calls": 0, "input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "usd": 0.0})
         cost = None if usd is None or old["usd"] is None else old["usd"] + usd
         usage[model] = {"calls": old["calls"] + 1, "usd": cost} | {kind: old[kind] + n for kind, n in asdict(tokens).items()}
-    tx.db.execute("update run set model_usage = ? where id = ?", (json.dumps(usage), run_id))
+    return usage
 
 
 def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
@@ -452,7 +454,8 @@ def nth_last_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: 
     None if there were fewer.
     """
     query = (
-        f"select started_at from run where {BY_PROGRAMS} and started_at > ? and started_at <= ? and outcome is not 'skipped'"  # noqa: S608
+        f"select started_at from run where {BY_PROGRAMS} and started_at > ? and started_at <= ?"  # noqa: S608
+        " and outcome is distinct from 'skipped'"
         " order by started_at desc limit 1 offset ?"
     )
     row = db.execute(query, (kind, name, *map(to_millis, span), nth - 1)).fetchone()

@@ -26,8 +26,8 @@ def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amoun
     """Add a reservation to a day. The row keeps the present budget for readers that have no config."""
     tx.db.execute(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = nanos + excluded.nanos,"
-        " tokens = tokens + excluded.tokens, runs = runs + excluded.runs, ends_at = excluded.ends_at,"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = spend.nanos + excluded.nanos,"
+        " tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs, ends_at = excluded.ends_at,"
         " usd_per_day = excluded.usd_per_day, tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
         (
             *budget_day.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(budget_day.day)),
@@ -50,8 +50,8 @@ def add_to_share(tx: Transaction, budget_days: Iterable[BudgetDay], scope: Scope
         if budget_day.scope == ALL_ENTRIES:
             tx.db.execute(
                 "insert into budget_share (day, kind, name, nanos, tokens, runs) values (?, ?, ?, ?, ?, ?)"
-                " on conflict (day, kind, name) do update set nanos = nanos + excluded.nanos,"
-                " tokens = tokens + excluded.tokens, runs = runs + excluded.runs",
+                " on conflict (day, kind, name) do update set nanos = budget_share.nanos + excluded.nanos,"
+                " tokens = budget_share.tokens + excluded.tokens, runs = budget_share.runs + excluded.runs",
                 (budget_day.day.isoformat(), *scope, by.nanos, by.tokens, by.runs),
             )
 

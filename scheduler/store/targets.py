@@ -15,11 +15,13 @@ MOST = 20  # targets that are kept per agent
 
 def record_target(tx: Transaction, agent: str, target: Target, title: str | None) -> None:
     """Record that the agent's user has just written from there. The latest MOST targets are kept. `title` None: unchanged."""
-    tx.db.execute(
-        "insert or replace into target (name, channel, whom, title, at) values (:agent, :channel, :whom, coalesce(:title,"
-        " (select title from target where name = :agent and channel = :channel and whom = :whom), ''), :now)",
-        {"agent": agent, "channel": target.channel, "whom": target.recipient, "title": title, "now": to_millis(tx.now)},
-    )
+    same = (agent, target.channel, target.recipient)
+    before = tx.db.execute(
+        "delete from target where name = ? and channel = ? and whom = ? returning title", same
+    ).fetchone()  # the new row has a higher id, which makes it the latest
+    if title is None:
+        title = before["title"] if before else ""
+    tx.db.execute("insert into target (name, channel, whom, title, at) values (?, ?, ?, ?, ?)", (*same, title, to_millis(tx.now)))
     tx.db.execute(
         "delete from target where name = :agent"
         " and id not in (select id from target where name = :agent order by id desc limit :most)",

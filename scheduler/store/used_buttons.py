@@ -18,7 +18,8 @@ def is_used(db: sqlite3.Connection, outbox_id: int, action: str) -> bool:
 def record_use(tx: Transaction, outbox_id: int, action: str) -> None:
     """Record that a button was used."""
     tx.db.execute(
-        "insert or ignore into used_button (outbox_id, action, used_at) values (?, ?, ?)", (outbox_id, action, to_millis(tx.now))
+        "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
+        (outbox_id, action, to_millis(tx.now)),
     )
 
 

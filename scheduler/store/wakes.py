@@ -24,9 +24,9 @@ OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of
 # A merged wake starts a run no later than the waiting row would have, unless it has just been refused.
 MERGE = f"""
 update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
-  tries = case when :urgent then 0 else tries end, run_id = coalesce(:run, run_id),
-  waits_for = case when :refused or :start < coalesce(due_at, :start + 1) then :waits_for else waits_for end,
-  due_at = case when :refused then :start else min(coalesce(due_at, :start), coalesce(:start, due_at)) end
+  tries = case when :urgent = 1 then 0 else tries end, run_id = coalesce(:run, run_id),
+  waits_for = case when :refused = 1 or :start < coalesce(due_at, :start + 1) then :waits_for else waits_for end,
+  due_at = case when :refused = 1 then :start else min(coalesce(due_at, :start), coalesce(:start, due_at)) end
 where {SAME_SENDER} returning id
 """  # noqa: S608
 
@@ -102,7 +102,7 @@ def start_waiting_wakes_now(tx: Transaction, kind: Kind, name: str, *, refused_o
     if _may_have_wakes(tx, kind, name):
         tx.db.execute(
             "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting' and due_at is null"
-            " and (waits_for is not null or not ?)",
+            " and (waits_for is not null or ? = 0)",
             (to_millis(tx.now), kind, name, refused_only),
         )
 
@@ -214,7 +214,8 @@ def take_waiting_wakes(tx: Transaction, kind: Kind, name: str, run_id: int, firs
     if not _may_have_wakes(tx, kind, name):
         return ()
     rows = tx.db.execute(
-        "update wake set state = 'taken', run_id = ?, started = id = ? where kind = ? and name = ? and state = 'waiting'"
+        "update wake set state = 'taken', run_id = ?, started = case when id = ? then 1 else 0 end"
+        " where kind = ? and name = ? and state = 'waiting'"
         " returning *",
         (run_id, first.id if first else 0, kind, name),
     ).fetchall()
