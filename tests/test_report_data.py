@@ -408,3 +408,31 @@ def test_an_outcome_is_shown_with_its_reason_and_its_deliveries(
     reason: str | None, suppression: str | None, delivery: str, expected: str
 ) -> None:
     assert format_reason(reason, suppression, delivery) == expected
+
+
+def test_a_report_of_some_agents_equals_that_of_a_database_without_all_others(tmp_path: Path) -> None:
+    stores = [Store.open(tmp_path / name) for name in ("all.db", "ops.db")]
+    for store in stores:
+        add_run(store, NOON - WEEK, "alert", name="ops", cost_usd=0.25, tokens=TOKENS, model_used="small")
+        add_run(store, NOON - WEEK / 2, "skipped", reason="busy", slots=3, name="ops")
+        add_message(store, 1, "heartbeat", "ops")
+    add_run(stores[0], NOON - WEEK / 2, "failed", reason="exit", name="web", cost_usd=1.5, tokens=TOKENS, model_used="large")
+    add_run(stores[0], NOON - WEEK / 2, "ok", kind="cron", name="ops", cost_usd=0.5, tokens=TOKENS, model_used="large")
+    add_message(stores[0], 3, "heartbeat", "web")
+    add_message(stores[0], 4, "cron", "ops")
+    whole, only = (build_report(store.connection, NOON - WEEK, NOON, running=True) for store in stores)
+    assert whole["totals"]["cost_usd"] == 2.25
+    assert build_report(stores[0].connection, NOON - WEEK, NOON, running=True, agents={"ops"}) == only
+    assert only["deliveries"][0]["pending"] == 1
+    for store in stores:
+        store.close()
+
+
+def add_message(store: Store, run_id: int, kind: str, name: str) -> None:
+    at = round((NOON - WEEK / 2).timestamp() * 1000)
+    with store.transaction() as db:
+        db.execute(
+            "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
+            " created_at) values (?, 'phone', ?, ?, ?, 'every', 1, 1, 1, 't', 't', 'pending', 1, ?)",
+            (f"{kind}{name}", run_id, kind, name, at),
+        )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from scheduler.insight import cost_breakdown
+from scheduler.insight.cost_breakdown import Share
 from scheduler.model.condition import Effect
 from scheduler.model.outcome import Kind, Suppression
 from scheduler.model.timestamps import iso_utc
@@ -23,32 +24,46 @@ UTC_ZONE = ZoneInfo("UTC")
 
 
 def build_report(
-    db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool, zone: ZoneInfo = UTC_ZONE
+    db: sqlite3.Connection,
+    since: datetime,
+    until: datetime,
+    *,
+    running: bool,
+    zone: ZoneInfo = UTC_ZONE,
+    agents: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """The runs, skips, costs and deliveries from `since` until before `until`, as JSON data; `running`: a daemon runs now.
 
     Times are in UTC with Z. The most expensive entries and models and the most frequent reasons come first. A cost is None if it
     is unknown. `previous` has the totals of the period of the same length before. `zone` is that of the days in `by_time`.
+    With `agents`, only the heartbeats of these agents count.
     """
-    tallies, posts = run_history.count_runs(db, since, until), run_history.count_messages(db, since, until)
-    before = run_history.count_runs(db, since - (until - since), since)
-    usage = cost_history.usage_by_model(db, since, until)
+
+    def choose(records: list[Share]) -> list[Share]:
+        return [each for each in records if agents is None or (each.kind is Kind.HEARTBEAT and each.name in agents)]
+
+    tallies, posts = choose(run_history.count_runs(db, since, until)), run_history.count_messages(db, since, until, agents)
+    before = choose(run_history.count_runs(db, since - (until - since), since))
+    usage = choose(cost_history.usage_by_model(db, since, until))
+    effects = run_history.count_effects(db, since, until)
     models = _totals_by_key([each for each in tallies if each.ran], _model_key)
     return {
         "since": iso_utc(since),
         "until": iso_utc(until),
         "totals": _sum_totals(tallies),
-        "previous": _previous_data(db, since - (until - since), since, before),
+        "previous": _previous_data(db, since - (until - since), since, before, agents),
         "entries": _with_previous_cost(_totals_by_key(tallies, _entry_key), before),
         "models": cost_breakdown.with_usage(models, usage, {"model": None} | _sum_totals([])),
         "agent_models": cost_breakdown.agent_model_data(usage),
-        "causes": cost_breakdown.cause_data(cost_history.cost_by_cause(db, since, until)),
-        "prompt": cost_breakdown.prompt_data(cost_history.prompt_sizes(db, since, until)),
-        "by_time": cost_breakdown.time_data(cost_history.count_by_quarter(db, since, until), since, until, zone),
+        "causes": cost_breakdown.cause_data(choose(cost_history.cost_by_cause(db, since, until))),
+        "prompt": cost_breakdown.prompt_data(choose(cost_history.prompt_sizes(db, since, until))),
+        "by_time": cost_breakdown.time_data(cost_history.count_by_quarter(db, since, until, agents), since, until, zone),
         "skipped": _counts_by_word(tallies, "reason", lambda each: each.skipped),
         "suppressed": _counts_by_word([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
         "failed": _counts_by_word(tallies, "reason", lambda each: each.failed),
-        "conditions": _condition_data(tallies, run_history.count_effects(db, since, until)),
+        "conditions": _condition_data(
+            tallies, {name: each for name, each in effects.items() if agents is None or name in agents}
+        ),
         "deliveries": [_channel_data(channel, posts) for channel in sorted({post.channel for post in posts})],
         "downs": _downtime_data(db, since, until, running=running),
     }
@@ -62,7 +77,9 @@ def _model_key(each: RunCount) -> dict[str, Any]:
     return {"model": each.model}
 
 
-def _previous_data(db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount]) -> dict[str, Any]:
+def _previous_data(
+    db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount], agents: Collection[str] | None
+) -> dict[str, Any]:
     """The totals of the previous period. They are too low if run records of some entries were deleted (`incomplete`).
 
     `first_record_at` is when the first run that is on record ended.
@@ -73,7 +90,11 @@ def _previous_data(db: sqlite3.Connection, since: datetime, until: datetime, tal
         "until": iso_utc(until),
         "first_record_at": iso_utc(cost_history.first_record_at(db)),
         "totals": _sum_totals(tallies),
-        "incomplete": [{"kind": kind.value, "name": name} for kind, name in deleted],
+        "incomplete": [
+            {"kind": kind.value, "name": name}
+            for kind, name in deleted
+            if agents is None or (kind is Kind.HEARTBEAT and name in agents)
+        ],
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -57,6 +59,7 @@ select finished_at / 900000 * 900000 as quarter, sum(outcome <> 'skipped' and tr
   sum(outcome in ('failed', 'timeout', 'abandoned') and coalesce(reason, '') <> 'cancelled') as failed, sum(cost_usd) as cost_usd
 from run where state = 'closed' and finished_at >= ? and finished_at < ? group by quarter order by quarter
 """
+QUARTERS_OF_AGENTS = QUARTERS.replace("group by", "and kind = 'heartbeat' and name in (select value from json_each(?)) group by")
 
 # An older entry without a record from before this time: its earlier records were deleted.
 TRIMMED = """
@@ -162,9 +165,15 @@ def prompt_sizes(db: sqlite3.Connection, since: datetime, until: datetime) -> li
     return [PromptPartSize(Kind(kind), *rest) for kind, *rest in db.execute(PROMPTS, (to_millis(since), to_millis(until)))]
 
 
-def count_by_quarter(db: sqlite3.Connection, since: datetime, until: datetime) -> list[QuarterCount]:
-    """The runs that ended in [since, until) by quarter of an hour, in order. A quarter without run records is left out."""
-    rows = db.execute(QUARTERS, (to_millis(since), to_millis(until)))
+def count_by_quarter(
+    db: sqlite3.Connection, since: datetime, until: datetime, agents: Collection[str] | None = None
+) -> list[QuarterCount]:
+    """The runs that ended in [since, until) by quarter of an hour, in order. A quarter without run records is left out.
+
+    `agents`: only the heartbeats of these agents.
+    """
+    query, wanted = (QUARTERS, ()) if agents is None else (QUARTERS_OF_AGENTS, (json.dumps(sorted(agents)),))
+    rows = db.execute(query, (to_millis(since), to_millis(until), *wanted))
     return [QuarterCount(from_millis(begins), *rest) for begins, *rest in rows]
 
 

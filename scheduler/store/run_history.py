@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -322,6 +322,7 @@ MESSAGES = """
 select channel, state, count(*) as messages, sum(doubted_at is not null) as doubted
 from outbox where created_at >= ? and created_at < ? group by channel, state
 """
+MESSAGES_OF_AGENTS = MESSAGES.replace("group by", "and kind = 'heartbeat' and name in (select value from json_each(?)) group by")
 
 
 EFFECTS = """
@@ -401,9 +402,13 @@ def count_runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list
     return [_run_count_from_row(row) for row in db.execute(RUNS, {"since": to_millis(since), "until": to_millis(until)})]
 
 
-def count_messages(db: sqlite3.Connection, since: datetime, until: datetime) -> list[MessageCount]:
-    """The messages that were queued in [since, until), counted by channel and present state."""
-    return [MessageCount(*row) for row in db.execute(MESSAGES, (to_millis(since), to_millis(until)))]
+def count_messages(
+    db: sqlite3.Connection, since: datetime, until: datetime, agents: Collection[str] | None = None
+) -> list[MessageCount]:
+    """The messages that were queued in [since, until), counted by channel and present state. `agents`: only of these agents."""
+    query, wanted = (MESSAGES, ()) if agents is None else (MESSAGES_OF_AGENTS, (json.dumps(sorted(agents)),))
+    rows = db.execute(query, (to_millis(since), to_millis(until), *wanted))
+    return [MessageCount(*row) for row in rows]
 
 
 def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> dict[str, dict[str, int]]:
