@@ -358,3 +358,39 @@ def test_more_messages_than_can_be_sent_at_once_do_not_make_the_engine_spin(make
         next_tick_at = world.engine.tick(world.clock.read())
     assert len(world.deliveries.inflight()) == 4  # the concurrency limit of one channel
     assert next_tick_at > world.clock.now
+
+
+def test_messages_are_listed_and_counted_by_state_and_agent_page_by_page(make_world: MakeWorld) -> None:
+    channel = Channel(REFUSED, FINE)
+    two_agents = (
+        CONFIG
+        + '  web:\n    runner: {kind: command, argv: [agent]}\n    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: hook}\n'
+    )
+    answers = {name: (lambda call: f"{call.name} at {call.at}") for name in ("ops", "web")}
+    world = make_world(two_agents, scripts=answers, send=channel)
+    world.run(hours=2)
+    db = world.store.connection
+    counts = outbox.count_messages_by_state(db)
+    assert counts == {"dead": 1, "delivered": 10}
+    assert outbox.count_messages_by_state(db, {"web"}) == {"delivered": 5}
+    assert [each["name"] for each in outbox.list_messages_of_states(db, {"dead"}, 10)] == ["ops"]
+    first = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4)
+    rest = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4, before=first[-1]["id"])
+    assert [each["id"] for each in (*first, *rest)] == [11, 10, 9, 8, 7, 6, 5, 4]
+    assert {each["name"] for each in outbox.list_messages_of_states(db, {"delivered"}, 10, agents={"web"})} == {"web"}
+
+
+def test_a_message_is_shown_with_its_whole_text(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda call: "x" * 1000}, send=Channel(DOUBT))
+    world.run(minutes=31)
+    shown = outbox.get_message_with_text(world.store.connection, 1)
+    assert shown is not None
+    assert (shown["state"], len(shown["text"]), len(shown["begins"]), shown["title"]) == ("held", 1000, 200, "ops")
+    assert outbox.get_message_with_text(world.store.connection, 99) is None
+
+
+def test_the_messages_of_a_state_are_found_in_the_index(make_world: MakeWorld) -> None:
+    db = make_world(CONFIG).store.connection
+    values = {"states": "[]", "before": 1, "limit": 1, "begins": 1}
+    plan = [row["detail"] for row in db.execute("explain query plan " + outbox.OF_STATES, values)]
+    assert [detail for detail in plan if "outbox_channel" in detail], plan

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -487,6 +487,7 @@ def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
     )
 
 
+MAX_ROW_ID = 2**63 - 1
 BEGINS = 200  # characters of a text that lists show; the run record has all of it
 
 
@@ -508,6 +509,60 @@ def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     planned. `held_back_for` is only there if the message is held back, and names the agents that may report the failure instead.
     """
     return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
+
+
+# The plus signs keep SQLite from reading the texts of all messages in the order of their ids: an index has the states.
+OF_STATES = """
+select *, substr(text, 1, :begins) as begins from outbox where id in (
+  select id from outbox where state in (select value from json_each(:states)) and +id < :before order by +id desc limit :limit
+) order by id desc
+"""
+OF_STATES_AND_AGENTS = OF_STATES.replace(
+    "order by +id", "and kind = 'heartbeat' and name in (select value from json_each(:agents)) order by +id"
+)
+STATE_COUNTS = """
+select state, count(*) from outbox
+where :agents is null or (kind = 'heartbeat' and name in (select value from json_each(:agents))) group by state
+"""
+
+
+def list_messages_of_states(
+    db: sqlite3.Connection,
+    states: Collection[str],
+    limit: int,
+    before: int | None = None,
+    agents: Collection[str] | None = None,
+) -> list[dict[str, Any]]:
+    """At most `limit` messages in these states, the newest first, as `list_messages` has them.
+
+    `before`: only those with a smaller id. `agents`: only those of these agents.
+    """
+    query, only = (OF_STATES, {}) if agents is None else (OF_STATES_AND_AGENTS, {"agents": json.dumps(sorted(agents))})
+    wanted = {"states": json.dumps(sorted(states)), "before": MAX_ROW_ID if before is None else before, "limit": limit}
+    return [_message_as_data(row) for row in db.execute(query, wanted | {"begins": BEGINS} | only)]
+
+
+def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | None = None) -> dict[str, int]:
+    """The number of messages in each state, of these agents or of all entries."""
+    rows = db.execute(STATE_COUNTS, {"agents": None if agents is None else json.dumps(sorted(agents))})
+    return {row[0]: row[1] for row in rows}
+
+
+def get_message_with_text(db: sqlite3.Connection, message_id: int) -> dict[str, Any] | None:
+    """A message as `list_messages` has it, with its title, its whole text, its recipient and its key; None if there is none."""
+    row = db.execute("select *, substr(text, 1, ?) as begins from outbox where id = ?", (BEGINS, message_id)).fetchone()
+    if row is None:
+        return None
+    return _message_as_data(row) | {
+        "title": row["title"],
+        "text": row["text"],
+        "recipient": row["whom"],
+        "key": row["key"],
+        "trigger": row["trigger"],
+        "slot": iso_utc(from_millis(row["slot"])),
+        "finished_at": iso_utc(from_optional_millis(row["finished_at"])),
+        "hold_note": row["hold_note"],
+    }
 
 
 def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
