@@ -41,15 +41,15 @@ def add() -> None:
 @click.argument("name")
 @click.option("--template", type=click.Choice([*TEMPLATES]), required=True, help="What the agent watches.")
 @click.option("--target", help=TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help="How often it looks.  [default: as the template says]")
+@click.option("--interval", type=DurationParam(), help="The time between runs.  [default: chosen by the template]")
 @click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
 @options.config_option
 @options.color_option
 def agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
     """Add an agent from a template, with a precheck that looks for work before the agent is called.
 
-    The agent is called as the other agents are: with the runner in `defaults`, or else with that of the last agent in the file.
-    Its HEARTBEAT.md is written if there is none. The rest of the config stays as it is.
+    The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. Its
+    HEARTBEAT.md is written if there is none. The rest of the config stays as it is.
     """
     before, root = _read_config(path)
     _check_is_new(name, "agents", root, path)
@@ -72,7 +72,7 @@ def agent(name: str, template: str, target: str | None, interval: timedelta | No
 @click.argument("name")
 @click.option("--template", type=click.Choice(JOB_TEMPLATES), required=True, help="What the job watches.")
 @click.option("--target", help=TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help="How often it looks.  [default: as the template says]")
+@click.option("--interval", type=DurationParam(), help="The time between runs.  [default: chosen by the template]")
 @click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
 @options.config_option
 @options.color_option

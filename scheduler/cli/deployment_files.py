@@ -132,7 +132,7 @@ def compose(folder: Path, force: bool) -> None:
     default=alert_rules.RUNBOOKS,
     show_default=True,
     metavar="URL",
-    help="Where your colleagues read the page `heartbeatd docs runbooks`. Each alert links to its section.",
+    help="The URL of the page `heartbeatd docs runbooks` in your network. Each alert links to its section.",
 )
 @click.option(
     "--dashboard-url",
@@ -146,7 +146,8 @@ def compose(folder: Path, force: bool) -> None:
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change a threshold of the rules, such as HeartbeatdDown.for=5m. May be repeated. `heartbeatd docs runbooks` lists all.",
+    help="Change a threshold of the rules, such as HeartbeatdDown.for=5m. May be repeated. `heartbeatd docs runbooks` lists the"
+    " thresholds.",
 )
 def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url: str, changes: tuple[str, ...]) -> None:
     """Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.

@@ -64,10 +64,12 @@ Data = dict[str, Any]
     "--on",
     "day",
     metavar="DAY",
-    help="Explain a local day: today, yesterday, a weekday such as mon (the last one), or 2026-11-20."
-    " With NAME every scheduled time (slot) of the day.",
+    help="Explain a local day: today, yesterday, a weekday such as mon (the last Monday), or 2026-11-20."
+    " With NAME, every scheduled time (slot) of the day is shown.",
 )
-@click.option("--since", metavar="TIME", help="The same from TIME until now, for example 3h, yesterday or 2026-11-20T03:00.")
+@click.option(
+    "--since", metavar="TIME", help="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."
+)
 @options.config_option
 @options.state_option
 @options.format_option

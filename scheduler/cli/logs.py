@@ -32,7 +32,7 @@ DAEMON_MEANINGS = {"started": Meaning.GOOD, "stopped": Meaning.WORRYING, "ended 
 
 @click.command()
 @click.argument("name", required=False, shell_complete=arguments.complete_names())
-@click.option("-f", "--follow", is_flag=True, help="Then print each new event, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
 @click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
 @options.config_option
@@ -40,7 +40,7 @@ DAEMON_MEANINGS = {"started": Meaning.GOOD, "stopped": Meaning.WORRYING, "ended 
 @options.format_option
 @options.color_option
 def logs(name: str | None, follow: bool, lines: int, since: datetime | None, path: Path, state: Path | None, form: str) -> None:
-    """List what happened to the daemon or to one agent or job, or follow it.
+    """List the events of the daemon, or of one agent or job.
 
     The newest event is the last line. Events are runs, skipped runs, messages, conditions, reloads, and starts and stops of the
     daemon. They are read from the database, so the command also works while the daemon is down. The log of the daemon itself is

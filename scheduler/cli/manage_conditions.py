@@ -92,7 +92,7 @@ def conditions(ctx: click.Context, name: str | None, closed: bool, path: Path, s
 def close(key: str, agent: str | None, path: Path) -> None:
     """Close an open condition without a message.
 
-    KEY is compared without case and blanks. If the agent mentions the condition again, it is opened again and reported as new.
+    Case and blanks in KEY are ignored. If the agent mentions the condition again, it is opened again and reported as new.
     If the daemon is down, the condition is closed in the database.
     """
     from scheduler.cli.daemon_client import open_client  # half a second of imports that the list does not need

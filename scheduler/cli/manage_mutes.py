@@ -24,9 +24,9 @@ from scheduler.store.database import parse_row_id
 @click.option("--until-changed", is_flag=True, help="Unmute as soon as a condition or a message differs from what is known now.")
 @options.config_option
 def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
-    """Hold back the messages of an agent or a job. Its runs go on.
+    """Hold back the messages of an agent or a job. Its runs continue.
 
-    A message that is held back is on record, and is not sent later. When the mute is over, the next run reports the conditions
+    Messages that are held back are recorded, and are not sent later. When the mute is over, the next run reports the conditions
     that are still open and the failure that still lasts.
     """
     door = open_client(path)
@@ -59,10 +59,10 @@ def unmute(name: str, path: Path) -> None:
 @click.argument("key", required=False)
 @options.config_option
 def ack(name: str, key: str | None, path: Path) -> None:
-    """Keep an open condition quiet until it gets worse or ends.
+    """Suppress the messages about an open condition until it gets worse or ends.
 
     Give the agent and the key of the condition, or the number of a run to acknowledge all of its conditions that are open.
-    KEY is compared without case and blanks.
+    Case and blanks in KEY are ignored.
     """
     agent, run_id = _find_subject(name, key, path)
     keys = open_client(path).acknowledge(agent, key, run_id)
@@ -76,8 +76,8 @@ def ack(name: str, key: str | None, path: Path) -> None:
 def unack(name: str, key: str | None, path: Path) -> None:
     """Report an acknowledged condition again.
 
-    Give the agent and the key of the condition, or the number of a run for all of its conditions that are open. From the next
-    run on, reminders are sent again.
+    Give the agent and the key of the condition, or the number of a run for all of its conditions that are open. Reminders
+    are sent again from the next run on.
     """
     agent, run_id = _find_subject(name, key, path)
     keys = open_client(path).unacknowledge(agent, key, run_id)

@@ -59,7 +59,7 @@ MAX_DOWNTIMES = 3  # in the text; JSON has all of them
     type=click.FloatRange(0.1, 86400),
     metavar="[SECONDS]",
     help=f"Show the status again every {live_view.DEFAULT_INTERVAL:g} (or SECONDS) seconds, until Ctrl-C."
-    " A terminal shows it in place.",
+    " In a terminal, the status is updated in place.",
 )
 @options.config_option
 @options.state_option

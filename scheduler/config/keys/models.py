@@ -80,7 +80,7 @@ class Window(ConfigPart):
         "End of the window. An end before `start` is on the next day. `24:00` and `00:00` mean the midnight after `start`."
     )
     timezone: ZoneOrNone = optional_key(
-        None, "The time zone of `start` and `end`.", default_in_words="the heartbeat's, else the top-level one"
+        None, "The time zone of `start` and `end`.", default_in_words="the zone of the heartbeat, else the top-level zone"
     )
     days: Days = optional_key(frozenset(range(7)), "The days on which the window starts.", written_default="mon-sun")
 
@@ -148,7 +148,7 @@ class Decide(ConfigPart):
 
     model: Text = required_key("The model that decides. A small model is enough.")
     provider: TextOrNone = optional_key(
-        None, "The provider of `model`.", default_in_words="the heartbeat's, else the runner's, else `anthropic`"
+        None, "The provider of `model`.", default_in_words="the provider of the heartbeat, else of the runner, else `anthropic`"
     )
 
 
@@ -177,7 +177,7 @@ class Precheck(ConfigPart):
     confirm: Annotated[int, integer_type(0, 3)] = optional_key(
         1,
         "With `unchanged: skip`: how often the agent is called again with the same output, if its answer to a changed output"
-        " reports nothing, or fewer new findings than there are new lines. So one wrong answer loses no event.",
+        " reports nothing, or fewer new findings than there are new lines. One wrong answer therefore does not hide an event.",
     )
     on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
         "run", "What to do if the command fails."
@@ -236,7 +236,7 @@ class Conditions(ConfigPart):
         timedelta(hours=24), "The interval of reminders while a condition is open.", written_default="24h"
     )
     remind_critical: PositiveDurationOrNone = optional_key(
-        None, "The same for a critical condition.", default_in_words="`remind`, at most 6h"
+        None, "The interval of reminders while a critical condition is open.", default_in_words="`remind`, at most 6h"
     )
     clear_after: Annotated[int, integer_type(1, 100)] = optional_key(
         2, "A condition is closed when this many answers in a row do not mention it."
@@ -299,14 +299,14 @@ class Heartbeat(ConfigPart):
     timezone: ZoneOrNone = optional_key(
         None,
         "The time zone of the schedule, of the active hours, and of the time in the prompt.",
-        default_in_words="the time zone of the active hours if they share one, else the top-level one",
+        default_in_words="the time zone of the active hours if all of them have the same zone, else the top-level zone",
     )
     skip_on: Calendars = optional_key((), "The heartbeat does not run on the days of these calendars.", written_default="none")
     only_on: Calendars = optional_key((), "The heartbeat runs only on the days of these calendars.", written_default="none")
     misfire: HeartbeatMisfire = optional_key(
         HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.", written_default={}
     )
-    model: TextOrNone = optional_key(None, "The model for heartbeat runs.", default_in_words="the agent's")
+    model: TextOrNone = optional_key(None, "The model for heartbeat runs.", default_in_words="the model of the agent")
     prompt: TextOrNone = optional_key(None, "Instructions that replace the built-in ones.", default_in_words="built in")
     checklist: Annotated[str, text_type(value_parsers.parse_checklist, "file in the workspace, or text with a line break")] = (
         optional_key("HEARTBEAT.md", "The checklist of the agent.")
@@ -329,7 +329,7 @@ class Heartbeat(ConfigPart):
         json_schema_extra=lambda schema: _or_none_schema(schema, {"type": "string"}),
     )
     provider: TextOrNone = optional_key(
-        None, "The provider of `model`. It may be of another kind than the runner.", default_in_words="the runner's"
+        None, "The provider of `model`. It may be of another kind than the runner.", default_in_words="the provider of the runner"
     )
     max_output_tokens: Annotated[int, TOKENS] = optional_key(
         2000, "The maximum length of an answer from a model.", written_default="2k"
@@ -353,7 +353,7 @@ class Heartbeat(ConfigPart):
     session_keep: Annotated[
         int, ValueType(value_parsers.even_integer_between(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")
     ] = optional_key(8, "The number of earlier messages in the prompt if `isolated_session` is false.")
-    retries: Annotated[int, integer_type(0, 10)] = optional_key(2, "The number of further attempts after a failed one.")
+    retries: Annotated[int, integer_type(0, 10)] = optional_key(2, "The number of further attempts after a failed attempt.")
     timeout: PositiveDuration = optional_key(timedelta(minutes=5), "The timeout of one attempt.", written_default="5m")
     async_timeout: DurationUpToADay = optional_key(
         timedelta(hours=1),
@@ -447,7 +447,7 @@ class Job(ConfigPart):
         default_in_words="required without `schedule` and `every`",
     )
     timezone: ZoneOrNone = optional_key(
-        None, "The time zone of `schedule`, `at` and calendars.", default_in_words="the top-level one"
+        None, "The time zone of `schedule`, `at` and calendars.", default_in_words="the top-level zone"
     )
     skip_on: Calendars = optional_key((), "The job does not run on the days of these calendars.", written_default="none")
     only_on: Calendars = optional_key((), "The job runs only on the days of these calendars.", written_default="none")
@@ -459,7 +459,7 @@ class Job(ConfigPart):
         default_in_words="none",
     )  # fmt: skip
     agent: TextOrNone = optional_key(None, "The agent that gets the prompt.", default_in_words="required with `prompt`")
-    model: TextOrNone = optional_key(None, "The model for the prompt.", default_in_words="the agent's")
+    model: TextOrNone = optional_key(None, "The model for the prompt.", default_in_words="the model of the agent")
     env: Environment = optional_key(
         (), "Environment variables for the command, in addition to PATH, HOME and LANG.", written_default={}
     )
@@ -476,7 +476,7 @@ class Job(ConfigPart):
         True, "Removes a leading `<think>...</think>` from the answer before it is delivered."
     )
     retries: Annotated[int, integer_type(0, 10)] = optional_key(
-        0, "The number of further attempts after a failed one. Set this only for a command that is safe to repeat."
+        0, "The number of further attempts after a failed attempt. Set this only for a command that is safe to repeat."
     )
     stagger: Stagger = optional_key(
         timedelta(0),
@@ -652,7 +652,7 @@ class Channel(ConfigPart):
     )
     prefix: Annotated[str | None, text_type(value_parsers.parse_prefix, "template, `none`")] = optional_key(
         None,
-        "What each message begins with. `{agent}` is the name of the agent or job, `{host}` the name of this machine, and"
+        "The beginning of each message. `{agent}` is the name of the agent or job, `{host}` the name of this machine, and"
         " `{kind}` is `agent` or `job`. Apprise services with titles show it as the title, and Discord as the sender.",
         default_in_words=f'`"{value_parsers.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent`'
         " and `host`",
@@ -717,7 +717,8 @@ class Telemetry(ConfigPart):
 
     traces: Boolean = optional_key(
         False,
-        "With `true`, OpenTelemetry traces are sent as the OTEL_* environment variables say. This needs `heartbeatd[otel]`.",
+        "With `true`, OpenTelemetry traces are sent, as configured by the OTEL_* environment variables. This needs"
+        " `heartbeatd[otel]`.",
     )
 
 
@@ -748,9 +749,9 @@ class History(ConfigPart):
 
 
 class Defaults(ConfigPart):
-    agent: Agent = optional_key(Agent(), "For every agent.", written_default={})
-    heartbeat: Heartbeat = optional_key(Heartbeat(), "For every heartbeat.", written_default={})
-    cron: Job = optional_key(Job(), "For every job.", written_default={})
+    agent: Agent = optional_key(Agent(), "Default values for every agent.", written_default={})
+    heartbeat: Heartbeat = optional_key(Heartbeat(), "Default values for every heartbeat.", written_default={})
+    cron: Job = optional_key(Job(), "Default values for every job.", written_default={})
 
 
 class Config(ConfigPart):
