@@ -23,6 +23,7 @@ PACKAGES = {
     "strace": "apt-get install strace",
     "mount": "apt-get install mount",
     "initdb": "apt-get install postgresql",
+    "chromium-headless-shell": "apt-get install chromium-headless-shell",
 }
 OTHER_NAMES = {"prometheus-alertmanager": "alertmanager"}
 POSTGRES = Path("/usr/lib/postgresql")  # of Debian; its programs are not in PATH

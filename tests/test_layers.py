@@ -23,6 +23,7 @@ DOORS = {
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/channels/apprise.py"},
     "opentelemetry": {"scheduler/telemetry/traces.py"},
+    "jinja2": {"scheduler/web/page/rendering.py"},
     "mcp": {"scheduler/web/mcp_server.py", "scheduler/cli/mcp_stdio.py"},
     "subprocess": {"scheduler/system/process.py"},
     "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py"},

@@ -11,7 +11,7 @@ from web_daemon import TOKENS, WebDaemon
 from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Token
-from scheduler.web import middleware
+from scheduler.web import callers
 from scheduler.web.routes import build_routes
 
 CHIEF = TOKENS["chief"]
@@ -358,12 +358,12 @@ DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"
     ],
 )
 def test_a_caller_is_identified_by_the_complete_token(header: bytes, name: str | None) -> None:
-    found = middleware.find_caller([header], LOCAL, DECLARED)
+    found = callers.find_caller([header], LOCAL, DECLARED)
     assert (found.name if found else None) == name
 
 
 def test_only_the_local_token_is_local_even_if_another_has_its_name() -> None:
     impostor = (Token("local", Secret("i" * 30), frozenset({"read"}), None),)
-    found = middleware.find_caller([b"Bearer " + b"i" * 30], LOCAL, impostor)
+    found = callers.find_caller([b"Bearer " + b"i" * 30], LOCAL, impostor)
     assert found is not None
     assert (found.name, found.is_local, found.may) == ("local", False, frozenset({"read"}))

@@ -18,6 +18,7 @@ from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 
 Permission = Literal["read", "wake", "operate", "edit"]
+PageAccess = Literal["login", "open"]
 OnUncertain = Literal["resend", "hold"]
 ReloadMode = Literal["watch", "manual"]
 
@@ -42,7 +43,8 @@ class Token:
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where the HTTP interface listens. `hosts` are further accepted Host headers, and
-    `public_url` is the URL at which users reach it, without a slash at its end. Without `tokens` one is generated."""
+    `public_url` is the URL at which users reach it, without a slash at its end. Without `tokens` one is generated.
+    `page` is whether the status page asks for a token."""
 
     host: str
     port: int
@@ -50,6 +52,7 @@ class Server:
     tokens: tuple[Token, ...]
     metrics_entries: int
     public_url: str | None = None
+    page: PageAccess = "login"
 
 
 @dataclass(frozen=True, slots=True)

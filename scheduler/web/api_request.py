@@ -16,8 +16,9 @@ from starlette.responses import JSONResponse, Response
 
 from scheduler.model.settings import Permission
 from scheduler.web.app_state import AppState
+from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError, bad_request, unknown_key
-from scheduler.web.middleware import Caller, unauthorized_error
+from scheduler.web.middleware import unauthorized_error
 from scheduler.web.request_bodies import Body, parse_body, parse_time
 
 _HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
@@ -100,7 +101,7 @@ def caller_of_change(request: ApiRequest) -> str:
     """Who asks for a change, as records show it: command, or token NAME."""
     if request.caller.is_local and request.headers.get("x-heartbeatd-source") == "cli":
         return "command"
-    return f"token {request.caller.name}"
+    return f"{request.caller.noun} {request.caller.name}"
 
 
 def parse_time_parameter(key: str, value: object) -> datetime:
@@ -125,7 +126,7 @@ def authorized_caller(request: Request, may: Permission | None) -> Caller:
 
 async def _read_json_object(request: Request, largest: int) -> Mapping[str, Any]:
     """The JSON object in the body; an empty body is an empty object."""
-    sent = await _read_body_bytes(request, largest)
+    sent = await read_body_bytes(request, largest)
     try:
         body = json.loads(sent) if sent.strip() else {}
     except (ValueError, RecursionError) as error:
@@ -135,7 +136,7 @@ async def _read_json_object(request: Request, largest: int) -> Mapping[str, Any]
     return body
 
 
-async def _read_body_bytes(request: Request, largest: int) -> bytes:
+async def read_body_bytes(request: Request, largest: int) -> bytes:
     """The body. Raises HttpError as soon as it is larger than `largest` bytes."""
     sent = bytearray()
     try:

@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from scheduler.telemetry.event_feed import MAX_CHUNK, MAX_READERS, EventFeed, StreamEvent
 from scheduler.web.api_request import authorized_caller
+from scheduler.web.callers import Caller
 from scheduler.web.connection_timeouts import STREAMING
 from scheduler.web.http_errors import HttpError, unknown_key
-from scheduler.web.middleware import Caller
 
 PING_SECONDS = 15.0  # between comments on a quiet stream, so that proxies keep it open and a dead reader is noticed
 RETRY_MILLISECONDS = 2000  # how long a reader waits before it connects again

@@ -16,8 +16,9 @@ from urllib.parse import quote, unquote, urlencode
 from starlette.types import ASGIApp, Message, Scope
 
 from scheduler import __version__
+from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError, error_response
-from scheduler.web.middleware import Caller, unauthorized_error
+from scheduler.web.middleware import unauthorized_error
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server

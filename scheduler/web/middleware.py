@@ -6,27 +6,27 @@ JSON without a preflight request, or know a token. The checks use these four fac
 
 from __future__ import annotations
 
-import hmac
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Callable, Iterator
 
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler.engine.buttons import LINK_PATH
-from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
-from scheduler.model.settings import Permission, Settings, Token
+from scheduler.model.settings import Settings
 from scheduler.telemetry.metrics import Metrics
+from scheduler.web.callers import find_caller
 from scheduler.web.http_errors import HttpError, error_response
+from scheduler.web.page.sessions import Session, is_page_path
 
 MAX_HEADER_BYTES = 8 * 1024  # bytes, including the request line
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (addresses to listen on, not host names)
 
+FORM_TYPE = b"application/x-www-form-urlencoded"
+EVENTS_PATH = "/api/v1/events"
 UNKNOWN_ROUTE = "unknown"  # the route of rejected requests and of unknown paths: anyone can invent more of them
 
 SECURITY_HEADERS = (
@@ -44,12 +44,21 @@ _HOST_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?
 class SecurityMiddleware:
     """Checks each request, finds its caller by the token, adds security headers to the answer, and counts both."""
 
-    def __init__(self, app: ASGIApp, settings: Callable[[], Settings], metrics: Metrics, port: int, token: Secret) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Callable[[], Settings],
+        metrics: Metrics,
+        port: int,
+        token: Secret,
+        find_session: Callable[[Scope], Session | None],
+    ) -> None:
         self._app = app
         self._settings = settings
         self._metrics = metrics
         self._port = port
         self._token = token
+        self._find_session = find_session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hardened = _add_security_headers(self._count_answer(scope, send))
@@ -72,13 +81,27 @@ class SecurityMiddleware:
         return send_and_count
 
     def _check_request(self, scope: Scope) -> None:
-        """Raises HttpError. Otherwise `scope["caller"]` is the caller, or None if no valid token was sent."""
+        """Raises HttpError. Otherwise `scope["caller"]` is the caller, or None if no valid token was sent.
+
+        On the status page, and for its event stream, the cookie of a session takes the place of the token.
+        """
         server = self._settings().server
         hosts = frozenset(_allowed_hosts(server.host, server.hosts, self._port))
         _check_length(scope)
         _check_host(scope, hosts)
         _check_size(scope)
         sent = _header_values(scope, b"authorization")
+        if is_page_path(scope["path"]):
+            if scope["method"] not in SAFE_METHODS:
+                _check_page_form(scope, hosts)
+            scope["session"] = session = self._find_session(scope)
+            scope["caller"] = session.caller if session else None
+            return
+        if scope["path"] == EVENTS_PATH and scope["method"] == "GET" and not sent:
+            _check_origin(scope, hosts)  # a foreign page could not read the events, but it could use up the readers
+            session = self._find_session(scope)
+            scope["caller"] = session.caller if session else None
+            return
         caller = find_caller(sent, self._token, server.tokens)
         if sent and caller is None:
             self._metrics.count_refused_token()
@@ -147,6 +170,15 @@ def _check_origin(scope: Scope, hosts: frozenset[str]) -> None:
         raise HttpError(403, "cross_site", "this request comes from a page of another site")
 
 
+def _check_page_form(scope: Scope, hosts: frozenset[str]) -> None:
+    """Browsers send the origin of every form, and only the page itself can have its origin."""
+    if not _header_values(scope, b"origin") and not _header_values(scope, b"sec-fetch-site"):
+        raise HttpError(403, "cross_site", "a form of the status page must be sent by a browser; programs use the API")
+    _check_origin(scope, hosts)
+    if [each.partition(b";")[0].strip().lower() for each in _header_values(scope, b"content-type")] != [FORM_TYPE]:
+        raise HttpError(415, "not_a_form", "send a form with `Content-Type: application/x-www-form-urlencoded`")
+
+
 def _check_content_type(scope: Scope) -> None:
     """A form cannot send JSON. A script can, but the browser first sends a preflight request, which is never granted."""
     types = _header_values(scope, b"content-type")
@@ -166,36 +198,9 @@ def _header_values(scope: Scope, name: bytes) -> list[bytes]:
 def _add_security_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+            own = message.get("headers", ())
+            names = {name.lower() for name, _ in own}
+            message["headers"] = [*own, *(each for each in SECURITY_HEADERS if each[0] not in names)]
         await send(message)
 
     return send_with_headers
-
-
-EVERYTHING: frozenset[Permission] = frozenset(get_args(Permission))
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request. `agents` None means all agents and jobs; `is_local` is our own command line."""
-
-    name: str
-    may: frozenset[Permission]
-    agents: frozenset[str] | None = None
-    is_local: bool = False
-
-    def may_access(self, kind: Kind, name: str) -> bool:
-        """Whether the token is valid for this entry."""
-        return self.agents is None or (kind is Kind.HEARTBEAT and name in self.agents)
-
-
-def find_caller(authorization: list[bytes], local: Secret, tokens: Iterable[Token]) -> Caller | None:
-    """The caller whose token is in the Authorization header; None without exactly one such header with a known token."""
-    scheme, _, shown = authorization[0].partition(b" ") if len(authorization) == 1 else (b"", b"", b"")
-    if scheme.lower() != b"bearer":
-        return None
-    # Every token is compared, each in constant time, so that the duration reveals nothing.
-    known = [(local, Caller("local", EVERYTHING, is_local=True))]
-    known += [(token.value, Caller(token.name, token.may, token.agents)) for token in tokens]
-    matches = [caller for secret, caller in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]
-    return matches[0] if matches else None

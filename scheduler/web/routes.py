@@ -20,6 +20,8 @@ from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, Endpoint, read
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
 from scheduler.web.openapi import Operation, QueryParameter
+from scheduler.web.page import routes as page_routes
+from scheduler.web.page.sessions import Sessions
 from scheduler.web.request_bodies import (
     AcknowledgeBody,
     ActivityBody,
@@ -188,9 +190,10 @@ OPERATIONS = (
 )
 
 
-def build_application(app_state: AppState) -> Starlette:
+def build_application(app_state: AppState, sessions: Sessions) -> Starlette:
     """The ASGI application, without the checks of the middleware."""
-    application = Starlette(routes=build_routes(app_state), exception_handlers=HANDLERS)
+    pages = page_routes.build_routes(app_state, sessions, OPERATIONS)
+    application = Starlette(routes=[*build_routes(app_state), *pages], exception_handlers=HANDLERS)
     application.router.routes.append(Route(mcp_server.PATH, mcp_server.McpEndpoint(lambda: application)))
     return application
 

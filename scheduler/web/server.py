@@ -17,6 +17,7 @@ from scheduler.web import token_file
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts, TimeoutConfig, TimeoutProtocol
 from scheduler.web.middleware import MAX_HEADER_BYTES, SecurityMiddleware
+from scheduler.web.page.sessions import Sessions
 from scheduler.web.routes import build_application
 
 MAX_CONNECTIONS = 128  # above this number idle connections are closed; if none is idle, further requests are answered with 503
@@ -59,9 +60,9 @@ class HttpServer:
         listener = _bind_socket(server.host, server.port)
         port = listener.getsockname()[1]
         token = token_file.load_or_create_token(self._app_state.database_path)
-        gate = SecurityMiddleware(
-            build_application(self._app_state), self._app_state.settings, self._app_state.metrics, port, token
-        )
+        sessions = Sessions(self._app_state.settings, token, self._app_state.clock)
+        application = build_application(self._app_state, sessions)
+        gate = SecurityMiddleware(application, self._app_state.settings, self._app_state.metrics, port, token, sessions.find)
         self._listening = _ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
         try:
             token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())

@@ -31,7 +31,10 @@ def build_server(part: models.Server, node: ConfigNode) -> Server:
         node.add_error(InvalidValue(f"{host} can be reached from other machines", Remedy(near), advice=words), "listen")
     public = _check_public_url(part, node)
     hosts = (*part.hosts, urlsplit(public).netloc) if public else part.hosts
-    return Server(host, port, hosts, tokens, part.metrics_entries, public)
+    if part.page == "open" and not is_loopback(host):
+        words = f"write login, or listen on 127.0.0.1:{port}"
+        node.add_error(InvalidValue(f"{host} can be reached from other machines", Remedy("login"), advice=words), "page")
+    return Server(host, port, hosts, tokens, part.metrics_entries, public, part.page)
 
 
 def _check_public_url(part: models.Server, node: ConfigNode) -> str | None:

@@ -60,7 +60,7 @@ from scheduler.config.keys.value_types import (
     required_key,
     text_type,
 )
-from scheduler.model.settings import OnUncertain, Permission, ReloadMode
+from scheduler.model.settings import OnUncertain, PageAccess, Permission, ReloadMode
 
 
 class ConfigPart(BaseModel):
@@ -534,6 +534,11 @@ class Server(ConfigPart):
         None,
         "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels.",
         default_in_words="none",
+    )
+    page: Annotated[PageAccess, choice_type(PageAccess)] = optional_key(
+        "login",
+        "The status page at `/`: with `login`, it asks for a token. With `open`, every user of this machine can see and change"
+        " everything without a token. `open` needs a `listen` address that only this machine can reach.",
     )
     metrics_entries: Annotated[int, integer_type(0, 1_000_000)] = optional_key(
         1000, "The maximum number of agents and jobs with metric series of their own."

@@ -1,0 +1,140 @@
+"""Renders the templates of the status page, with its filters, security headers and static files.
+
+Jinja2 is imported at the first request, so that a daemon whose page nobody opens does not pay for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from starlette.responses import HTMLResponse, Response
+
+from scheduler.system.text import escape_control
+from scheduler.web.http_errors import not_found
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FOLDER = Path(__file__).parent
+STATIC_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+        " base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "same-origin",  # with no-referrer, a browser would send forms without their origin
+}
+STATIC_HEADERS = {"Cache-Control": "public, max-age=31536000, immutable"}  # the URL contains a hash of the file
+LONGEST_TEXT = 20_000  # characters of one text on a page
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a view shows: a template and the values in it."""
+
+    template: str
+    context: Mapping[str, Any]
+    status: int = 200
+
+
+def render_page(page: Page, shared: Mapping[str, Any]) -> Response:
+    """The page as an answer. `shared` are the values that all templates have."""
+    text = _environment().get_template(page.template).render({**shared, **page.context})
+    return HTMLResponse(text, page.status, PAGE_HEADERS)
+
+
+def static_response(digest: str, name: str) -> Response:
+    """A static file. Raises HttpError for an unknown name or a hash of another version."""
+    found = _static_files().get(name)
+    if found is None or found[0] != digest:
+        raise not_found("file")
+    return Response(found[1], media_type=STATIC_TYPES[Path(name).suffix], headers=STATIC_HEADERS)
+
+
+@cache
+def _static_files() -> dict[str, tuple[str, bytes]]:
+    """Each static file by name: a hash of its content, and the content."""
+    files = (path for path in sorted((FOLDER / "static").iterdir()) if path.suffix in STATIC_TYPES)
+    return {path.name: (hashlib.sha256(content := path.read_bytes()).hexdigest()[:16], content) for path in files}
+
+
+def static_url(name: str) -> str:
+    """The URL of a static file, which changes with its content."""
+    return f"/page/static/{_static_files()[name][0]}/{name}"
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "visible": visible_text,
+        "local": local_time,
+        "day_time": day_time,
+        "duration": format_span,
+        "usd": format_usd,
+        "utc": utc_text,
+    }
+    environment.globals |= {"static_url": static_url}
+    return environment
+
+
+def visible_text(text: str | None, most: int = LONGEST_TEXT) -> str:
+    """A text of an agent with its control and direction characters made visible, cut after `most` characters."""
+    if text is None:
+        return ""
+    return escape_control(text[:most]) + (" …" if len(text) > most else "")
+
+
+def _parse_moment(moment: str | datetime) -> datetime:
+    return datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+
+
+def local_time(moment: str | datetime | None, zone: ZoneInfo) -> str:
+    """A time with its date and the offset of its zone; a dash for None. Beside it the page names the zone."""
+    return "–" if moment is None else f"{_parse_moment(moment).astimezone(zone):%a %d %b %Y %H:%M:%S}"
+
+
+def day_time(moment: str | datetime | None, zone: ZoneInfo) -> str:
+    """The hour and minute of a time; a dash for None."""
+    return "–" if moment is None else f"{_parse_moment(moment).astimezone(zone):%H:%M}"
+
+
+def utc_text(moment: str | datetime) -> str:
+    """A time for programs, as in the attribute `datetime`."""
+    return moment if isinstance(moment, str) else f"{moment.astimezone(ZoneInfo('UTC')):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def format_span(span: timedelta | float) -> str:
+    """A duration in its two largest units: 45 s, 12 min, 3 h 20 min, 2 d 4 h. The rest is cut."""
+    seconds = int(abs(span.total_seconds() if isinstance(span, timedelta) else span))
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if hours < 1:
+        return f"{minutes} min"
+    if days < 1:
+        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
+    return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+
+
+def format_usd(cost: float | None) -> str:
+    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
+    if cost is None:
+        return "–"
+    return f"${cost:.2f}" if cost >= 0.1 or cost == 0 else f"${cost:.4f}"

@@ -1,0 +1,142 @@
+"""Lists the URLs of the status page: its views, its forms, the login and the static files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
+from scheduler.web.app_state import AppState
+from scheduler.web.http_errors import HttpError, bad_request, not_found
+from scheduler.web.openapi import Operation
+from scheduler.web.page import fleet
+from scheduler.web.page.rendering import Page, render_page, static_response
+from scheduler.web.page.sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
+from scheduler.web.page.views import (
+    FormRequest,
+    Handle,
+    PageRequest,
+    Redirect,
+    form_endpoint,
+    parse_form,
+    shared_values,
+    view_endpoint,
+)
+from scheduler.web.request_bodies import parse_body
+
+MAX_LOGIN_BYTES = 8 * 1024  # bytes
+WRONG_TOKEN = "This token is not valid."  # noqa: S105 (a message)
+NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use another token."
+
+# The views: path, function, and the keys that the query may have.
+VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = (("/", fleet.show_fleet, fleet.PARAMETERS),)
+
+
+def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[Operation]) -> list[Route]:
+    """All routes of the page. Each POST operation of the API has a form: `/page/do/` and the path of the operation."""
+    forms = [
+        Route(
+            f"/page/do/{each.path.removeprefix('/api/v1/').removeprefix('/-/')}",
+            form_endpoint(app_state, _handle_operation(each), each.may),
+            methods=["POST"],
+        )
+        for each in operations
+        if each.method == "POST"
+    ]
+    return [
+        *(Route(path, view_endpoint(app_state, show, parameters=keys), methods=["GET"]) for path, show, keys in VIEWS),
+        *forms,
+        Route(LOGIN_PATH, _login_endpoint(app_state, sessions), methods=["GET", "POST"]),
+        Route("/page/logout", _logout_endpoint(app_state, sessions), methods=["POST"]),
+        Route("/page/static/{digest}/{name}", _static_endpoint, methods=["GET"]),
+        Route("/page/{rest:path}", view_endpoint(app_state, _show_nothing), methods=["GET"]),
+    ]
+
+
+def _handle_operation(operation: Operation) -> Handle:
+    """Does what the API does for the same fields. A field `KEY:json` contains JSON; an empty field counts as not sent."""
+
+    async def handle(form: FormRequest) -> Redirect:
+        sent = {key: value for key, value in form.fields.items() if value and not key.endswith(":json")}
+        for key, value in form.fields.items():
+            if key.endswith(":json") and value:
+                sent[key.removesuffix(":json")] = _parse_json(key, value)
+        model = next(model for model in operation.bodies if model.marker_key in (None, *sent))
+        await operation.handler(form.api, parse_body(sent, model))
+        return Redirect("")
+
+    return handle
+
+
+def _parse_json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"{key} is not JSON") from error
+
+
+def _show_nothing(request: PageRequest) -> Page:
+    raise not_found(f"page {request.url.partition('?')[0]}")
+
+
+def _login_endpoint(app_state: AppState, sessions: Sessions) -> Endpoint:
+    """GET shows the form. POST checks the token, sets the cookie, and leads back to the page that was asked for."""
+
+    async def endpoint(request: Request) -> Response:
+        target = request.query_params.get("next", "/")
+        target = target if is_own_url(target) else "/"
+        session: Session | None = request.scope["session"]
+        if request.method != "POST":
+            return RedirectResponse(target, 303) if session else await show(request, target, "", 200)
+        try:
+            token = parse_form(await read_body_bytes(request, MAX_LOGIN_BYTES)).get("token", "")
+        except HttpError as error:
+            return await show(request, target, error.message, error.status)
+        found = await run_in_threadpool(sessions.log_in, token)
+        if found is None:
+            app_state.metrics.count_refused_token()
+            return await show(request, target, WRONG_TOKEN, 403)
+        if "read" not in found.caller.may:
+            return await show(request, target, NO_READ.format(found.caller.name, found.caller.name), 403)
+        return RedirectResponse(target, 303, headers={"Set-Cookie": _cookie_header(request, found)})
+
+    async def show(request: Request, target: str, error: str, status: int) -> Response:
+        api = ApiRequest(app_state, request.scope["caller"], {}, {}, request.headers)
+        page = Page("login.html", {"error": error, "next": target}, status)
+        return await run_in_threadpool(render_page, page, shared_values(api, None, LOGIN_PATH))
+
+    return endpoint
+
+
+def _logout_endpoint(app_state: AppState, sessions: Sessions) -> Endpoint:
+    """Ends the session, and deletes the cookie."""
+
+    async def handle(form: FormRequest) -> Redirect:
+        sessions.log_out(form.session)
+        return Redirect(LOGIN_PATH)
+
+    inner = form_endpoint(app_state, handle, None)
+
+    async def endpoint(request: Request) -> Response:
+        response = await inner(request)
+        if response.headers.get("location") == LOGIN_PATH:
+            response.headers.append("Set-Cookie", _cookie_header(request, None))
+        return response
+
+    return endpoint
+
+
+def _cookie_header(request: Request, session: Session | None) -> str:
+    """The cookie is only sent over TLS if the browser used TLS, as the origin of the form says."""
+    is_secure = request.headers.get("origin", "").lower().startswith("https://")
+    return cookie_header(session, request.headers.get("host", ""), is_secure=is_secure)
+
+
+async def _static_endpoint(request: Request) -> Response:
+    return static_response(request.path_params["digest"], request.path_params["name"])

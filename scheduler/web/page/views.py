@@ -1,0 +1,231 @@
+"""Turns a function that shows a view, or handles its form, into an endpoint: login, permission, database, errors."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request, cookie_parser
+from starlette.responses import RedirectResponse, Response
+
+from scheduler import __version__
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.engine.inbox import Refused
+from scheduler.model.settings import Permission, Settings
+from scheduler.store.database import StoreError
+from scheduler.web.api_request import ApiRequest, Endpoint, authorized_caller, read_body_bytes
+from scheduler.web.app_state import AppState
+from scheduler.web.callers import Caller
+from scheduler.web.http_errors import STATUS_BY_CODE, HttpError
+from scheduler.web.page.rendering import Page, render_page
+from scheduler.web.page.sessions import LOGIN_PATH, Session, is_own_url
+from scheduler.web.queries import open_reader
+
+NAVIGATION = (
+    ("/", "Fleet"),
+    ("/page/jobs", "Jobs"),
+    ("/page/outbox", "Outbox"),
+    ("/page/plan", "Plan"),
+    ("/page/costs", "Costs"),
+    ("/page/changes", "Changes"),
+    ("/page/doctor", "Doctor"),
+)
+NOTICE_COOKIE = "heartbeatd_notice"
+LONGEST_NOTICE = 1000  # characters
+MAX_FORM_BYTES = 512 * 1024  # bytes; a checklist may be sent, and a form may need three bytes for one of the text
+OWN_FIELDS = frozenset(("form_code", "next", "done"))
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """What a view gets. `api` is for the functions of the API (queries, operations); `db` is a read-only connection.
+
+    `url` is the path with the query, for forms that lead back to it.
+    """
+
+    api: ApiRequest
+    session: Session
+    db: sqlite3.Connection
+    settings: Settings
+    now: datetime
+    url: str
+
+    @property
+    def caller(self) -> Caller:
+        return self.api.caller
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        """The variable parts of the path."""
+        return self.api.path
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        return self.api.query
+
+
+@dataclass(frozen=True, slots=True)
+class FormRequest:
+    """What the handler of a form gets: the request, and the fields without those that every form has."""
+
+    api: ApiRequest
+    session: Session
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Leads the browser to a URL of the page, and shows a sentence there once."""
+
+    url: str
+    notice: str = ""
+    is_error: bool = False
+
+
+Show = Callable[[PageRequest], Page]
+Handle = Callable[[FormRequest], Awaitable[Page | Redirect]]
+
+
+def view_endpoint(app_state: AppState, show: Show, may: Permission = "read", parameters: Collection[str] = ()) -> Endpoint:
+    """A view for users with the permission `may`; others are led to the login. `show` runs in a thread.
+
+    `parameters` are the keys that the query may have.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        if request.scope["session"] is None:
+            return _login_response(request)
+        session: Session = request.scope["session"]
+        try:
+            authorized_caller(request, may)
+            api = _api_request(app_state, request)
+            api.allow_only(parameters)
+            response = await run_in_threadpool(_render_view, show, api, session, _url_of(request))
+        except PAGE_ERRORS as error:
+            return await run_in_threadpool(_error_response, request, app_state, session, error)
+        if NOTICE_COOKIE in request.cookies:
+            response.delete_cookie(NOTICE_COOKIE, httponly=True, samesite="strict")
+        return response
+
+    return endpoint
+
+
+def _render_view(show: Show, api: ApiRequest, session: Session, url: str) -> Response:
+    with open_reader(api.app_state) as db:
+        request = PageRequest(api, session, db, api.app_state.settings(), api.app_state.clock(), url)
+        page = show(request)
+    return render_page(page, shared_values(api, session, url))
+
+
+def form_endpoint(app_state: AppState, handle: Handle, may: Permission | None) -> Endpoint:
+    """Handles a form of the page, for users with the permission `may`. The form must contain the code of the session.
+
+    Without an own notice, the notice is the field `done`. An error leads back to `next` and is shown there.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        if request.scope["session"] is None:
+            return _login_response(request)
+        session: Session = request.scope["session"]
+        api = _api_request(app_state, request)
+        target = "/"
+        try:
+            fields = parse_form(await read_body_bytes(request, MAX_FORM_BYTES))
+            sent_code = request.headers.get("x-form-code") or fields.get("form_code", "")
+            if not session.is_form_code(sent_code):
+                raise HttpError(403, "form_code", "this form is from another login; load the page again, and send the form again")
+            target = fields["next"] if is_own_url(fields.get("next", "")) else "/"
+            authorized_caller(request, may)
+            own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
+            result = await handle(FormRequest(api, session, own))
+        except (HttpError, Refused) as error:
+            if isinstance(error, HttpError) and error.code == "form_code":
+                return await run_in_threadpool(_error_response, request, app_state, session, error)
+            return redirect_response(Redirect(target, str(error), is_error=True))
+        except PAGE_ERRORS as error:
+            return await run_in_threadpool(_error_response, request, app_state, session, error)
+        if isinstance(result, Redirect):
+            return redirect_response(Redirect(result.url or target, result.notice or fields.get("done", ""), result.is_error))
+        return await run_in_threadpool(render_page, result, shared_values(api, session, target))
+
+    return endpoint
+
+
+def parse_form(sent: bytes) -> dict[str, str]:
+    """The fields of a form; of several fields with one name, the last one counts. Raises HttpError."""
+    try:
+        return dict(parse_qsl(sent.decode("ascii"), keep_blank_values=True, errors="replace", max_num_fields=1000))
+    except ValueError as error:
+        raise HttpError(400, "bad_request", "this is not the content of a form") from error
+
+
+def redirect_response(redirect: Redirect) -> Response:
+    """The browser loads the URL with GET. The notice is in a cookie, because a URL could be sent by anybody."""
+    response = RedirectResponse(redirect.url, 303)
+    if redirect.notice:
+        kind = "error" if redirect.is_error else "done"
+        value = f"{kind}:{quote(redirect.notice[:LONGEST_NOTICE])}"
+        response.set_cookie(NOTICE_COOKIE, value, max_age=60, httponly=True, samesite="strict")
+    return response
+
+
+def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[str, Any]:
+    """The values that every template has."""
+    kind, _, notice = cookie_parser(api.headers.get("cookie", "")).get(NOTICE_COOKIE, "").partition(":")
+    return {
+        "navigation": NAVIGATION,
+        "session": session,
+        "form_code": session.form_code if session else "",
+        "may": session.caller.may if session else frozenset(),
+        "url": url,
+        "here": url.partition("?")[0],
+        "notice": unquote(notice)[:LONGEST_NOTICE],
+        "notice_is_error": kind == "error",
+        "version": __version__,
+        "now": api.app_state.clock(),
+        "zone": api.app_state.settings().zone,
+        "host": api.app_state.settings().host,
+    }
+
+
+def _api_request(app_state: AppState, request: Request) -> ApiRequest:
+    return ApiRequest(app_state, request.scope["caller"], request.path_params, request.query_params, request.headers)
+
+
+def _url_of(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _login_response(request: Request) -> Response:
+    """Leads to the login, and back to this page after it. htmx follows the header in place of the redirect."""
+    url = _url_of(request) if request.method == "GET" and "hx-request" not in request.headers else "/"
+    login = f"{LOGIN_PATH}?{urlencode({'next': url})}" if url != "/" else LOGIN_PATH
+    if "hx-request" in request.headers:
+        return Response(status_code=401, headers={"HX-Redirect": LOGIN_PATH})
+    return RedirectResponse(login, 303)
+
+
+def _error_response(request: Request, app_state: AppState, session: Session, error: Exception) -> Response:
+    """The error as a page."""
+    status, messages = _describe_error(error)
+    page = Page("error.html", {"status": status, "messages": messages}, status)
+    return render_page(page, shared_values(_api_request(app_state, request), session, _url_of(request)))
+
+
+def _describe_error(error: Exception) -> tuple[int, list[str]]:
+    """The status and the sentences of an error of a request."""
+    if isinstance(error, HttpError):
+        return error.status, [error.message]
+    if isinstance(error, Refused):
+        return STATUS_BY_CODE.get(error.code, 409), [str(error)]
+    if isinstance(error, ConfigError):
+        return 422, [str(complaint) for complaint in error.errors]
+    return 503, [str(error)]
+
+
+PAGE_ERRORS = (HttpError, Refused, ConfigError, StoreError, sqlite3.Error)
