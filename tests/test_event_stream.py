@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -171,12 +172,13 @@ def test_further_readers_are_rejected_until_one_leaves(daemon: WebDaemon) -> Non
 
 
 def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -> None:
-    with WebDaemon(tmp_path, timeouts=ClientTimeouts(answer_seconds=0.5)) as daemon, reading(daemon) as good:
-        lazy = socket.socket()
+    timeouts = ClientTimeouts(answer_seconds=0.5)
+    with WebDaemon(tmp_path, timeouts=timeouts) as daemon, reading(daemon) as good, socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         lazy.connect(("127.0.0.1", daemon.port))
         head = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {READER}\r\n\r\n"
         lazy.sendall(head.encode())
+        assert lazy.recv(64).startswith(b"HTTP/1.1 200 ")  # it is a reader from now on
         [some] = daemon.world.events_of(AttemptStarted)[:1]
         large = replace(some, name="n" * 20_000)
         large_data = {
@@ -188,14 +190,12 @@ def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -
             "attempt": 1,
         }
         seen = 0
-        while seen < 2 or daemon.feed.reader_count > 1:
+        while daemon.feed.reader_count > 1:
             daemon.feed.publish(large)
             assert good.next() == ("started", large_data)
             seen += 1
             assert seen < 5_000
         assert seen > 20  # the buffers of the system were full before
-        assert lazy.recv(64).startswith(b"HTTP/1.1 200 ")
-        lazy.close()
 
 
 def test_the_stop_of_the_server_ends_the_streams(tmp_path: Path) -> None:
@@ -204,3 +204,16 @@ def test_the_stop_of_the_server_ends_the_streams(tmp_path: Path) -> None:
         with pytest.raises(EOFError):
             reader.next()
         daemon.server.start()
+
+
+def test_a_quiet_stream_has_one_task_besides_its_answer(daemon: WebDaemon) -> None:
+    """It waits for the reader to leave. A task for each wait for events stayed until the next event."""
+    with reading(daemon):
+        pass
+    with reading(daemon) as steady:
+        run(daemon)
+        steady.take(6)
+        while daemon.feed.reader_count > 1:
+            run(daemon)
+        waiting = [repr(task.get_coro()) for task in asyncio.all_tasks(daemon.feed._loop)]
+        assert [task.split()[2] for task in waiting if "disconnect" in task or "Event.wait" in task] == ["_wait_for_disconnect"]

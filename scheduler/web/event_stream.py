@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -51,6 +50,7 @@ class _EventStream(Response):
         news = asyncio.Event()
         self._feed.add_reader(news)
         gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+        gone.add_done_callback(lambda _: news.set())
         try:
             scope[STREAMING] = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -77,21 +77,18 @@ class _EventStream(Response):
             # After a reload the token may no longer be valid. The reader connects again, and its token is checked again.
             if self._feed.is_closed or any(event.name == "reloaded" for event in events):
                 return
-            if len(events) < MAX_CHUNK and not await self._wait_for_news(news, gone):
+            if len(events) < MAX_CHUNK and not await self._wait_for_news(news):
                 text = ": nothing new\n\n"
 
-    async def _wait_for_news(self, news: asyncio.Event, gone: asyncio.Future[None]) -> bool:
-        """Whether there is news within PING_SECONDS."""
-        waiting = asyncio.ensure_future(news.wait())
-        waiting = asyncio.ensure_future(news.wait())
+    async def _wait_for_news(self, news: asyncio.Event) -> bool:
+        """Whether there is news within PING_SECONDS, or the reader has left."""
         try:
-            both: set[asyncio.Future[Any]] = {waiting, gone}
-            await asyncio.wait(both, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-        was_set = news.is_set()
+            async with asyncio.timeout(PING_SECONDS):
+                await news.wait()
+        except TimeoutError:
+            return False
         news.clear()
-        return was_set
+        return True
 
     def _format_event(self, event: StreamEvent) -> str:
         if event.key is not None and not self._caller.may_access(*event.key):
