@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from web_daemon import Reply, WebDaemon
 
+from scheduler.engine.config_reload import changed_lines
+
 CONFIG = """\
 timezone: UTC   # for all
 server: {listen: "127.0.0.1:0", tokens: {
@@ -73,6 +75,11 @@ def test_the_record_of_changes_names_the_token(daemon: WebDaemon) -> None:
     patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, "self")
     changed = daemon.do(lambda: daemon.world.store.connection.execute("select actor from config_event").fetchall())
     assert [row[0] for row in changed][-1] == "token self"
+
+
+def test_the_diff_has_every_changed_line_also_one_that_looks_like_its_head() -> None:
+    assert changed_lines("a: 1\n-- b\n", "a: 1\n++ c\n") == ("@@ -2 +2 @@", "--- b", "+++ c")
+    assert changed_lines("a: 1\n", "a: 1\n") == ()
 
 
 def test_the_same_edit_again_changes_nothing(daemon: WebDaemon) -> None:

@@ -169,8 +169,8 @@ def hash_of_bytes(content: bytes) -> str:
 
 def changed_lines(old: str, new: str) -> tuple[str, ...]:
     """The lines of a unified diff without context, because a caller who may edit one entry may not see the others."""
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
-    return tuple(line for line in lines if not line.startswith(("---", "+++")))
+    _, _, *lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="") if old != new else ("", "")
+    return tuple(lines)
 
 
 def _is_late(error: Exception) -> bool:
