@@ -117,11 +117,17 @@ def authorized_caller(request: Request, may: Permission | None) -> Caller:
     caller: Caller | None = request.scope["caller"]
     if caller is None:
         raise unauthorized_error()
-    if may is not None and may not in caller.may:
+    if may is not None:
+        check_permission(caller, may)
+    return caller
+
+
+def check_permission(caller: Caller, may: Permission) -> None:
+    """Raises HttpError if the caller's token does not have the permission `may`."""
+    if may not in caller.may:
         raise HttpError(
             403, "forbidden", f"the token {caller.name!r} may not {may}; add {may} to server.tokens.{caller.name}.may"
         )
-    return caller
 
 
 async def _read_json_object(request: Request, largest: int) -> Mapping[str, Any]:

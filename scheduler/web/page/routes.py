@@ -15,7 +15,7 @@ from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.openapi import Operation
-from scheduler.web.page import fleet
+from scheduler.web.page import agent, agent_checklist, agent_config, fleet
 from scheduler.web.page.rendering import Page, render_page, static_response
 from scheduler.web.page.sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
 from scheduler.web.page.views import (
@@ -35,7 +35,20 @@ WRONG_TOKEN = "This token is not valid."  # noqa: S105 (a message)
 NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use another token."
 
 # The views: path, function, and the keys that the query may have.
-VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = (("/", fleet.show_fleet, fleet.PARAMETERS),)
+VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = (
+    ("/", fleet.show_fleet, fleet.PARAMETERS),
+    ("/page/agents/{name}", agent.show_agent, agent.PARAMETERS),
+    ("/page/agents/{name}/checklist", agent_checklist.show_checklist, ()),
+    ("/page/agents/{name}/config", agent_config.show_config, ()),
+    ("/page/runs/{id}", agent.show_run, ()),
+)
+
+# Forms whose handlers check the permission themselves: if they refuse, they show the form with everything that was sent.
+FORMS: tuple[tuple[str, Handle], ...] = (
+    ("/page/agents/{name}/checklist", agent_checklist.save_checklist),
+    ("/page/agents/{name}/config", agent_config.send_config),
+    ("/page/agents/{name}/{action}", agent.act),
+)
 
 
 def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[Operation]) -> list[Route]:
@@ -51,6 +64,7 @@ def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[O
     ]
     return [
         *(Route(path, view_endpoint(app_state, show, parameters=keys), methods=["GET"]) for path, show, keys in VIEWS),
+        *(Route(path, form_endpoint(app_state, handle, "read"), methods=["POST"]) for path, handle in FORMS),
         *forms,
         Route(LOGIN_PATH, _login_endpoint(app_state, sessions), methods=["GET", "POST"]),
         Route("/page/logout", _logout_endpoint(app_state, sessions), methods=["POST"]),

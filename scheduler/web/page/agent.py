@@ -1,0 +1,332 @@
+"""Shows one agent: its state, a day as a picture, its runs and waiting wakes, and the buttons that act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.engine.inbox import Refused
+from scheduler.insight import day_timeline, explanation, slot_history, status_data
+from scheduler.insight.day_timeline import DayMark, DayTimeline
+from scheduler.insight.explanation import ExplainedEntry
+from scheduler.insight.reason_texts import Level, SlotCause
+from scheduler.insight.wake_waits import WakeWait
+from scheduler.model.day_names import parse_day
+from scheduler.model.outcome import Kind, Outcome
+from scheduler.model.settings import Permission
+from scheduler.store import wakes
+from scheduler.system import lanes
+from scheduler.web import operations, queries
+from scheduler.web.api_request import ApiRequest, check_permission
+from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.views import FormRequest, PageRequest, Redirect
+from scheduler.web.request_bodies import EmptyBody, MuteBody, PauseBody, RequestBody, WakeBody, parse_body
+from scheduler.work import plan as plans
+
+PARAMETERS = ("on", "cursor")
+MAX_RUNS = 20  # on one page
+MAX_WAKES = 50
+LABEL_HOURS = 3  # between two labels of the time axis
+MIN_WIDTH = 0.6  # percent of the axis; a mark of a single slot stays visible
+BASE_LINE = 48  # pixels from the top of the picture
+# The colour of each level as a class of style.css, and the height of its marks in pixels: no meaning has its colour alone.
+TONES = {
+    Level.GOOD: ("good", 18),
+    Level.ALERT: ("note", 30),
+    Level.WAITING: ("wait", 22),
+    Level.PLANNED: ("off", 8),
+    Level.LOST: ("late", 26),
+    Level.BAD: ("bad", 36),
+    Level.TO_COME: ("off", 4),
+    Level.UNKNOWN: ("off", 12),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label of the time axis. Narrow screens leave minor labels out."""
+
+    x: str
+    text: str
+    is_minor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnMark:
+    """A mark of the picture: where it is in percent, its colour, its height in pixels, and a text for a tooltip."""
+
+    x: str
+    width: str
+    tone: str
+    height: int
+    title: str
+    run_id: int | None
+    is_slot: bool
+    is_span: bool
+
+    @property
+    def y(self) -> int:
+        return BASE_LINE - self.height
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnDay:
+    """The picture of a day, the days before and after it, and what `explain --on` says about it."""
+
+    day: date
+    before: date
+    after: date
+    is_today: bool
+    zone: ZoneInfo
+    labels: tuple[Label, ...]
+    marks: tuple[DrawnMark, ...]
+    now_x: str | None
+    explained: Mapping[str, Any]
+
+    @staticmethod
+    def tone(cause: Mapping[str, Any]) -> str:
+        """The colour of a cause of `explained`."""
+        return TONES[SlotCause(cause["cause"], cause["detail"]).level][0]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """A run record with its result in words, and the share of each part of its prompt."""
+
+    data: Mapping[str, Any]
+    tone: str
+    says: str
+    took: timedelta | None
+    prompt_parts: tuple[tuple[str, int, int], ...]
+
+    @property
+    def was_skipped(self) -> bool:
+        return bool(self.data["outcome"] == Outcome.SKIPPED)
+
+    @property
+    def preview(self) -> str:
+        """The first line of an alert or of an error; empty for an answer that says nothing."""
+        text = self.data["error"] or ("" if self.data["outcome"] == Outcome.OK else self.data["text"]) or ""
+        return str(text.strip().partition("\n")[0])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be cancelled."""
+        return bool(self.data["state"] != "closed")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAction:
+    """A button that did not work: its error, and what its form contained."""
+
+    action: str = ""
+    error: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+
+NOTHING_REFUSED = RefusedAction()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a button does: the permission for it, the operation of the API with its body, and a sentence about the result."""
+
+    may: Permission
+    do: Callable[[ApiRequest, Any], Awaitable[dict[str, Any]]]
+    body: type[RequestBody]
+    describe: Callable[[Mapping[str, Any]], str]
+
+
+def _describe_wake(done: Mapping[str, Any]) -> str:
+    if "waits_for" not in done:
+        return "The agent is woken."
+    return f"The wake is kept. It waits: {WakeWait(done['waits_for']).text}."
+
+
+def _describe_unmute(done: Mapping[str, Any]) -> str:
+    held = done["held"]
+    return f"The agent is not muted any more. Held back: {held} message{'' if held == 1 else 's'}."
+
+
+ACTIONS: Mapping[str, Action] = {
+    "wake": Action("wake", operations.wake_agent, WakeBody, _describe_wake),
+    "pause": Action("operate", operations.pause_agent, PauseBody, lambda _: "The agent is paused. A run in progress goes on."),
+    "resume": Action("operate", operations.resume_agent, EmptyBody, lambda _: "The agent is resumed."),
+    "mute": Action(
+        "operate", operations.mute_agent, MuteBody, lambda _: "The agent is muted. It runs, but its messages are held back."
+    ),
+    "unmute": Action("operate", operations.unmute_agent, EmptyBody, _describe_unmute),
+}
+
+
+async def act(form: FormRequest) -> Page | Redirect:
+    """Do what a button says. If that is refused, the agent is shown with the error and with all that was sent."""
+    name = form.api.path["action"]
+    action = ACTIONS.get(name)
+    if action is None:
+        raise not_found(f"action {name!r}")
+    sent: dict[str, Any] = {key: value for key, value in form.fields.items() if value}
+    sent |= {"until_changed": True} if "until_changed" in sent else {}
+    try:
+        check_permission(form.api.caller, action.may)
+        done = await action.do(form.api, parse_body(sent, action.body))
+    except (HttpError, Refused) as error:
+        status = error.status if isinstance(error, HttpError) else STATUS_BY_CODE.get(error.code, 409)
+        refused = RefusedAction(name, str(error), form.fields, status)
+        return await show_again(form, lambda request: _agent_page(request, refused))
+    return Redirect("", action.describe(done))
+
+
+async def show_again(form: FormRequest, show: Callable[[PageRequest], Page]) -> Page:
+    """The view with a form, as the answer to this form."""
+
+    def read() -> Page:
+        with queries.open_reader(form.api.app_state) as db:
+            state = form.api.app_state
+            return show(PageRequest(form.api, form.session, db, state.settings(), state.clock(), ""))
+
+    return await run_in_threadpool(read)
+
+
+def show_agent(request: PageRequest) -> Page:
+    """The whole agent."""
+    return _agent_page(request, NOTHING_REFUSED)
+
+
+def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
+    name = request.path["name"]
+    explained = find_agent(request)
+    status = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
+    drawn = _draw_day(explained, _parse_day(request.query.get("on"), explained))
+    until = None if drawn.is_today else datetime.fromisoformat(drawn.explained["until"])
+    shown, following = _read_runs(request, name, until)
+    return Page(
+        "agent.html",
+        {
+            "name": name,
+            "tab": "overview",
+            "agent_state": status[0] if status else None,
+            "entry_zone": explained.zone,
+            "explained": (now := explanation.explain_now(explained)),
+            "obstacle": SlotCause(now["now"]["reason"], now["now"]["detail"]).text_for_now if now["now"]["reason"] else "",
+            "day": drawn,
+            "runs": shown,
+            "following": following,
+            "is_first_page": "cursor" not in request.query,
+            "wakes": wakes.list_waiting_wakes(request.db, Kind.HEARTBEAT, name, MAX_WAKES),
+            "refused": refused,
+            "has_config": name in request.settings.heartbeats,
+        },
+        refused.status,
+    )
+
+
+def find_agent(request: PageRequest) -> ExplainedEntry:
+    """The agent of the path. Raises HttpError if there is none, or if the user may not see it."""
+    name = request.path["name"]
+    queries.check_access(request.api, Kind.HEARTBEAT, name)
+    held = lanes.lanes_beside(request.api.app_state.database_path)
+    plan = plans.make_plan(request.settings)
+    found = explanation.find_entry(request.db, plan, (Kind.HEARTBEAT, name), held, request.now, running=True)
+    if found is None:
+        raise not_found(f"agent {name!r}")
+    return found
+
+
+def _parse_day(text: str | None, explained: ExplainedEntry) -> date:
+    try:
+        return parse_day(text or "today", explained.now.astimezone(explained.zone))
+    except ValueError as error:
+        raise bad_request(f"on: {error}") from None
+
+
+def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
+    try:
+        told = explanation.explain_day(explained, day)
+        before, after = day - timedelta(days=1), day + timedelta(days=1)
+    except (ValueError, OverflowError) as error:
+        raise bad_request(f"on: {error}") from None
+    found = day_timeline.read_day_timeline(explained, day)
+    zone = explained.zone
+    return DrawnDay(
+        day=day,
+        before=before,
+        after=after,
+        is_today=day == explained.now.astimezone(zone).date(),
+        zone=zone,
+        labels=tuple(_axis_labels(found, zone)),
+        marks=tuple(_drawn_mark(found, mark, zone) for mark in found.marks),
+        now_x=None if found.now is None else _position(found, found.now),
+        explained=told,
+    )
+
+
+def _position(timeline: DayTimeline, instant: datetime) -> str:
+    """Where an instant is on the axis, in percent."""
+    span = timeline.day.ends - timeline.day.begins
+    share = (instant - timeline.day.begins) / span if span else 0.0
+    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
+
+
+def _drawn_mark(timeline: DayTimeline, mark: DayMark, zone: ZoneInfo) -> DrawnMark:
+    span = (timeline.day.ends - timeline.day.begins) or timedelta(days=1)
+    width = max(100 * ((mark.until - mark.at) / span), MIN_WIDTH)
+    at, until = (f"{instant.astimezone(zone):%H:%M}" for instant in (mark.at, mark.until))
+    times = at if mark.at == mark.until else f"{at} to {until}"
+    many = f"{mark.count} slots, " if mark.count > 1 else ""
+    title = f"{times}: {many}{mark.cause.text}{'' if mark.is_slot else ', not started by a slot'}"
+    tone, height = TONES[mark.cause.level]
+    return DrawnMark(
+        _position(timeline, mark.at), f"{width:.2f}%", tone, height, title, mark.run_id, mark.is_slot, mark.count == 0
+    )
+
+
+def _axis_labels(timeline: DayTimeline, zone: ZoneInfo) -> Iterator[Label]:
+    """A label every three hours of the local clock, also on days of 23 and 25 hours."""
+    instant, last = timeline.day.begins, ""
+    while instant < timeline.day.ends:
+        local = instant.astimezone(zone)
+        text = f"{local:%H:%M}"
+        if local.hour % LABEL_HOURS == 0 and text != last:
+            yield Label(_position(timeline, instant), text, is_minor=local.hour % (2 * LABEL_HOURS) != 0)
+            last = text
+        instant += timedelta(hours=1)
+
+
+def _read_runs(request: PageRequest, name: str, until: datetime | None) -> tuple[list[ShownRun], str | None]:
+    """A page of runs, the newest first, and the cursor of the next page."""
+    query = {"kind": "agent", "name": name, "limit": str(MAX_RUNS)}
+    query |= {"until": until.isoformat()} if until else {}
+    query |= {"cursor": request.query["cursor"]} if "cursor" in request.query else {}
+    found = queries.list_runs(ApiRequest(request.api.app_state, request.caller, {}, query, request.api.headers))
+    return [shown_run(run) for run in found["runs"]], found["next"]
+
+
+def shown_run(run: Mapping[str, Any]) -> ShownRun:
+    """A run record of the API, to be shown."""
+    cause = slot_history.cause_of_run(run["state"], run["outcome"] or run["state"], run["reason"], run["suppression"])
+    begin, end = (run[key] and datetime.fromisoformat(run[key]) for key in ("started_at", "finished_at"))
+    whole = sum(part["chars"] for part in run["prompt_parts"])
+    parts = tuple(
+        (part["name"], part["chars"], round(100 * part["chars"] / whole) if whole else 0) for part in run["prompt_parts"]
+    )
+    return ShownRun(run, TONES[cause.level][0], cause.text, end - begin if begin and end else None, parts)
+
+
+def show_run(request: PageRequest) -> Page:
+    """One run of an agent or a job with all its texts."""
+    run = queries.get_run(request.api)
+    zone = _zone_of(request, Kind(run["kind"]), run["name"])
+    return Page("run.html", {"run": shown_run(run), "name": run["name"], "entry_zone": zone})
+
+
+def _zone_of(request: PageRequest, kind: Kind, name: str) -> ZoneInfo:
+    entry = plans.make_plan(request.settings).entries.get((kind, name))
+    return entry.zone if entry else request.settings.zone

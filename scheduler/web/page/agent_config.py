@@ -1,0 +1,440 @@
+"""Shows the config of one agent as a form in five sections, and turns the sent form into changes of the config file.
+
+A field of the form holds a value as the file declares it, and is empty if the file does not declare it. The form also holds the
+value that its reader saw. Only fields that differ from it are changed, so an older form never reverts another user's change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
+from scheduler.config.file.entry_insertion import render_scalar
+from scheduler.config.file.marked_yaml import dotted_path
+from scheduler.config.file.value_editing import nest_value
+from scheduler.config.keys.models import config_schema
+from scheduler.engine.inbox import Refused
+from scheduler.web import config_editing
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.http_errors import STATUS_BY_CODE, HttpError
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.views import FormRequest, PageRequest, Redirect
+from scheduler.web.request_bodies import EditBody
+
+Keys = tuple[str, ...]
+Form = Mapping[str, str]  # the fields of a sent form by name
+
+SEEN = "seen:"  # the prefix of the hidden fields with the values that the reader saw
+
+# Each section of the form, with its keys inside the agent.
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Interval and hours": (
+        "heartbeat.enabled",
+        "heartbeat.interval",
+        "heartbeat.schedule",
+        "heartbeat.active_hours",
+        "heartbeat.timezone",
+        "heartbeat.skip_on",
+        "heartbeat.only_on",
+        "heartbeat.stagger",
+        "heartbeat.backoff_on_failure",
+        "heartbeat.misfire.grace",
+    ),
+    "Model": (
+        "model",
+        "heartbeat.model",
+        "heartbeat.provider",
+        "heartbeat.answer",
+        "heartbeat.max_output_tokens",
+        "heartbeat.max_input_tokens",
+        "heartbeat.strip_reasoning",
+        "heartbeat.timeout",
+        "heartbeat.async_timeout",
+        "heartbeat.retries",
+        "runner",
+    ),
+    "Checklist and context": (
+        "heartbeat.checklist",
+        "heartbeat.on_missing",
+        "heartbeat.on_empty",
+        "heartbeat.prompt",
+        "heartbeat.light_context",
+        "heartbeat.isolated_session",
+        "heartbeat.session_keep",
+        "heartbeat.precheck",
+        "heartbeat.memory",
+        "context",
+        "workspace",
+    ),
+    "Delivery": (
+        "heartbeat.deliver",
+        "heartbeat.show_ok",
+        "heartbeat.show_alerts",
+        "heartbeat.show_resolved",
+        "heartbeat.ok_match",
+        "heartbeat.ack_max_chars",
+        "heartbeat.dedup.window",
+        "heartbeat.dedup.normalize",
+        "heartbeat.conditions.remind",
+        "heartbeat.conditions.remind_critical",
+        "heartbeat.conditions.clear_after",
+        "heartbeat.on_failure.after",
+        "heartbeat.on_failure.remind",
+        "heartbeat.on_failure.deliver",
+    ),
+    "Budget": (
+        "heartbeat.budget.usd_per_day",
+        "heartbeat.budget.usd_per_run",
+        "heartbeat.budget.tokens_per_day",
+        "heartbeat.budget.runs_per_day",
+    ),
+}
+ALL_KEYS = tuple(key for keys in SECTIONS.values() for key in keys)
+LONG_TEXTS = frozenset(("heartbeat.prompt", "heartbeat.checklist"))
+
+_CODE = re.compile("`([^`]*)`")
+_NUMBER = re.compile(r"-?\d+|-?\d*\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyForm:
+    """What the form must know of a key. Every second part of `description` is code."""
+
+    description: tuple[str, ...]
+    form: str
+    choices: tuple[str, ...] = ()
+    is_number: bool = False
+    is_list: bool = False
+    is_map: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigField:
+    """One field of the form.
+
+    `text` is in the field, and `seen` is the value of the file when its reader saw it. `in_file` is the value in the file now if
+    it is another one. `effective` and `origin` are the value in effect and where it comes from. `protected` says why the value
+    cannot be written here; it is empty if it can.
+    """
+
+    key: str
+    label: str
+    text: str
+    seen: str
+    form: KeyForm
+    effective: str = ""
+    origin: str = ""
+    protected: str = ""
+    in_file: str | None = None
+    errors: tuple[str, ...] = ()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the field has several lines."""
+        return self.key in LONG_TEXTS
+
+    @property
+    def is_changed(self) -> bool:
+        return self.text != self.seen
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSection:
+    """One of the five sections. It is open if its reader has changed something there, or must correct it."""
+
+    title: str
+    fields: tuple[ConfigField, ...]
+
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
+
+    @property
+    def is_open(self) -> bool:
+        return any(each.is_changed or each.errors or each.in_file is not None for each in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a change was not written, and what to do. `lines` is the YAML to write, empty if there is none to write."""
+
+    message: str
+    lines: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDiff:
+    """The changed lines of the file, what they change, and warnings. Nothing is written yet."""
+
+    lines: tuple[str, ...]
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPage:
+    """The form, and what became of the sent one. `diff` None: there is nothing to confirm. `hash` is that of the file shown."""
+
+    name: str
+    path: str
+    hash: str
+    sections: tuple[ConfigSection, ...]
+    may_write: bool
+    problems: tuple[Problem, ...] = ()
+    diff: ConfigDiff | None = None
+    status: int = 200
+
+    @property
+    def fields(self) -> Iterator[ConfigField]:
+        return (each for section in self.sections for each in section.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a sent form. `written` are the changes that are in force now; None: nothing was written."""
+
+    problems: tuple[Problem, ...] = ()
+    errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    diff: ConfigDiff | None = None
+    written: tuple[str, ...] | None = None
+    status: int = 200
+
+
+def show_config(request: PageRequest) -> Page:
+    """The form with the values of the file."""
+    return _render(_build_page(request.api, {}, _Outcome()))
+
+
+async def send_config(form: FormRequest) -> Page | Redirect:
+    """Check the changes of a sent form, and show what they change in the file; or write them, after the user has seen that.
+
+    Whatever is refused, the form still holds everything that was sent.
+    """
+    step = form.fields.get("step", "check")
+    outcome = await _try_changes(form.api, form.fields, write=step == "write") if step in ("check", "write") else _Outcome()
+    if outcome.written is not None:
+        effects = "; ".join(outcome.written) or "nothing changed"
+        return Redirect("", f"Written and in force. {effects}")
+    return _render(await run_in_threadpool(_build_page, form.api, form.fields, outcome))
+
+
+def _render(page: ConfigPage) -> Page:
+    return Page(
+        "agent_config.html", {"name": page.name, "tab": "config", "has_config": True, "page": page, "seen": SEEN}, page.status
+    )
+
+
+async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outcome:
+    changes = changes_of_form(sent)
+    if not changes:
+        return _Outcome((Problem("Nothing is changed: all fields have the values that the file had."),))
+    name = request.path["name"]
+    whole = {"agents": {name: changes}}
+    try:
+        found = await config_editing.patch_agent_config(
+            request, EditBody(changes=changes, hash=sent.get("hash", ""), dry_run=not write)
+        )
+    except ConfigError as error:
+        return _error_outcome(name, error)
+    except HttpError as error:
+        if error.status == 412:
+            message = (
+                "The config file has changed since you opened this form, so nothing was written. Your values are kept below."
+            )
+            return _Outcome((Problem(f"{message} Compare the marked fields, and check the changes again."),), status=412)
+        if error.code == "edit_refused":
+            message = f"This change cannot be made here: {error.message}. Edit the file yourself, for example with these lines."
+            return _Outcome((Problem(message, config_editing.lines_to_write(whole)),), status=409)
+        return _Outcome((Problem(error.message),), status=error.status)
+    except Refused as error:
+        return _Outcome((Problem(str(error)),), status=STATUS_BY_CODE.get(error.code, 409))
+    if "yaml" in found:
+        message = f"Nothing was written: {found['reason']}. These are the lines to write in the config file."
+        return _Outcome((Problem(message, found["yaml"]),), status=409)
+    if write:
+        return _Outcome(written=tuple(found["lines"]))
+    if not found["diff"]:
+        return _Outcome((Problem("Nothing is changed: the file already says this."),))
+    return _Outcome(diff=ConfigDiff(tuple(found["diff"]), tuple(found["lines"]), tuple(found["warnings"])))
+
+
+def changes_of_form(sent: Form) -> dict[str, Any]:
+    """The changed fields as a JSON merge patch of the agent. None removes a key."""
+    changes: dict[str, Any] = {}
+    for key in ALL_KEYS:
+        text, seen = _sent_text(sent, key), _sent_text(sent, SEEN + key)
+        if key in sent and text != seen:
+            _merge_change(changes, nest_value(key.split("."), parse_field(key, text)))
+    return changes
+
+
+def _merge_change(changes: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(changes.get(key), dict):
+            _merge_change(changes[key], value)
+        else:
+            changes[key] = value
+
+
+def _sent_text(sent: Form, name: str) -> str:
+    """The text of a sent field. Browsers send the line breaks of a text as CR LF."""
+    text = sent.get(name, "").replace("\r\n", "\n")
+    return text if "\n" in text else text.strip()
+
+
+def parse_field(key: str, text: str) -> Any:
+    """The value that the text of a field stands for; None for an empty field. The loader reports a wrong text."""
+    form = form_of_key(key)
+    if not text:
+        return None
+    if form.choices == ("true", "false"):
+        return {"true": True, "false": False}.get(text, text)
+    if form.is_number and _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    if (form.is_list or form.is_map) and text[0] in "[{":
+        return _parse_yaml(text)
+    if form.is_list:
+        names = [each.strip() for each in text.split(",") if each.strip()]
+        return names if len(names) > 1 else "".join(names) or text
+    return text
+
+
+def _parse_yaml(text: str) -> Any:
+    try:
+        found = marked_yaml.parse_yaml(text, diagnostics := Diagnostics(""))
+    except marked_yaml.UnreadableYaml:
+        return text
+    return text if diagnostics.has_errors else _plain_data(found)
+
+
+def _plain_data(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain_data(inner) for key, inner in value.items()}
+    return [_plain_data(inner) for inner in value] if isinstance(value, list) else value
+
+
+def field_text(value: Any) -> str:
+    """A value of the file as a field shows it. `parse_field` reads it back."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n")
+    if isinstance(value, list) and value and all(isinstance(each, str) and "," not in each for each in value):
+        return ", ".join(value)
+    return render_scalar(value)
+
+
+@cache
+def form_of_key(key: str) -> KeyForm:
+    """The form of a key inside an agent, from the model of the config."""
+    definitions = config_schema()["$defs"]
+    found: Mapping[str, Any] = definitions["Agent"]
+    for step in key.split("."):
+        found = found["properties"][step] if "properties" in found else _model_of(found, definitions)["properties"][step]
+    kinds = [found, *found.get("anyOf", ())]
+    types = {kind.get("type") for kind in kinds}
+    is_map = "object" in types or "discriminator" in found or any("$ref" in kind for kind in kinds)
+    return KeyForm(
+        tuple(_CODE.split(str(found["description"]))),
+        str(found.get("x-form", "map")).replace("\\|", "|").replace("`", ""),
+        ("true", "false") if "boolean" in types else tuple(map(str, found.get("enum", ()))),
+        is_number=bool(types & {"integer", "number"}),
+        is_list="array" in types and not is_map,
+        is_map=is_map,
+    )
+
+
+def _model_of(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model of a key whose value is a map."""
+    reference = next(part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part)
+    found: Mapping[str, Any] = definitions[str(reference).rpartition("/")[2]]
+    return found
+
+
+def _error_outcome(name: str, error: ConfigError) -> _Outcome:
+    """Each error at its field, and the others above the form."""
+    at_field: dict[str, tuple[str, ...]] = {}
+    elsewhere = []
+    for each in error.errors:
+        key = _field_of_error(name, each)
+        if key is None:
+            elsewhere.append(Problem(str(each)))
+        else:
+            at_field[key] = (*at_field.get(key, ()), each.message)
+    count = len(error.errors)
+    summary = Problem(f"Nothing was written: the config would have {count} error{'s' if count > 1 else ''}.")
+    return _Outcome((summary, *elsewhere), at_field, status=422)
+
+
+def _field_of_error(name: str, error: Diagnostic) -> str | None:
+    """The field to which an error belongs; None for an error in another part of the config."""
+    prefix = f"{dotted_path(('agents', name))}."
+    if not error.path.startswith(prefix):
+        return None
+    path = error.path.removeprefix(prefix)
+    around = [key for key in ALL_KEYS if path == key or path.startswith((f"{key}.", f"{key}["))]
+    inside = [key for key in ALL_KEYS if key.startswith(f"{path}.")]
+    return max(around, key=len) if around else next(iter(inside), None)
+
+
+def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPage:
+    name = request.path["name"]
+    path = request.app_state.settings().path
+    try:
+        found = config_editing.get_agent_config(request)
+    except ConfigError as error:  # somebody else has written a faulty file
+        broken = Problem(f"The config file has errors. Correct them in the file first: {error.errors[0]}")
+        found, outcome = (
+            {"declared": {}, "hash": sent.get("hash", ""), "values": []},
+            _Outcome((*outcome.problems, broken), status=409),
+        )
+    declared = found["declared"] or {}
+    values = {row["key"]: row for row in found["values"]}
+    sections = tuple(
+        ConfigSection(title, tuple(_build_field(request, key, declared, values.get(key, {}), sent, outcome) for key in keys))
+        for title, keys in SECTIONS.items()
+    )
+    # After a conflict, the form is one of the new version of the file. Before a confirmed diff is written, it keeps the old one.
+    shown_hash = found["hash"] if outcome.diff is None else sent["hash"]
+    return ConfigPage(
+        name, path.name, shown_hash, sections, "edit" in request.caller.may, outcome.problems, outcome.diff, outcome.status
+    )
+
+
+def _build_field(
+    request: ApiRequest, key: str, declared: Mapping[str, Any], value: Mapping[str, str], sent: Form, outcome: _Outcome
+) -> ConfigField:
+    in_file = field_text(_find_value(declared, key.split(".")))
+    text, seen = (_sent_text(sent, key), _sent_text(sent, SEEN + key)) if key in sent else (in_file, in_file)
+    is_moved = key in sent and seen != in_file
+    if is_moved and text == seen:  # the reader has not touched this field
+        text = in_file
+    nested = {"agents": {request.path["name"]: nest_value(key.split("."), "")}}
+    protected = config_editing.why_not_permitted(request, nested) if "edit" in request.caller.may else None
+    return ConfigField(
+        key,
+        key.removeprefix("heartbeat."),
+        text,
+        in_file,
+        form_of_key(key),
+        value.get("value", ""),
+        value.get("origin", ""),
+        protected or "",
+        in_file if is_moved else None,
+        outcome.errors.get(key, ()),
+    )
+
+
+def _find_value(declared: Any, steps: Sequence[str]) -> Any:
+    for step in steps:
+        if not isinstance(declared, Mapping):
+            return None
+        declared = declared.get(step)
+    return declared
