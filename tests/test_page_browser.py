@@ -15,7 +15,8 @@ from browser import (
     overflowing_width,
     save_screenshot,
 )
-from playwright.sync_api import Browser
+from page_fleet import open_fleet
+from playwright.sync_api import Browser, Page, expect
 from web_daemon import TOKENS, WebDaemon
 
 pytestmark = needs_browser
@@ -29,8 +30,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
-    with WebDaemon(tmp_path_factory.mktemp("page")) as running:
+    with open_fleet(tmp_path_factory.mktemp("page")) as running:
         yield running
+
+
+def names(page: Page) -> list[str]:
+    return page.locator(".agent h2").all_inner_texts()
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
@@ -44,6 +49,84 @@ def test_the_login_and_the_fleet_are_accessible_on_every_screen(
         save_screenshot(page, f"login-{width}-{scheme}")
         log_in(page, TOKENS["chief"])
         assert page.get_by_role("heading", name="Fleet").is_visible()
+        page.locator(".strip-legend summary").click()
         assert accessibility_problems(page) == []
         assert overflowing_width(page) <= 0
         save_screenshot(page, f"fleet-{width}-{scheme}")
+
+
+def test_problems_come_first(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        assert names(page)[0] == "deploys"
+        expect(page.locator("#card-deploys")).to_contain_text("failing")
+        expect(page.locator("#card-mail")).to_contain_text("paused")
+        expect(page.locator("#card-backups time")).to_have_text("in 19 min")  # by the clock of the daemon
+
+
+def test_the_search_shows_matching_agents_while_typing(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        page.get_by_label("Search").press_sequentially("opus")
+        expect(page.locator(".agent")).to_have_count(2)
+        assert "q=opus" in page.url
+        assert page.evaluate("document.activeElement.id") == "q"
+        page.get_by_label("Show").select_option("problems")
+        expect(page.locator(".agent")).to_have_count(1)
+        page.get_by_label("Search").fill("nothing like this")
+        expect(page.get_by_text("No agent matches.")).to_be_visible()
+
+
+def test_without_scripts_the_page_can_be_read_and_searched(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url, java_script_enabled=False) as page:
+        log_in(page, TOKENS["chief"])
+        expect(page.locator("#card-backups time")).to_contain_text("in ")
+        page.get_by_label("Search").fill("calen")
+        page.get_by_role("button", name="Search").click()
+        assert names(page) == ["calendar"]
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_user_with_a_keyboard_alone_logs_in_and_opens_an_agent(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        page.goto("/")
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_have_text("This token is not valid.")
+        page.keyboard.type(TOKENS["chief"])
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.id") == "agent-deploys":
+                break
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/page/agents/deploys")
+
+
+def test_a_run_appears_without_loading_the_page_again(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        expect(page.locator("#live")).to_have_text("Live.")
+        page.locator("#agent-websites").focus()
+        daemon.world.scripts["websites"] = lambda call: "the shop <b>answers</b> 500"
+        daemon.do(lambda: daemon.world.wake("websites", "look again"))
+        daemon.do(daemon.world.settle)
+        expect(page.locator("#card-websites .said")).to_have_text("the shop <b>answers</b> 500")
+        expect(page.locator("#news")).to_contain_text("websites has sent an alert.")
+        assert page.evaluate("document.activeElement.id") == "agent-websites"
+
+
+def test_a_user_whose_login_has_ended_comes_to_the_login(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        expect(page.locator("#live")).to_have_text("Live.")
+        page.context.clear_cookies()
+        daemon.do(lambda: daemon.world.wake("backups", "look again"))
+        daemon.do(daemon.world.settle)
+        page.wait_for_url("**/page/login")

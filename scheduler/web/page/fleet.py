@@ -2,19 +2,149 @@
 
 from __future__ import annotations
 
-from scheduler.insight import status_data
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlencode
+
+from scheduler.insight import fleet, status_data
+from scheduler.insight.fleet import AgentCard, AgentState, Group, Result
 from scheduler.model.outcome import Kind
+from scheduler.model.settings import Settings
+from scheduler.web.http_errors import bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.queries import check_access
 
 PARAMETERS = ("q", "show", "page")
+CARDS_PER_PAGE = 48
+TONES = {
+    "failing": "bad",
+    "problem": "late",
+    "alert": "note",
+    "running": "wait",
+    "waiting": "wait",
+    "ok": "good",
+}  # by the label of the state; any other is off
+RESULT_TONES = {
+    Result.QUIET: "good",
+    Result.ALERT: "note",
+    Result.FAILED: "bad",
+    Result.LOST: "late",
+    Result.SKIPPED: "off",
+    Result.OPEN: "wait",
+}
+# The shape of a slot in the strip, 6 wide and 24 high: each result has its own height, so that colour is not needed to tell them
+# apart. A failure looks like an exclamation mark.
+SLOT_WIDTH = 6
+SHAPES = {
+    Result.QUIET: "v-10h5v10z",
+    Result.ALERT: "v-24h5v24z",
+    Result.FAILED: "v-5h5v5z m0-8v-16h5v16z",
+    Result.LOST: "v-17h5v17z",
+    Result.SKIPPED: "v-3h5v3z",
+    Result.OPEN: "v-13h5v13z",
+}
+SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for group in Group}
 
 
 def show_fleet(request: PageRequest) -> Page:
-    """The cards of the agents that the user may see."""
-    agents = [
-        each
-        for each in status_data.read_entries(request.db, request.now, Kind.HEARTBEAT)
-        if request.caller.may_access(Kind.HEARTBEAT, each["name"])
+    """The cards of the agents that the user may see and looks for, a page at a time."""
+    wanted = request.query.get("show", "")
+    if wanted not in SHOWN:
+        raise bad_request(f"show: write {', '.join(Group)} or nothing")
+    entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT)
+    states = fleet.read_states(each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each["name"]))
+    search = request.query.get("q", "").strip()
+    matching = _search(states, request.settings, search)
+    counts = Counter(group for state in matching for group in state.groups)
+    found = [state for state in matching if not wanted or Group(wanted) in state.groups]
+    pages = max(1, -(-len(found) // CARDS_PER_PAGE))
+    number = min(_parse_page(request.query.get("page", "")), pages)
+    shown = found[(number - 1) * CARDS_PER_PAGE : number * CARDS_PER_PAGE]
+
+    def url_of(page: int = 1, show: str = wanted) -> str:
+        query = {"q": search, "show": show, "page": page if page > 1 else ""}
+        return "/?" + urlencode({key: value for key, value in query.items() if value})
+
+    filters = [
+        (label, url_of(show=group), counts[Group(group)] if group else len(matching), group == wanted)
+        for group, label in SHOWN.items()
     ]
-    return Page("fleet.html", {"agents": agents})
+    return Page(
+        "fleet.html",
+        {
+            "cards": [fleet.read_card(request.db, request.settings, state, request.now) for state in shown],
+            "total": len(states),
+            "matching": len(found),
+            "filters": filters,
+            "search": search,
+            "wanted": wanted,
+            "page": number,
+            "pages": pages,
+            "url_before": url_of(number - 1) if number > 1 else None,
+            "url_after": url_of(number + 1) if number < pages else None,
+            "legend": [(result, RESULT_TONES[result], slot_shapes([result], 1)) for result in Result],
+            **CARD_HELPERS,
+        },
+    )
+
+
+def show_card(request: PageRequest) -> Page:
+    """One card, for a page that shows it already."""
+    name = request.path["name"]
+    check_access(request.api, Kind.HEARTBEAT, name)
+    entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
+    if not entries:
+        raise not_found(f"agent {name!r}")
+    card = fleet.read_card(request.db, request.settings, fleet.read_states(entries)[0], request.now)
+    return Page("card.html", {"card": card, **CARD_HELPERS})
+
+
+def slot_shapes(slots: Sequence[Result], width: int = fleet.STRIP_SLOTS) -> list[tuple[str, str]]:
+    """The strip of some slots as SVG paths: for each result its tone, and one path with all slots that have it.
+
+    The newest slot is at the right edge of a strip of `width` slots.
+    """
+    paths: defaultdict[Result, list[str]] = defaultdict(list)
+    for place, result in enumerate(slots, width - len(slots)):
+        paths[result].append(f"M{place * SLOT_WIDTH} 24{SHAPES[result]}")
+    return [(RESULT_TONES[result], "".join(parts)) for result, parts in paths.items()]
+
+
+def strip_text(card: AgentCard) -> str:
+    """The strip in words: how many slots had each result."""
+    counts = ", ".join(f"{count} {result}" for result, count in card.slot_counts)
+    return f"The last {len(card.slots)} slots: {counts}" if card.slots else "No slots yet"
+
+
+def _tone_of(state: AgentState) -> str:
+    return TONES.get(state.label, "off")
+
+
+CARD_HELPERS = {
+    "slot_shapes": slot_shapes,
+    "strip_text": strip_text,
+    "tone_of": _tone_of,
+    "slot_width": SLOT_WIDTH,
+    "strip_slots": fleet.STRIP_SLOTS,
+}
+
+
+def _search(states: Sequence[AgentState], settings: Settings, search: str) -> list[AgentState]:
+    """The agents in whose name, state, model or channels every word of the search occurs."""
+    words = search.casefold().split()
+    return [state for state in states if _has_words(_searched_text(state, settings), words)] if words else list(states)
+
+
+def _has_words(text: str, words: Iterable[str]) -> bool:
+    return all(word in text for word in words)
+
+
+def _searched_text(state: AgentState, settings: Settings) -> str:
+    heartbeat = settings.heartbeats.get(state.name)
+    more: Iterable[str] = () if heartbeat is None else (fleet.model_or_runner(heartbeat), *heartbeat.deliver)
+    return " ".join((state.name, state.label, state.word, *more)).casefold()
+
+
+def _parse_page(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 6 and int(text) > 0 else 1

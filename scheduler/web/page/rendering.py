@@ -89,6 +89,9 @@ def _environment() -> Environment:
         "duration": format_span,
         "usd": format_usd,
         "utc": utc_text,
+        "until": until_text,
+        "ago": ago_text,
+        "share": share_of_limit,
     }
     environment.globals |= {"static_url": static_url}
     return environment
@@ -131,6 +134,22 @@ def format_span(span: timedelta | float) -> str:
     if days < 1:
         return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
     return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+
+
+def until_text(moment: str | datetime, now: datetime) -> str:
+    """How long it is until a time, for browsers without JavaScript: in 12 min."""
+    left = _parse_moment(moment) - now
+    return f"in {format_span(left)}" if left > timedelta() else "now"
+
+
+def ago_text(moment: str | datetime, now: datetime) -> str:
+    """How long ago a time was: 12 min ago."""
+    return f"{format_span(now - _parse_moment(moment))} ago"
+
+
+def share_of_limit(limit: Mapping[str, float]) -> float:
+    """The used part of a limit, from 0 to 1."""
+    return round(min(1.0, limit["used"] / limit["of"]), 3) if limit["of"] else 1.0
 
 
 def format_usd(cost: float | None) -> str:

@@ -37,6 +37,7 @@ NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use
 # The views: path, function, and the keys that the query may have.
 VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = (
     ("/", fleet.show_fleet, fleet.PARAMETERS),
+    ("/page/cards/{name}", fleet.show_card, ()),
     ("/page/agents/{name}", agent.show_agent, agent.PARAMETERS),
     ("/page/agents/{name}/checklist", agent_checklist.show_checklist, ()),
     ("/page/agents/{name}/config", agent_config.show_config, ()),

@@ -2,12 +2,15 @@
 //
 // An element with `data-live="ended said"` is loaded again from `data-live-url` (or from the URL of the page) when one of these
 // events comes, and replaced by the element with the same id in the answer. With `data-live-key="heartbeat/NAME"` only the events
-// of this agent count. The page works without this file, but has to be loaded again by hand.
+// of this agent count. With `data-live-every="20"` it is loaded at most every 20 seconds. The page works without this file, but has to be loaded again by hand.
 "use strict";
 (() => {
   const DELAY = 300, JITTER = 700, RETRY = 15000; // milliseconds
   const waiting = new Map(); // id of an element -> timer
   const missed = new Set(); // ids of elements to refresh when the tab is visible again
+  const loaded = new Map(); // id of an element -> when it was loaded last
+  const opened = Date.now();
+  const ahead = Date.parse(document.body.dataset.now) - opened || 0; // how far the clock of the daemon is ahead of this one
   let stream = null;
 
   document.addEventListener("htmx:config:request", (event) => {
@@ -19,11 +22,14 @@
     if (!element.id) return;
     if (document.hidden) { missed.add(element.id); return; }
     if (waiting.has(element.id)) return;
-    waiting.set(element.id, setTimeout(() => load(element.id), DELAY + Math.random() * JITTER));
+    const every = 1000 * (element.dataset.liveEvery || 0);
+    const rest = Math.max(0, (loaded.get(element.id) ?? opened) + every - Date.now());
+    waiting.set(element.id, setTimeout(() => load(element.id), rest + DELAY + Math.random() * (JITTER + every / 4)));
   }
 
   async function load(id) {
     const element = document.getElementById(id);
+    loaded.set(id, Date.now());
     try {
       if (!element || document.hidden || isInUse(element)) { if (element) missed.add(id); return; }
       const url = element.dataset.liveUrl || location.pathname + location.search;
@@ -104,7 +110,7 @@
 
   function countDown() {
     for (const each of document.querySelectorAll("time[data-countdown]")) {
-      const seconds = Math.round((Date.parse(each.dateTime) - Date.now()) / 1000);
+      const seconds = Math.round((Date.parse(each.dateTime) - Date.now() - ahead) / 1000);
       const text = seconds <= 0 ? "now" : `in ${format(seconds)}`;
       if (each.textContent !== text) each.textContent = text;
     }

@@ -1,0 +1,198 @@
+"""Describes all agents for an overview, problems first: one word for why each is quiet, and the results of its latest slots."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
+from scheduler.insight.reason_texts import RUNNING, WAITING, SlotCause
+from scheduler.insight.slot_history import cause_of_run
+from scheduler.model import local_days
+from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Suppression
+from scheduler.model.settings import Settings
+from scheduler.store import fleet_records
+from scheduler.store.fleet_records import DayCost, LatestAnswer, SlotRecord
+
+STRIP_SLOTS = 48
+ANSWER_LENGTH = 280  # characters of the latest answer on a card
+
+NOT_RUN_YET = "new"
+UNDELIVERED = frozenset({DeliveryState.DEAD, DeliveryState.NO_TARGET, DeliveryState.HELD, DeliveryState.UNCERTAIN})
+
+
+class Result(StrEnum):
+    """The result of a slot in the strip, in the order of the legend."""
+
+    QUIET = "quiet"
+    ALERT = "alert"
+    FAILED = "failed"
+    LOST = "lost"
+    SKIPPED = "skipped"
+    OPEN = "open"
+
+
+class Group(StrEnum):
+    """What a user looks for among many agents. An agent may be in several groups."""
+
+    PROBLEMS = "problems"
+    ALERTS = "alerts"
+    RUNNING = "running"
+    QUIET = "quiet"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """The state of an agent. `word` is why it is quiet, or what it does; `text` says the same in a few words.
+
+    `rank` orders the agents: 0 is the worst. `groups` are those that the agent belongs to.
+    """
+
+    name: str
+    label: str
+    word: str
+    text: str
+    rank: int
+    groups: frozenset[Group]
+    entry: Mapping[str, Any]
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The place among all agents, for sorting: problems first, then by name."""
+        return self.rank, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCard:
+    """All that a card shows. `slots` are the results of the latest slots, the oldest first.
+
+    `budget` is the use of the daily limits, None without a budget or before the first run of the day.
+    """
+
+    state: AgentState
+    model: str
+    channels: tuple[str, ...]
+    answer: LatestAnswer | None
+    slots: Sequence[Result]
+    cost: DayCost
+    budget: Mapping[str, Any] | None
+    timezone: str
+
+    @property
+    def slot_counts(self) -> list[tuple[Result, int]]:
+        """How many of the slots had each result, without the results that none had."""
+        counts = Counter(self.slots)
+        return [(result, counts[result]) for result in Result if counts[result]]
+
+
+def read_states(entries: Iterable[Mapping[str, Any]]) -> list[AgentState]:
+    """The state of each agent, the worst first. `entries` are the agents as the status has them."""
+    return sorted((_state_of(each) for each in entries), key=lambda state: state.order)
+
+
+def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now: datetime) -> AgentCard:
+    """The card of an agent."""
+    heartbeat = settings.heartbeats.get(state.name)
+    zone = heartbeat.zone if heartbeat else settings.zone
+    today = local_days.whole_day(now.astimezone(zone).date(), zone)
+    return AgentCard(
+        state,
+        _model_of(heartbeat),
+        heartbeat.deliver if heartbeat else (),
+        fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
+        _latest_results(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
+        fleet_records.cost_since(db, state.name, today.begins),
+        state.entry["budget"],
+        zone.key,
+    )
+
+
+def model_or_runner(heartbeat: Heartbeat) -> str:
+    """The model of an agent, or how it is called if it chooses its model itself."""
+    if heartbeat.model is not None:
+        return heartbeat.model
+    match heartbeat.runner:
+        case CommandRunner(argv=argv):
+            return f"command {argv[0].rpartition('/')[2]}"
+        case HttpRunner():
+            return "HTTP gateway"
+        case ModelRunner(provider=provider):
+            return provider.name
+    return "Python function"
+
+
+def _model_of(heartbeat: Heartbeat | None) -> str:
+    return "not in the config" if heartbeat is None else model_or_runner(heartbeat)
+
+
+def _state_of(entry: Mapping[str, Any]) -> AgentState:
+    word, text, is_problem = _word_of(entry)
+    last = entry["last_run"]
+    failing = entry["failing"] is not None or entry["consecutive_failures"] > 0
+    has_alert = entry["alerting"] or entry["conditions"]["open"] > 0
+    groups = {
+        Group.PROBLEMS: failing or is_problem,
+        Group.ALERTS: has_alert,
+        Group.RUNNING: last is not None and last["state"] in ("running", "waiting"),
+        Group.OFF: entry["state"] != "active" or entry["muted"] is not None,
+    }
+    found = frozenset(group for group, applies in groups.items() if applies)
+    label = "failing" if failing else entry["state"]
+    if label == "active":
+        label = "running" if word == RUNNING else "waiting" if last is not None and last["state"] == "waiting" else "ok"
+    if label == "ok" and (is_problem or has_alert):
+        label = "problem" if is_problem else "alert"
+    rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry["state"] == "active" else 5
+    return AgentState(entry["name"], label, word, text, rank, found or frozenset({Group.QUIET}), entry)
+
+
+def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
+    """One word for why the agent is quiet or what it does, the same in a few words, and whether it is a problem."""
+    if entry["state"] != "active":
+        return entry["state"], SlotCause(entry["state"]).text if entry["state"] != "done" else "its only run is done", False
+    last = entry["last_run"]
+    if last is None:
+        return NOT_RUN_YET, "has not run yet", False
+    cause = cause_of_run(last["state"], last["outcome"], last["reason"], last["suppression"])
+    if last["state"] != "closed":
+        return cause.detail or cause.code, cause.text_for_now, False
+    if entry["muted"] is not None:
+        return Suppression.MUTED, "its messages are held back (mute)", False
+    if last["outcome"] == Outcome.SKIPPED:
+        return cause.code, cause.text, cause.code in WORRYING_SKIPS
+    if last["outcome"] in FAILURES:
+        return cause.detail or cause.code, cause.text, True
+    if last["suppression"] is not None:
+        return last["suppression"], cause.text, False
+    if last["outcome"] == Outcome.ALERT:
+        delivery = last["delivery"]
+        shown = cause if delivery == DeliveryState.DELIVERED else SlotCause(cause.code, delivery)
+        return delivery, shown.text, delivery in UNDELIVERED
+    return last["outcome"], cause.text, False
+
+
+def _latest_results(records: Iterable[SlotRecord]) -> list[Result]:
+    """The results of the latest slots, the oldest first."""
+    found: list[Result] = []
+    for record in records:
+        found += [_result_of(record)] * min(record.slots, STRIP_SLOTS - len(found))
+        if len(found) >= STRIP_SLOTS:
+            break
+    return found[::-1]
+
+
+def _result_of(record: SlotRecord) -> Result:
+    cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression)
+    if cause.code in (RUNNING, WAITING):
+        return Result.OPEN
+    if record.outcome == Outcome.SKIPPED:
+        return Result.LOST if cause.code in WORRYING_SKIPS else Result.SKIPPED
+    if record.outcome in FAILURES:
+        return Result.FAILED
+    return Result.ALERT if record.outcome == Outcome.ALERT and record.suppression is None else Result.QUIET
