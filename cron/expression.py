@@ -1,4 +1,4 @@
-"""Parses the five fields or the macro of a cron expression and rewrites them so that only one reading is possible."""
+"""Parses the five fields or the macro of a cron expression and writes them in an unambiguous form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses the text of a checklist: its list items with their marks, what is completed, and whether any work is left."""
+"""Parses the text of a checklist: its items with their annotations, the completed items, and whether any work is left."""
 
 from __future__ import annotations
 

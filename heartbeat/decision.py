@@ -1,4 +1,4 @@
-"""The decision by a model, before a run, whether there is anything to do, and what."""
+"""Builds the prompt that asks a small model, before a run, whether there is anything to do, and reads its decision."""
 
 from __future__ import annotations
 

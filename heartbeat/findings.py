@@ -1,4 +1,4 @@
-"""Reads the findings in an agent's answer: what holds, each under a key that stays the same from run to run.
+"""Reads the findings in an agent's answer: problems, each with a key that stays the same from run to run.
 
 An answer has findings in one of three forms: the arguments of a forced tool, JSON (`{"findings": [...]}`), or lines of plain
 text that begin with a key in brackets (`[disk:/var] 92 % full`).

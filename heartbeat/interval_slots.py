@@ -1,4 +1,4 @@
-"""The slots of an agent with an interval: at most one for each point of a fixed grid in elapsed time."""
+"""Computes the slots of an agent with an interval: at most one slot for each nominal time."""
 
 from __future__ import annotations
 

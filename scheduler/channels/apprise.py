@@ -1,4 +1,4 @@
-"""Sends a message to a service that Apprise supports; after half a minute without an answer the delivery is uncertain."""
+"""Sends a message to a service that Apprise supports. Without an answer in half a minute, the delivery is uncertain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes a kind of channel: what the config may say of it, how long its messages may be, and how one is sent."""
+"""Describes a kind of channel: its keys in the config, the longest message that it accepts, and how a message is sent."""
 
 from __future__ import annotations
 

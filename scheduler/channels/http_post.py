@@ -1,4 +1,4 @@
-"""Posts a message as JSON, and reads from the answer what became of it."""
+"""Posts a message as JSON, and turns the response into the result of the delivery."""
 
 from __future__ import annotations
 

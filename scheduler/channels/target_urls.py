@@ -1,4 +1,4 @@
-"""Checks where a message is to go, and puts a recipient into the URL of a channel."""
+"""Checks the target of a message, and builds the channel with the URL for this target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts a target into the place that a channel's URL leaves open, and checks URLs."""
+"""Replaces {target} in the URL of a channel, and checks such URLs and targets."""
 
 from __future__ import annotations
 

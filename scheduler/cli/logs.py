@@ -1,4 +1,4 @@
-"""The command `logs`: what happened to the daemon or to one agent or job, and with `--follow` what happens next."""
+"""The command `logs`: lists the events of the daemon, or of one agent or job, and follows new events."""
 
 from __future__ import annotations
 

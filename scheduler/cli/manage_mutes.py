@@ -1,4 +1,4 @@
-"""The commands `mute`, `unmute`, `ack` and `unack`: hold back the messages of an entry, or keep an open condition quiet."""
+"""The commands `mute`, `unmute`, `ack` and `unack`: hold back the messages of an entry, or of one open condition."""
 
 from __future__ import annotations
 

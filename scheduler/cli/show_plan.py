@@ -1,4 +1,4 @@
-"""The command `plan`: lists upcoming runs, or with `--worst` the most that a day can cost."""
+"""The command `plan`: lists upcoming runs, or with `--worst` the maximum cost of a day."""
 
 from __future__ import annotations
 

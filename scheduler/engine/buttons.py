@@ -1,4 +1,4 @@
-"""Puts buttons below messages, and carries out what a pressed button asks for.
+"""Puts buttons below messages, and carries out the action of a pressed button.
 
 The data of a button names an action and a message. A code over both, which only the daemon can compute, shows that it is genuine.
 It holds for a day and can be used once.

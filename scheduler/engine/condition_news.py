@@ -1,4 +1,4 @@
-"""Decides what a target is notified of about a condition, and writes the line of its message.
+"""Decides which news about a condition a target gets, and writes the line of the message.
 
 The rules look at states and not at changes: a condition that a target should know about, and does not, is news for that target.
 So a message that was lost, a restart, or a new channel needs no rule of its own.

@@ -1,4 +1,4 @@
-"""Reloads the config file: on request, on SIGHUP, and when the file changes; and edits it. A faulty config changes nothing."""
+"""Reloads the config file: on request, on SIGHUP, and after a change. Also edits the file. A faulty config changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine: each tick records results, answers requests, starts due runs and messages, and returns the time of the next."""
+"""The engine: each tick records results, answers requests, starts due runs and messages, and returns the next due time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Imports configs of other heartbeat systems: reads their files, converts them, and lists what became of each key."""
+"""Imports configs of other heartbeat systems: reads their files, converts them, and lists the result for each value."""

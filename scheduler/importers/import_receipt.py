@@ -1,4 +1,4 @@
-"""Lists what became of each value of the imported files: kept, changed or dropped, with the reason."""
+"""Lists for each value of the imported files whether it was kept, changed or dropped, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foresees what another config would change: next runs, runs a week, and the highest possible cost of a day."""
+"""Forecasts what another config would change: next runs, runs a week, and the highest possible cost of a day."""
 
 from __future__ import annotations
 

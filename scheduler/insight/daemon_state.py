@@ -1,4 +1,4 @@
-"""Describes the daemon as it is at present: whether it runs, is frozen, and which config it has in force."""
+"""Describes the current state of the daemon: whether it runs or is frozen, and which config is in force."""
 
 from __future__ import annotations
 

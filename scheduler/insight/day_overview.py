@@ -1,4 +1,4 @@
-"""Explains a day of all agents and jobs: which were silent or unusual, why, and which command says more.
+"""Explains a day of all agents and jobs: which were silent or unusual, why, and which command shows details.
 
 It reads the run records of the day in one query, counted by cause. Details are read only for entries that have something to
 explain, so ten thousand entries take seconds.

@@ -1,4 +1,4 @@
-"""Says what happened to a slot, a finding or a condition: one word for programs, a short text for people."""
+"""Describes what happened to a slot, a finding or a condition: one word for programs, a short text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists what happened lately to the daemon or to one entry, from the database, for the command `logs`."""
+"""Lists the recent events of the daemon or of one entry, from the database, for the command `logs`."""
 
 from __future__ import annotations
 

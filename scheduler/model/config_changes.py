@@ -1,4 +1,4 @@
-"""What one version of the config changes against another: values by key, folded for many entries, as lines and as JSON."""
+"""Compares two versions of the config: changed values by key, combined for many entries, as lines and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what happened lately in order of time: ended and started runs, sent messages, opened and closed conditions."""
+"""Reads recent events in order of time: ended and started runs, sent messages, opened and closed conditions."""
 
 from __future__ import annotations
 

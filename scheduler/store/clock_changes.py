@@ -1,4 +1,4 @@
-"""Records changes of the system clock, and works out what the latest one means for the times before it.
+"""Records changes of the system clock, and decides whether the latest one is a correction or permanent.
 
 A change is a difference between the system clock and the monotonic clock. The changes on record are replayed in order: a clock
 that was ahead and is set right is treated differently from one that is set behind the true time.

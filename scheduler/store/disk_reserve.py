@@ -1,4 +1,4 @@
-"""Keeps a reserve file whose room the database gets when its disk is full: deleting rows needs room too."""
+"""Keeps a reserve file, which is removed when the disk is full, because even deleting rows needs space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records which entries and channels fail at present, since when, how, and whether that was notified."""
+"""Records which entries and channels are failing: since when, with which error, and whether a notification was sent."""
 
 from __future__ import annotations
 

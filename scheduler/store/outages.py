@@ -1,4 +1,4 @@
-"""Records which providers and models fail at present, and which targets were notified of it."""
+"""Records which providers and models are failing, and which targets were notified."""
 
 from __future__ import annotations
 

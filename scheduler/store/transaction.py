@@ -1,4 +1,4 @@
-"""One write transaction on the database: its connection, its instant, its writer, and the events to publish after the commit."""
+"""One write transaction on the database: its connection, its time, its owner, and the events to publish after the commit."""
 
 from __future__ import annotations
 

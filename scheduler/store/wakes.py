@@ -1,4 +1,4 @@
-"""Keeps wakes until their agent got them in a prompt: merges them per sender, spaces them, returns them after a failed run."""
+"""Keeps wakes until the agent has them in a prompt: merges them per sender, spaces them, returns them after a failed run."""
 
 from __future__ import annotations
 

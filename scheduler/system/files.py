@@ -1,4 +1,4 @@
-"""Opens, reads and replaces files safely, and says who else may read or write them."""
+"""Opens, reads and replaces files safely, and checks who else may read or write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines what the HTTP interface knows of the daemon and can have it do."""
+"""Defines the parts of the daemon that the HTTP interface can read, and the functions that it can call."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from cron.job import SHELL_ERRORS, Job, job_process, wakes_after
-from cron.wake_text import format_wake_text
+from cron.job import SHELL_ERRORS, Job, format_wake_text, job_process, wakes_after
 from heartbeat import verdict
 from heartbeat.prompt import compose_task, estimate_tokens, task_meta
 from heartbeat.runners import AgentRequest, Answer, ProcessResult, Resources

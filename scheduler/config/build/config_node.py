@@ -1,4 +1,4 @@
-"""Connects a part of the config to the rest: its values, its positions, and where its errors are reported."""
+"""One part of the config while the settings are built: its values, their source positions, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads config.yaml: its bytes, who else may write it, and its YAML as far as it can be parsed."""
+"""Reads config.yaml: checks who may write the file, and parses its YAML as far as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merges the defaults into an entry; each value keeps the position where it was written."""
+"""Merges the defaults into an entry. Each value keeps its source position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explains YAML syntax errors, and finds a way to read the rest of the text behind them."""
+"""Explains YAML syntax errors, and makes the rest of the text readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a job's command, and the wake text for the agents that it wakes."""
+"""The settings of a cron job: the process of its command, and the wakes that it sends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.job import ChildProcess, Job, job_process, wakes_after
-from cron.wake_text import WAKE_TEXT_BYTES, format_wake_text
+from cron.job import WAKE_TEXT_BYTES, ChildProcess, Job, format_wake_text, job_process, wakes_after
 from heartbeat.calendars import ALL_DAYS
 
 JOB = Job(
