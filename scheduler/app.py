@@ -18,6 +18,7 @@ from importlib.metadata import version
 from math import ceil
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from heartbeat.runners import Resources, StartProcess
 from heartbeat.runners import dispatch as runners
@@ -28,7 +29,7 @@ from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.lenient_reading import read_state_path
+from scheduler.config.file.lenient_reading import config_folder, read_state_path
 from scheduler.config.file.message_parts import abbreviate_duration
 from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
@@ -41,9 +42,9 @@ from scheduler.engine.requests import NoteDeadmanProblem
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
-from scheduler.model.settings import Settings
+from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient
-from scheduler.store import config_history, entries
+from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable
 from scheduler.system import file_limits, lanes, log
@@ -60,8 +61,11 @@ from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.traces import Traces
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer
-from scheduler.work import agent_calls
-from scheduler.work.executor import LocalExecutor, WorkerLoop
+from scheduler.work import agent_calls, payloads
+from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+
+if TYPE_CHECKING:
+    from scheduler.work.remote_executor import RemoteExecutor
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
 TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
@@ -69,6 +73,7 @@ MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads g
 END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
 STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
 MAX_NAMED_RUNS = 10  # in such a line
+MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
 CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
 
 
@@ -97,6 +102,10 @@ def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
             refused = RefusedStart(utc_now(), os.getpid(), str(path.absolute()), problem)
             record_refused_start(database.with_name(database.name + ".lock"), refused)
         raise
+
+
+class _StoppedAtStart(Exception):
+    """A signal has stopped the daemon while it waited for PostgreSQL."""
 
 
 class MainLoop:
@@ -167,7 +176,8 @@ class Daemon:
         self._workers = WorkerLoop()
         self._traces = Traces()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
-        self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(
+        self._remote = self._make_remote_executor(self.settings.remote) if self.settings.remote else None
+        self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
             self._carry_out_run, _run_mark, self._wakeup.notify, self._workers
         )
         deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
@@ -178,7 +188,9 @@ class Daemon:
         self.engine = Engine(
             self.store,
             first_plan,
-            Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
+            Executors(self.runs, deliveries, runs_survive_stop=True)
+            if self._remote
+            else Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
             inbox,
             [EventLog().log_event, self.metrics.count_event, self._feed.publish, self._count_failed_run],
             self.instance,
@@ -193,6 +205,21 @@ class Daemon:
         self.reloader = Reloader(partial(self._load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
 
+    def _make_remote_executor(self, remote: RemoteQueue) -> RemoteExecutor[Claim, AttemptResult]:
+        """The executor that has runs executed by workers. Its library is an optional extra, and is imported only here."""
+        from scheduler.store.job_queue import JobQueue
+        from scheduler.work.remote_executor import RemoteExecutor
+
+        self._codec = payloads.ClaimCodec(lambda: self.engine.plan.entries, config_folder(self.settings.path), self.settings.host)
+        return RemoteExecutor(
+            lambda: JobQueue(remote.dsn, remote.name),
+            self._codec,
+            self._wakeup.notify,
+            self._workers,
+            self.instance,
+            remote.lease.total_seconds(),
+        )
+
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until a stop signal, or for `duration`. Returns the exit code."""
         assert self._server is not None
@@ -202,6 +229,10 @@ class Daemon:
         except DatabaseUnavailable:
             self._server.stop()
             raise
+        except _StoppedAtStart:
+            self._server.stop()
+            self._close_connections()
+            return 0
         self._watch.start()
         until = None if duration is None else time.monotonic() + duration.total_seconds()
         self._run_ticks(lambda: self._stop_signals > 0 or (until is not None and time.monotonic() >= until), until)
@@ -246,8 +277,11 @@ class Daemon:
             (signal.SIGCONT, self._on_continue_signal),
         ):
             signal.signal(number, handler)
-        survivors = startup.end_orphans(self.store)
-        import_runner_libraries(self.settings)
+        survivors = startup.end_orphans(self.store, runs_here=self._remote is None)
+        if self._remote is None:
+            import_runner_libraries(self.settings)
+        else:
+            self._adopt_runs(self._remote)
         self._traces.prepare(self.settings)
         threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
@@ -260,6 +294,14 @@ class Daemon:
         for each in self.engine.plan.stored_config.overrides if self.engine.plan.stored_config else ():
             log_event(logging.INFO, "override", variable=each.variable, key=each.key, file=each.in_file, value=each.value)
         self._systemd.report_ready()
+
+    def _adopt_runs(self, remote: RemoteExecutor[Claim, AttemptResult]) -> None:
+        """Go on with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached."""
+        running = [run for _, _, run in runs.all_open_runs(self.store.connection) if run.state == "running"]
+        numbers = {payloads.attempt_key(run.owner, run.run_id, run.fence): run.run_id for run in running}
+        past = boots.latest_instances(self.store.connection, MAX_PAST_BOOTS)
+        if not remote.adopt(numbers, past, self._codec.claim_of_leftover, lambda: self._stop_signals > 0):
+            raise _StoppedAtStart
 
     def prepare_lanes(self) -> None:
         """Create the lock files of the lanes: for a thousand agents this takes half a second, which no run should wait for."""
@@ -332,6 +374,11 @@ class Daemon:
                 self.engine.finish_boot(read_clocks())
         except DatabaseUnavailable as error:
             log_event(logging.ERROR, "database_unavailable", problem=str(error))
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
         self._workers.close(self._http.close)
         self._traces.close()
         self.store.close()
@@ -370,7 +417,8 @@ class Daemon:
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load.load_config(path, environ, content=content, time_check=today)
-        import_runner_libraries(loaded.settings)
+        if self._remote is None:
+            import_runner_libraries(loaded.settings)
         self._traces.prepare(loaded.settings)
         return loaded
 

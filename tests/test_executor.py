@@ -1,4 +1,4 @@
-"""Tests the local executor: results, cancellation, and tasks that do not end."""
+"""Tests what every executor promises, local or remote: results, cancellation, and tasks that do not end."""
 
 from __future__ import annotations
 
@@ -6,29 +6,59 @@ import asyncio
 import os
 import select
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+import required_programs
+from remote_bench import RemoteBench
 from thread_limit import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
 from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
-from scheduler.work.executor import Done, LocalExecutor, NeverBegun, WorkerLoop
+from scheduler.work.executor import Done, Executor, LocalExecutor, NeverBegun, WorkerLoop
+from scheduler.work.remote_executor import RemoteExecutor
 
 PATIENCE = 10
 HERE = Path(__file__).parent
 
 
+Carry = Callable[[str, Children], Coroutine[Any, Any, str]]
+
+
+class MakeExecutor(Protocol):
+    """Makes an executor that carries tasks out with `carry`, at most `places` at a time if it is remote."""
+
+    def __call__(self, carry: Carry, notify: Callable[[], None], places: int = ...) -> Executor[str, str]: ...
+
+
+@pytest.fixture(params=["local", pytest.param("remote", marks=required_programs.needs("initdb"))])
+def make(request: pytest.FixtureRequest) -> Iterator[MakeExecutor]:
+    if request.param == "local":
+        yield lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop("test"))
+        return
+    with RemoteBench(request.getfixturevalue("postgres")) as bench:
+        yield bench.make
+
+
+def settle(executor: Executor[str, str]) -> None:
+    """Wait until a remote executor has sent everything to its queue."""
+    deadline = time.monotonic() + PATIENCE
+    while isinstance(executor, RemoteExecutor) and not executor.is_flushed():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 class Bench:
     """An executor whose tasks wait at gates, and the signal for a new result."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, make: MakeExecutor, *names: str) -> None:
         self.gates = {name: threading.Event() for name in names}
         self.told = threading.Semaphore(0)
         self.begun = threading.Semaphore(0)
-        self.executor: LocalExecutor[str, str] = LocalExecutor(self._carry, str, self.told.release, WorkerLoop("test"))
+        self.executor = make(self._carry, self.told.release)
 
     async def _carry(self, task: str, children: Children) -> str:
         self.begun.release()
@@ -47,8 +77,8 @@ class Bench:
         return [done.result for _, done in self.executor.results()]
 
 
-def test_a_result_stays_until_it_is_acknowledged() -> None:
-    bench = Bench("a")
+def test_a_result_stays_until_it_is_acknowledged(make: MakeExecutor) -> None:
+    bench = Bench(make, "a")
     bench.executor.submit(1, "a")
     assert bench.executor.inflight() == {1: "a"}
     bench.open("a")
@@ -57,8 +87,8 @@ def test_a_result_stays_until_it_is_acknowledged() -> None:
     assert (bench.results(), bench.executor.inflight()) == ([], {})
 
 
-def test_tasks_run_at_the_same_time() -> None:
-    bench = Bench("a", "b")
+def test_tasks_run_at_the_same_time(make: MakeExecutor) -> None:
+    bench = Bench(make, "a", "b")
     bench.executor.submit(1, "a")
     bench.executor.submit(2, "b")
     bench.open("b")
@@ -68,8 +98,8 @@ def test_tasks_run_at_the_same_time() -> None:
     assert sorted(map(str, bench.results())) == ["A", "B", "C"]
 
 
-def test_a_task_that_raises_system_exit_fails_and_the_next_one_runs() -> None:
-    bench = Bench("a")
+def test_a_task_that_raises_system_exit_fails_and_the_next_one_runs(make: MakeExecutor) -> None:
+    bench = Bench(make, "a")
     bench.executor.submit(1, "breaks")
     assert bench.told.acquire(timeout=PATIENCE)
     assert str(bench.executor.results()[0][1].surprise) == "SystemExit: out of here"
@@ -78,8 +108,8 @@ def test_a_task_that_raises_system_exit_fails_and_the_next_one_runs() -> None:
     assert "A" in bench.results()
 
 
-def test_the_late_result_of_an_attempt_that_was_given_up_does_not_replace_that_of_the_next() -> None:
-    bench = Bench("first", "second")
+def test_the_late_result_of_an_attempt_that_was_given_up_does_not_replace_that_of_the_next(make: MakeExecutor) -> None:
+    bench = Bench(make, "first", "second")
     bench.executor.submit(7, "first")
     assert bench.begun.acquire(timeout=PATIENCE)
     bench.executor.give_up(7, Done("first", "STUCK"))
@@ -91,7 +121,7 @@ def test_the_late_result_of_an_attempt_that_was_given_up_does_not_replace_that_o
     assert bench.results() == ["SECOND"]
 
 
-def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
+def test_a_task_that_was_given_up_before_it_began_does_not_begin(make: MakeExecutor) -> None:
     begun: list[str] = []
     started = threading.Semaphore(0)
 
@@ -100,9 +130,10 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
         if task == "first":  # the loop is busy with it, so nothing else begins
             executor.submit(2, "second")
             executor.give_up(2, Done("second", "STUCK"))
+            settle(executor)
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
+    executor = make(carry, started.release, places=1)
     executor.submit(1, "first")
     assert started.acquire(timeout=PATIENCE)
     executor.submit(3, "third")
@@ -111,7 +142,7 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown", "timeout"])
-def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: EndReason) -> None:
+def test_a_task_that_was_cancelled_before_it_began_does_not_begin(make: MakeExecutor, why: EndReason) -> None:
     begun: list[str] = []
     started = threading.Semaphore(0)
 
@@ -119,17 +150,18 @@ def test_a_task_that_was_cancelled_before_it_began_does_not_begin(why: EndReason
         begun.append(task)
         executor.submit(2, "second")  # no other task begins in the meantime
         executor.cancel(2, why)
+        settle(executor)
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
+    executor = make(carry, started.release, places=1)
     executor.submit(1, "first")
     for _ in range(2):
         assert started.acquire(timeout=PATIENCE)
     assert begun == ["first"]
-    assert [type(done.surprise) for number, done in executor.results() if number == 2] == [NeverBegun]
+    assert [isinstance(done.surprise, NeverBegun) for number, done in executor.results() if number == 2] == [True]
 
 
-def test_cancelling_a_task_ends_its_programs() -> None:
+def test_cancelling_a_task_ends_its_programs(make: MakeExecutor) -> None:
     ended: list[bool] = []
     ready, stopped = threading.Event(), threading.Event()
 
@@ -139,7 +171,7 @@ def test_cancelling_a_task_ends_its_programs() -> None:
         ended.append(result.ended_by == "cancelled")
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, stopped.set, WorkerLoop("test"))
+    executor = make(carry, stopped.set)
     executor.submit(1, "a")
     assert ready.wait(PATIENCE)
     executor.cancel(1, "cancelled")
@@ -207,10 +239,10 @@ def test_a_waiting_call_needs_no_thread_and_can_be_cancelled() -> None:
     assert (len(executor.results()), executor.inflight()) == (100, {})
 
 
-def test_a_call_ends_by_its_own_timeout() -> None:
+def test_a_call_ends_by_its_own_timeout(make: MakeExecutor) -> None:
     events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop("test"))
+    executor = make(waits_for_ever(events, begun), ended.release)
     for number, task in ((1, "a"), (2, "b")):
         executor.submit(number, task)
         assert begun.acquire(timeout=PATIENCE)
@@ -222,10 +254,10 @@ def test_a_call_ends_by_its_own_timeout() -> None:
     assert ended.acquire(timeout=PATIENCE)
 
 
-def test_a_call_that_is_given_up_releases_its_resources() -> None:
+def test_a_call_that_is_given_up_releases_its_resources(make: MakeExecutor) -> None:
     events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop("test"))
+    executor = make(waits_for_ever(events, begun), ended.release)
     executor.submit(1, "a")
     assert begun.acquire(timeout=PATIENCE)
     executor.cancel(1, "timeout")

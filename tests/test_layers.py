@@ -24,6 +24,8 @@ DOORS = {
     "apprise": {"scheduler/channels/apprise.py"},
     "opentelemetry": {"scheduler/telemetry/traces.py"},
     "jinja2": {"scheduler/web/page/rendering.py"},
+    "procrastinate": {"scheduler/store/job_queue.py"},
+    "psycopg": {"scheduler/store/job_queue.py"},
     "mcp": {"scheduler/web/mcp_server.py", "scheduler/cli/mcp_stdio.py"},
     "subprocess": {"scheduler/system/process.py"},
     "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py"},

@@ -54,6 +54,7 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "run": ("run:run", "Run the daemon in the foreground."),
+    "worker": ("worker:worker", "Execute runs for a daemon on another machine."),
     "check": ("check:check", "Check the config, show all settings of one agent or job, or show what a reload would change."),
     "schema": ("check:schema", "Print the JSON schema of config.yaml."),
     "init": ("init:init", "Create a config.yaml with one agent in a folder."),

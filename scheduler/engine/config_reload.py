@@ -218,6 +218,7 @@ def restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
     """Warnings about changed settings that a running daemon cannot apply."""
     changed = {
         "state": old.state != new.state,
+        "executor": old.remote != new.remote,
         "server.listen": (old.server.host, old.server.port) != (new.server.host, new.server.port),
     }
     return tuple(

@@ -48,7 +48,7 @@ from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
-from scheduler.work.executor import Done, Executor, NeverBegun
+from scheduler.work.executor import Done, Executor, Interrupted, NeverBegun, NotTaken
 from scheduler.work.plan import Plan
 
 LONGEST_TICK_WAIT = timedelta(days=1)  # the next tick is never planned further ahead
@@ -91,11 +91,15 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """What carries out runs and sends messages. `capacity` returns how many of the wanted runs the system has resources for."""
+    """What carries out runs and sends messages. `capacity` returns how many of the wanted runs the system has resources for.
+
+    `runs_survive_stop`: workers carry out the runs, and continue while the daemon is down.
+    """
 
     runs: Executor[Claim, AttemptResult]
     deliveries: Executor[Delivery, DeliveryResult]
     capacity: Callable[[int], int] = lambda wanted: wanted
+    runs_survive_stop: bool = False
 
 
 class HeldPlaces:
@@ -160,6 +164,7 @@ class Engine:
         self._instance = instance
         self._chance = chance
         self._capacity = executors.capacity
+        self._runs_survive_stop = executors.runs_survive_stop
         self._lacks_capacity = False  # the system lacked the resources for due runs
         self._last_reading: ClockReading | None = None
         self._awake_since: datetime | None = None
@@ -208,7 +213,8 @@ class Engine:
             clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)
             if last is not None and last["ended_at"] is not None and seen and tick.now - seen <= LONGEST_RESTART:
                 planning.excuse_slots(tick.tx, seen, tick.now)
-            startup.recover_runs(tick, survivors, seen)
+            adopted = self._runs.inflight()
+            startup.recover_runs(tick, survivors, seen, adopted)
             delivery.recover_deliveries(tick.tx, self.plan.settings.channels)
             incident_notices.note_dead_messages(tick)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
@@ -218,6 +224,11 @@ class Engine:
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
             entries.save_changed_entries(tick.tx)
+            cancelled = {run.run_id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
+        for run_id, claim in adopted.items():
+            self._deadlines.start_deadline(claim, reading.monotonic)
+            if run_id in cancelled:  # the last boot ended before the worker could be told
+                self._deadlines.end_run(run_id, "cancelled", reading.monotonic)
         self._publish_events(tick.tx.events)
 
     def tick(self, reading: ClockReading) -> datetime:
@@ -313,11 +324,18 @@ class Engine:
         self.inbox.reply_to(requests)
 
     def is_busy(self) -> bool:
-        """Whether runs or deliveries are in progress, or their results are not recorded yet."""
-        return any(executor.inflight() or executor.results() for executor in (self._runs, self._deliveries))
+        """Whether runs or deliveries are in progress, or their results are not recorded yet.
+
+        Runs that survive a stop do not count once the daemon stops.
+        """
+        waits_for_runs = not (self.stopping and self._runs_survive_stop) and bool(self._runs.inflight())
+        is_recording = bool(self._runs.results() or self._deliveries.results())
+        return waits_for_runs or is_recording or bool(self._deliveries.inflight())
 
     def end_all_runs(self, reading: ClockReading) -> None:
-        """Cancel all runs in progress, because the daemon stops."""
+        """Cancel all runs in progress, because the daemon stops. Those that survive a stop continue."""
+        if self._runs_survive_stop:
+            return
         for run_id in self._runs.inflight():
             self._deadlines.end_run(run_id, "shutdown", reading.monotonic)
 
@@ -383,6 +401,11 @@ class Engine:
         claim = done.task
         result = storable_result(done.result or _result_of_exception(done.surprise))
         why = self._deadlines.why_ended(claim.run_id)
+        if isinstance(done.surprise, Interrupted) and why != "cancelled":
+            recover = partial(startup.recover_lost_attempt, tick, claim, done.surprise)
+            return EntryStep(claim.entry.kind, claim.entry.name, recover)
+        if isinstance(done.surprise, NotTaken):
+            return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _is_due_after_restart(tick.plan, claim):
                 return EntryStep(
@@ -484,6 +507,10 @@ def _result_of_ended_run(claim: Claim, result: AttemptResult, why: EndReason) ->
 
 
 def _result_of_exception(error: BaseException | None) -> AttemptResult:
+    if isinstance(error, NotTaken):
+        return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error=str(error), calls=(UNSENT_CALL,))
+    if isinstance(error, Interrupted):
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=str(error))
     if isinstance(error, NeverBegun):
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was cancelled before it started", calls=(UNSENT_CALL,))
     if is_scarcity(error):

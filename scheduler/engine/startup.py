@@ -15,11 +15,11 @@ from scheduler.engine import call_usage, closing, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.events import RunRecovered
+from scheduler.model.events import RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import Settings
 from scheduler.model.wake import Wake
-from scheduler.store import boots, entries, outbox, runs, slot_records
+from scheduler.store import boots, breakers, entries, outbox, runs, slot_records
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.runs import OpenRun
@@ -34,6 +34,7 @@ from scheduler.system.state_lock import (
     network_filesystem,
     record_refused_start,
 )
+from scheduler.work.executor import Interrupted
 
 LOCK_RETRY_SECONDS = 0.3  # seconds
 
@@ -82,12 +83,13 @@ def open_store(path: Path) -> Store:
     return Store.open(path, check=not clean, reserve=reserve)
 
 
-def end_orphans(store: Store) -> SurvivorsByRun:
+def end_orphans(store: Store, *, runs_here: bool = True) -> SurvivorsByRun:
     """End the processes of runs and messages that were interrupted. Returns, by mark, whether a process survived.
 
-    Background processes of runs that had ended are left alone, because they were meant to continue.
+    `runs_here` False: workers execute the runs, so only processes of messages are ended. Background processes of runs that had
+    ended are left alone, because they were meant to continue.
     """
-    interrupted = _interrupted_work(store)
+    interrupted = _interrupted_work(store, runs_here=runs_here)
     if not interrupted:
         return {}
     found = orphans.find_orphans(interrupted)
@@ -102,12 +104,13 @@ def end_orphans(store: Store) -> SurvivorsByRun:
     return {mark: bool(living & set(pids)) for mark, pids in found.items()}
 
 
-def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
+def _interrupted_work(store: Store, *, runs_here: bool) -> dict[str, dict[str, Any]]:
     """The marks of all interrupted runs and messages, each with its fields for the log."""
     last = boots.latest_boot(store.connection)
     if last is None:
         return {}
-    running = [(kind, name, run) for kind, name, run in runs.all_open_runs(store.connection) if run.state == "running"]
+    open_runs = runs.all_open_runs(store.connection) if runs_here else []
+    running = [(kind, name, run) for kind, name, run in open_runs if run.state == "running"]
     interrupted = outbox.interrupted_messages(store.connection)
     return {
         **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in running},
@@ -115,17 +118,25 @@ def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
     }
 
 
-def recover_runs(tick: Tick, survivors: SurvivorsByRun, seen: datetime | None) -> None:
+def recover_runs(tick: Tick, survivors: SurvivorsByRun, seen: datetime | None, adopted: Mapping[int, Claim]) -> None:
     """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery.
 
-    `seen` is the last tick of that boot, which counts as the time of the interruption.
+    `seen` is the last tick of that boot, which counts as the time of the interruption. The attempts `adopted` from that boot, by
+    run, were not interrupted, because workers execute them.
     """
     for kind, name, run in runs.all_open_runs(tick.tx.db):
         entry_row = entries.get_entry(tick.tx, kind, name)
         entry = tick.plan.entries.get((kind, name))
-        if run.state == "running":
+        if run.state == "running" and entry is not None and _is_adopted(run, adopted):
+            log_event(logging.INFO, "run_adopted", run=run.run_id, kind=kind, name=name)
+        elif run.state == "running":
             runs.record_interruption(tick.tx, run, min(seen, tick.now) if seen else tick.now)
             _recover_run(tick, entry_row, entry, run, survivors)
+
+
+def _is_adopted(run: OpenRun, adopted: Mapping[int, Claim]) -> bool:
+    claim = adopted.get(run.run_id)
+    return claim is not None and (claim.owner, claim.fence) == (run.owner, run.fence)
 
 
 def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: SurvivorsByRun) -> None:
@@ -178,6 +189,40 @@ def wake_boot_jobs(tick: Tick) -> None:
             slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
         else:
             wake_starts.accept_wake(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+
+
+def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) -> None:
+    """Retry or close a run whose worker was stopped or lost. What the worker has used is unknown, so its reservation stays."""
+    found = runs.find_open_run_by_id(tick.tx.db, claim.run_id)
+    if found is None or not runs.owns_run(tick.tx, claim):
+        tick.tx.report(StaleResultDropped(claim.run_id, claim.entry.kind, claim.entry.name))
+        return
+    kind, name, run = found
+    if claim.probes and breakers.return_probes(tick.tx, claim, called=False):
+        wake_starts.retry_blocked_runs_and_wakes(tick)
+    entry_row, entry = entries.get_entry(tick.tx, kind, name), tick.plan.entries.get((kind, name))
+    runs.record_interruption(tick.tx, run, tick.now)
+    runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, {})
+    tick.tx.report(RunRecovered(run.run_id, kind, name, runs_again))
+    if runs_again:
+        runs.requeue_interrupted_run(tick.tx, run, crashed=not interruption.in_order)
+        entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
+        return
+    reason, error = _why_lost_run_ends(run, interruption)
+    message = f"{name} was interrupted: {error}" if kind is Kind.CRON else None
+    result = AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
+    closing.close_abandoned(tick, entry, entry_row, run, result)
+
+
+def _why_lost_run_ends(run: OpenRun, interruption: Interrupted) -> tuple[Failure | Reason, str]:
+    if run.crashes >= MAX_CRASHES:
+        return Reason.CRASH_COUNT, f"its workers were lost {run.crashes + 1} times during this run"
+    if run.is_cancelled:
+        return Reason.CANCELLED, "was cancelled"
+    may_run = not interruption.in_order
+    return (Reason.CHILD_MAY_STILL_RUN if may_run else Failure.EXIT), f"{interruption} during this run" + (
+        "; one of its processes may still be running" if may_run else ""
+    )
 
 
 def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> None:

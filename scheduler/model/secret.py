@@ -38,3 +38,13 @@ class Secret:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
         return self
+
+
+class MissingSecret(Secret):
+    """A secret that has no value on this machine, which therefore cannot run what needs it. `problem` says why, in words."""
+
+    __slots__ = ("problem",)
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("")
+        self.problem = problem

@@ -21,6 +21,7 @@ Permission = Literal["read", "wake", "operate", "edit"]
 PageAccess = Literal["login", "open"]
 OnUncertain = Literal["resend", "hold"]
 ReloadMode = Literal["watch", "manual"]
+ExecutorKind = Literal["local", "procrastinate"]
 
 Proxy = Literal["environment", "none"] | Secret
 
@@ -157,6 +158,18 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteQueue:
+    """The queue through which workers on other machines execute the runs: a PostgreSQL database, and a name in it.
+
+    A worker that has not renewed its lease for the time `lease` has lost its runs.
+    """
+
+    dsn: Secret
+    name: str
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Deadman:
     """The dead man's switch: the URL that is pinged, and how often."""
 
@@ -188,7 +201,8 @@ class Settings:
     """One valid config. `hash` is the SHA-256 (hex) of everything it depends on: file, overrides and the secrets' names.
 
     `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
-    With `traces`, OpenTelemetry traces are sent.
+    With `traces`, OpenTelemetry traces are sent. `remote` is the queue of the workers that execute the runs; None: the daemon
+    executes them itself.
     """
 
     path: Path
@@ -210,3 +224,4 @@ class Settings:
     host: str = ""
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
     traces: bool = False
+    remote: RemoteQueue | None = None

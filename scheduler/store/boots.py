@@ -66,6 +66,11 @@ def record_boot(tx: Transaction, boot: Boot) -> bool:
     return last is not None and (last["version"], last["tzdata"]) != (boot.version, boot.tzdata)
 
 
+def latest_instances(db: sqlite3.Connection, limit: int) -> list[str]:
+    """The instance ids of the latest boots."""
+    return [row["instance"] for row in db.execute("select instance from boot order by id desc limit ?", (limit,))]
+
+
 def refresh_last_tick(tx: Transaction) -> None:
     """Record that the daemon is alive, at most once per TICK_EVERY: this alone would make a tick write."""
     tx.db.execute(

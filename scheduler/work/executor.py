@@ -22,6 +22,21 @@ class NeverBegun(Exception):
     """The task was cancelled before it had begun."""
 
 
+class NotTaken(NeverBegun):
+    """No worker took the task in time. The message says so."""
+
+
+class Interrupted(Exception):
+    """The worker of the task was stopped or lost before the task ended. The message says what happened.
+
+    `in_order`: the worker was told to stop, so that the task did not cause its end.
+    """
+
+    def __init__(self, message: str, *, in_order: bool) -> None:
+        super().__init__(message)
+        self.in_order = in_order
+
+
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
     """A task that has ended: with its result, or with an unexpected exception; NeverBegun if it was cancelled before it began."""

@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.build import agents, budgets, channels, entry_timing, http_settings, jobs
+from scheduler.config.build import agents, budgets, channels, entry_timing, executor_settings, http_settings, jobs
 from scheduler.config.build.budgets import Budgets
 from scheduler.config.build.config_data import ConfigData, find_overrides, map_at, read_config_data
 from scheduler.config.build.config_node import ConfigContext, ConfigNode
@@ -60,6 +59,7 @@ def load_config(
     environ: Mapping[str, str],
     *,
     resolve_secrets: bool = True,
+    for_worker: bool = False,
     content: bytes | None = None,
     root: MarkedMap | None = None,
     time_check: TimeCheck | None = None,
@@ -67,6 +67,7 @@ def load_config(
 ) -> LoadedConfig:
     """Read and check a config. Raises ConfigError with all of its errors.
 
+    `for_worker`: a secret without a value is a `MissingSecret` and no error, because a worker need not have all of them.
     Without `resolve_secrets` all secrets are empty, and neither the env_file nor referenced files are read. `content` replaces
     the content of the file, to check it before it is written; `root` is its data, if it was parsed already. With `time_check`,
     times in the past are reported. With `check_files`, missing files, folders and programs are warnings.
@@ -74,7 +75,9 @@ def load_config(
     diagnostics = Diagnostics(str(path))
     with pause_garbage_collection():
         source = read_config_data(path, environ, diagnostics, content, root)
-        settings = _build_settings(path, source, environ if resolve_secrets else None, diagnostics, time_check, look=check_files)
+        settings = _build_settings(
+            path, source, environ if resolve_secrets else None, diagnostics, time_check, look=check_files, for_worker=for_worker
+        )
     diagnostics.raise_errors()
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
 
@@ -87,18 +90,20 @@ def _build_settings(
     today: TimeCheck | None,
     *,
     look: bool,
+    for_worker: bool,
 ) -> Settings:
     root = source.root
     checked = _check_top_level(root, diagnostics)
     config = checked.model
     _check_defaults(root, diagnostics)
     folder = config_folder(path)
-    vault = SecretResolver(folder, _with_env_file(root, config, folder, environ, diagnostics))
+    variables = _with_env_file(root, config, folder, environ, diagnostics, is_required=not for_worker)
+    vault = SecretResolver(folder, variables, for_worker=for_worker)
     context = _build_context(root, config, folder, vault, diagnostics)
     _named_entries(root, "providers", diagnostics)
     nodes = {
         section: _section_node(root, checked, context, section)
-        for section in ("providers", "server", "channels", "deadman", "network")
+        for section in ("providers", "server", "channels", "deadman", "network", "executor")
     }
     providers = Providers(config.providers, nodes["providers"])
     prices = Prices(config.prices, map_at(root, "prices"))
@@ -139,8 +144,9 @@ def _build_settings(
         calendars={name: each for name, each in context.calendars.items() if each is not None},
         host=host,
         traces=config.telemetry.traces,
+        remote=executor_settings.build_remote_queue(config.executor, nodes["executor"]),
     )
-    if settings.traces and not _is_installed(TRACES_PACKAGE):
+    if settings.traces and not executor_settings.is_installed(TRACES_PACKAGE):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
         diagnostics.add_warning(place, "telemetry.traces", f"{TRACES_PACKAGE} is not installed; install heartbeatd[otel]")
     if today is not None:
@@ -150,15 +156,6 @@ def _build_settings(
         diagnostics.raise_errors()
         _check_missing_files(settings, source, context)
     return settings
-
-
-def _is_installed(package: str) -> bool:
-    """Whether a package of an optional extra is installed. Imports nothing of it."""
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _build_context(
@@ -339,7 +336,13 @@ def _name_problem(section: str, name: str) -> str:
 
 
 def _with_env_file(
-    root: MarkedMap, config: models.Config, folder: Path, environ: Mapping[str, str] | None, diagnostics: Diagnostics
+    root: MarkedMap,
+    config: models.Config,
+    folder: Path,
+    environ: Mapping[str, str] | None,
+    diagnostics: Diagnostics,
+    *,
+    is_required: bool,
 ) -> Mapping[str, str] | None:
     """The environment merged over the env_file; None if secrets are not resolved."""
     if environ is None or config.env_file is None:
@@ -347,7 +350,8 @@ def _with_env_file(
     try:
         return {**read_env_file(resolve_path(folder, config.env_file)), **environ}
     except ValueError as error:
-        diagnostics.add_error(root.marks["env_file"][1], "env_file", str(error))
+        report = diagnostics.add_error if is_required else diagnostics.add_warning
+        report(root.marks["env_file"][1], "env_file", str(error))
     return environ
 
 

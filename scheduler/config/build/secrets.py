@@ -13,7 +13,7 @@ from dotenv.parser import Binding, parse_stream
 
 from scheduler.config.file.lenient_reading import resolve_path
 from scheduler.config.file.remedies import InvalidValue, suggest_correction
-from scheduler.model.secret import Secret
+from scheduler.model.secret import MissingSecret, Secret
 from scheduler.system.files import MAY_ANYTHING, open_regular, others_may
 
 LARGEST_FILE = 64 * 1024
@@ -36,15 +36,20 @@ class UnsetSecret(ValueError):
 
 
 class SecretResolver:
-    """Resolves references. Without `environ` nothing is looked up, and every secret is empty."""
+    """Resolves references. Without `environ` nothing is looked up, and every secret is empty.
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None) -> None:
+    `for_worker`: a reference without a value becomes a `MissingSecret`, and resolved values are not checked.
+    """
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None, *, for_worker: bool = False) -> None:
         self._folder = folder
         self._environ = environ
+        self._for_worker = for_worker
 
     @property
     def is_disabled(self) -> bool:
-        return self._environ is None
+        """Whether resolved values may be missing, so that they cannot be checked."""
+        return self._environ is None or self._for_worker
 
     def resolve_references(self, text: str) -> Secret:
         """The text with its references resolved; references in the resolved values are not.
@@ -57,7 +62,12 @@ class SecretResolver:
             raise suggest_correction("a reference needs braces", f"${{{found[1]}}}")
         if self._environ is None:
             return Secret("")
-        return Secret(_REFERENCE.sub(self._look_up_reference, text))
+        try:
+            return Secret(_REFERENCE.sub(self._look_up_reference, text))
+        except UnsetSecret as unset:
+            if not self._for_worker:
+                raise
+            return MissingSecret(str(unset))
 
     def _look_up_reference(self, found: re.Match[str]) -> str:
         if name := found["name"]:

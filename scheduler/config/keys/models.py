@@ -60,7 +60,7 @@ from scheduler.config.keys.value_types import (
     required_key,
     text_type,
 )
-from scheduler.model.settings import OnUncertain, PageAccess, Permission, ReloadMode
+from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, Permission, ReloadMode
 
 
 class ConfigPart(BaseModel):
@@ -717,6 +717,28 @@ class Network(ConfigPart):
     )
 
 
+class Executor(ConfigPart):
+    """Where runs are executed."""
+
+    kind: Annotated[ExecutorKind, choice_type(ExecutorKind)] = optional_key(
+        "local",
+        "With `local`, the daemon executes all runs itself. With `procrastinate`, workers execute them, on any machine: each is a"
+        " `heartbeatd worker` that has the same config and reaches the same PostgreSQL. This needs `heartbeatd[cluster]`.",
+    )
+    dsn: Annotated[str | None, SECRET] = optional_key(
+        None,
+        "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Required with"
+        " `procrastinate`.",
+        default_in_words="none",
+    )
+    queue: Text = optional_key("heartbeatd", "The name of the queue. Daemons and workers with the same name belong together.")
+    lease: PositiveDuration = optional_key(
+        timedelta(seconds=60),
+        "A worker that PostgreSQL has not heard from for this time has lost its runs. Some seconds before, it ends them itself.",
+        written_default="60s",
+    )
+
+
 class Telemetry(ConfigPart):
     """What the daemon sends about its runs to other programs."""
 
@@ -783,6 +805,9 @@ class Config(ConfigPart):
     )
     server: Server = optional_key(Server(), "The HTTP interface.", written_default={})
     network: Network = optional_key(Network(), "The proxy and the certificates for outgoing requests.", written_default={})
+    executor: Executor = optional_key(
+        Executor(), "Where runs are executed: here, or by workers on other machines.", written_default={}
+    )
     telemetry: Telemetry = optional_key(Telemetry(), "Traces of the runs, for OpenTelemetry.", written_default={})
     limits: Limits = optional_key(Limits(), "Limits for all agents and jobs.", written_default={})
     providers: dict[str, Provider] = optional_key({}, "Model providers by name.", default_in_words="`anthropic`, without a key")

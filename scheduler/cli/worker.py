@@ -1,0 +1,185 @@
+"""The command `worker`: executes the runs of daemons on other machines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import click
+
+from heartbeat.runners import Resources
+from scheduler.cli import options
+from scheduler.cli.options import InputError
+from scheduler.cli.run import LOG_LEVELS
+from scheduler.config.build import load
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.lenient_reading import config_folder
+from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.outcome import AttemptResult
+from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.net.http_client import HttpClient
+from scheduler.system import file_limits, lanes, log
+from scheduler.system.lanes import Lanes
+from scheduler.system.log import log_event
+from scheduler.system.process import Children
+from scheduler.system.state_lock import make_state_folder
+from scheduler.work import agent_calls
+from scheduler.work.executor import WorkerLoop
+from scheduler.work.plan import Plan, make_plan
+
+
+class WorkerConfig:
+    """The worker's copy of the config. `reload` reads the file again if it has changed; a file with errors is not applied."""
+
+    def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
+        """Raises ConfigError."""
+        self._path = path
+        self._environ = environ
+        self._version = self._read_version()
+        self._plan = self._load()
+
+    @property
+    def settings(self) -> Settings:
+        return self._plan.settings
+
+    def entries(self) -> Mapping[Key, Entry]:
+        """The agents and jobs."""
+        return self._plan.entries
+
+    def reload(self, *, always: bool = False) -> None:
+        """Apply the file if it has changed. Errors are logged."""
+        version = self._read_version()
+        if version == self._version and not always:
+            return
+        self._version = version
+        try:
+            self._plan = self._load()
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                log_event(logging.ERROR, "reload_refused", problem=line)
+        else:
+            log_event(logging.INFO, "reload", config=self._path)
+
+    def _load(self) -> Plan:
+        loaded = load.load_config(self._path, self._environ, for_worker=True)
+        return make_plan(loaded.settings)
+
+    def _read_version(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@click.command()
+@click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    help="The maximum number of runs at the same time.  [default: `limits.concurrency` in the config]",
+)
+@click.option(
+    "--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The format of the log."
+)
+@click.option(
+    "--log-level",
+    "level",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Log only events of this level and above.",
+)
+@options.config_option
+def worker(name: str | None, concurrency: int | None, form: log.LogFormat, level: str, path: Path) -> int:
+    """Execute runs for a daemon on another machine.
+
+    The config of the daemon has `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
+    agents that it runs, and access to the same PostgreSQL. SIGTERM or Ctrl-C stops it when the runs in progress have ended.
+    Runs that are left after `limits.shutdown_grace`, or after a second signal, go back to the daemon. SIGHUP reads the config
+    again.
+    """
+    log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
+    config = WorkerConfig(path, os.environ)
+    remote = config.settings.remote
+    if remote is None:
+        raise InputError("the config has no queue for workers; write executor: {kind: procrastinate, dsn: ...}")
+    log.set_log_zone(config.settings.zone)
+    make_state_folder(config.settings.state.parent)
+    limit = concurrency or config.settings.limits.concurrency
+    file_limits.raise_file_limit(limit)
+    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", limit)
+    return 0
+
+
+def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrency: int) -> None:
+    from scheduler.store.job_queue import JobQueue
+    from scheduler.work.payloads import ClaimCodec
+    from scheduler.work.remote_worker import RemoteWorker
+
+    settings = config.settings
+    lanes_here = lanes.lanes_beside(settings.state)
+    lanes_here.make_lock_files()
+    http = HttpClient(lambda: config.settings.network)
+    loop = WorkerLoop()
+    running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
+        JobQueue(remote.dsn, remote.name),
+        ClaimCodec(config.entries, config_folder(settings.path), name),
+        partial(_carry_out_run, lanes_here, http),
+        _mark,
+        loop,
+        name=name,
+        concurrency=concurrency,
+        lease=remote.lease.total_seconds(),
+        clock=read_clock,
+        reload=config.reload,
+    )
+
+    async def run_until_signal() -> None:
+        hurry = asyncio.Event()
+
+        def on_stop() -> None:
+            if running.is_stopping:
+                hurry.set()
+            running.stop()
+
+        main = asyncio.get_running_loop()
+        main.add_signal_handler(signal.SIGTERM, on_stop)
+        main.add_signal_handler(signal.SIGINT, on_stop)
+        main.add_signal_handler(signal.SIGHUP, partial(config.reload, always=True))
+        log_event(logging.INFO, "started", pid=os.getpid(), worker=name, config=settings.path, concurrency=concurrency)
+        await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
+
+    asyncio.run(run_until_signal())
+    loop.close(http.close)
+    log_event(logging.INFO, "stopped", worker=name)
+
+
+def read_clock() -> float:
+    """A monotonic clock in seconds that also counts the time in which the machine was suspended, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _mark(claim: Claim) -> str:
+    return claim.run_mark
+
+
+async def _carry_out_run(
+    lanes_here: Lanes, http: HttpClient, claim: Claim, children: Children, check_time: Callable[[], None]
+) -> AttemptResult:
+    """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
+    from scheduler.work.remote_worker import GuardedHttp, guard_start
+
+    started_at = time.monotonic()
+    elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
+    with agent_calls.lane_of_claim(lanes_here, claim) as (claim_in_lane, inherited):
+        start = guard_start(partial(children.start, inherited=inherited), check_time)
+        return await claim.entry.run_attempt(claim_in_lane, Resources(start, GuardedHttp(http, check_time)), elapsed)

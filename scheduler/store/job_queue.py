@@ -1,0 +1,333 @@
+"""The queue in PostgreSQL between a scheduler and its workers: attempts are submitted as jobs, and their results come back.
+
+Procrastinate's tables hold the jobs, and `heartbeatd_attempt` holds what belongs to them: the payload, the deadline and the
+result. Deadlines and leases are compared by the clock of the database only. The library is an optional extra of the package, and
+only this file imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from procrastinate import PsycopgConnector, exceptions, sql
+from procrastinate.jobs import Job
+from procrastinate.manager import JobManager, get_channel_for_queues
+from procrastinate.schema import SchemaManager
+
+from scheduler.model.secret import Secret
+
+TASK = "heartbeatd.attempt"
+RESULT_CHANNEL = "heartbeatd_result"
+MAX_CONNECTIONS = 4  # of one process, beside the one that waits for notifications
+CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
+ABORT_NOTICE = '{"type":"abort_job_requested"}'
+STATEMENT_TIMEOUT = 20.0  # seconds; a server that hangs must not stop a worker from noticing it
+SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
+
+SCHEMA = """
+create table if not exists heartbeatd_attempt (
+    key text primary key,
+    owner text not null,
+    job_id bigint,
+    payload text not null,
+    deadline timestamptz not null,
+    created_at timestamptz not null default now(),
+    worker text,
+    started_at timestamptz,
+    end_reason text,
+    result text,
+    ended_at timestamptz
+);
+create index if not exists heartbeatd_attempt_job on heartbeatd_attempt (job_id);
+create index if not exists heartbeatd_attempt_result on heartbeatd_attempt (owner) where result is not null;
+"""
+
+# Procrastinate chooses the job. Its function sees more than the statement that calls it, so the attempt needs another statement.
+FETCH = sql.queries["fetch_job"]
+BEGIN_ATTEMPT = (
+    "update heartbeatd_attempt set worker = %(name)s, started_at = now() where job_id = %(job_id)s and result is null"
+    " returning key, payload, extract(epoch from deadline - clock_timestamp())::float8"
+)
+
+
+class QueueUnavailable(Exception):
+    """PostgreSQL cannot be reached, or does not carry out a statement now. The message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    """An attempt to submit. Of all jobs with the same `lock` only one runs at a time. `seconds` is the time until its deadline.
+
+    `key` is unique: submitting it again has no effect.
+    """
+
+    key: str
+    owner: str
+    lock: str
+    payload: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedJob:
+    """A job that a worker has fetched. `key` None: its attempt was withdrawn. `seconds_left` is negative after its deadline."""
+
+    job_id: int
+    key: str | None
+    payload: str
+    seconds_left: float
+
+
+class JobQueue:
+    """One process's connections to the queue, for one event loop. Every method raises QueueUnavailable."""
+
+    def __init__(self, dsn: Secret, queue: str) -> None:
+        self._queue = queue
+        options = {"connect_timeout": int(CONNECT_TIMEOUT), "application_name": "heartbeatd"}
+        self._connector = PsycopgConnector(
+            conninfo=dsn.reveal(), kwargs=options, min_size=1, max_size=MAX_CONNECTIONS, timeout=CONNECT_TIMEOUT
+        )
+        self._manager = JobManager(self._connector)
+        self._is_open = False
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Connect, and create the tables that are missing. Does nothing if that has been done."""
+        async with self._opening:
+            if self._is_open:
+                return
+            async with _translate_errors():
+                try:
+                    await self._connector.open_async()
+                    await self._create_tables()
+                except BaseException:
+                    await self._connector.close_async()
+                    raise
+            self._is_open = True
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._is_open = False
+        async with _translate_errors():
+            await self._connector.close_async()
+
+    async def _create_tables(self) -> None:
+        async with self._connector.pool.connection() as db:
+            await db.execute("select pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+            found = await (await db.execute("select to_regclass('procrastinate_jobs')")).fetchone()
+            if found == (None,):
+                await db.execute(SchemaManager.get_schema())
+            await db.execute(SCHEMA)
+
+    # What a scheduler calls.
+
+    async def submit(self, attempts: Sequence[NewAttempt]) -> None:
+        """Submit attempts as jobs that are due now, in one transaction."""
+        async with _translate_errors(), self._connector.pool.connection() as db:
+            rows = await db.execute(
+                "insert into heartbeatd_attempt (key, owner, payload, deadline)"
+                " select key, owner, payload, now() + make_interval(secs => seconds)"
+                " from unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) as new (key, owner, payload, seconds)"
+                " on conflict (key) do nothing returning key",
+                (
+                    [each.key for each in attempts], [each.owner for each in attempts],
+                    [each.payload for each in attempts], [each.seconds for each in attempts],
+                ),
+            )  # fmt: skip
+            new = {key for (key,) in await rows.fetchall()}
+            jobs = [
+                Job(
+                    id=None, queue=self._queue, lock=each.lock, queueing_lock=None, task_name=TASK,
+                    task_kwargs={"attempt": each.key},
+                )
+                for each in attempts
+                if each.key in new
+            ]  # fmt: skip
+            if not jobs:
+                return
+            created = await self._manager.batch_defer_jobs_async(jobs, connection=db)
+            await db.execute(
+                "update heartbeatd_attempt set job_id = new.id from unnest(%s::text[], %s::bigint[]) as new (key, id)"
+                " where heartbeatd_attempt.key = new.key",
+                ([job.task_kwargs["attempt"] for job in created], [job.id for job in created]),
+            )
+
+    async def find(self, keys: Collection[str]) -> dict[str, str]:
+        """The payloads of those attempts that exist, by key."""
+        rows = await self._all("select key, payload from heartbeatd_attempt where key = any(%(keys)s)", keys=list(keys))
+        return {row["key"]: row["payload"] for row in rows}
+
+    async def results(self, owners: Collection[str], known: Collection[str]) -> list[tuple[str, str]]:
+        """The results of attempts of these owners that have ended, by key, without those that are `known`."""
+        rows = await self._all(
+            "select key, result from heartbeatd_attempt"
+            " where owner = any(%(owners)s) and result is not null and key <> all(%(known)s) order by ended_at limit 1000",
+            owners=list(owners),
+            known=list(known),
+        )
+        return [(row["key"], row["result"]) for row in rows]
+
+    async def withdraw(self, keys: Sequence[str], why: str) -> set[str]:
+        """Remove the jobs of attempts that no worker has fetched, and ask for the end of the others. Returns the removed keys."""
+        async with _translate_errors(), self._connector.pool.connection() as db:
+            rows = await db.execute(
+                "with gone as (delete from procrastinate_jobs where status = 'todo' and id in"
+                " (select job_id from heartbeatd_attempt where key = any(%s)) returning id)"
+                " delete from heartbeatd_attempt where job_id in (select id from gone) returning key",
+                (list(keys),),
+            )
+            removed = {key for (key,) in await rows.fetchall()}
+            await db.execute(
+                "with ended as (update heartbeatd_attempt set end_reason = %s where key = any(%s) and result is null"
+                " returning job_id) select procrastinate_cancel_job_v1(job_id, true, false) from ended order by job_id",
+                (why, [key for key in keys if key not in removed]),
+            )
+            (channel,) = get_channel_for_queues([self._queue])
+            await db.execute("select pg_notify(%s, %s)", (channel, ABORT_NOTICE))  # of a second reason there is no other notice
+        return removed
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Delete attempts whose results are recorded, or no longer wanted."""
+        await self._run("delete from heartbeatd_attempt where key = any(%(keys)s)", keys=list(keys))
+
+    async def forget_all(self, owners: Collection[str], but: Collection[str]) -> int:
+        """Withdraw and delete every attempt of these owners, except some. Returns their number."""
+        rows = await self._all(
+            "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)",
+            owners=list(owners),
+            but=list(but),
+        )
+        keys = [row["key"] for row in rows]
+        if keys:
+            await self.withdraw(keys, "cancelled")
+            await self.forget(keys)
+        return len(keys)
+
+    async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
+        """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name.
+
+        Nothing is ended for as long as a lease after a start of the server, so that workers can reach it first.
+        """
+        rows = await self._all(
+            "select attempt.key, attempt.job_id, coalesce(attempt.worker, '') as worker from heartbeatd_attempt as attempt"
+            " join procrastinate_jobs as job on job.id = attempt.job_id"
+            " left join procrastinate_workers as worker on worker.id = job.worker_id"
+            " where attempt.owner = any(%(owners)s) and attempt.result is null and job.status = 'doing'"
+            " and (worker.id is null or worker.last_heartbeat < now() - make_interval(secs => %(lease)s))"
+            " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)",
+            owners=list(owners),
+            lease=lease,
+        )
+        ended = await self.finish([(row["job_id"], result(row["worker"])) for row in rows]) if rows else set()
+        return [row["key"] for row in rows if row["job_id"] in ended]
+
+    # What a worker calls.
+
+    async def register(self) -> int:
+        """Register a worker; returns its id."""
+        async with _translate_errors():
+            worker_id: int = await self._manager.register_worker()
+        return worker_id
+
+    async def unregister(self, worker_id: int) -> None:
+        """Remove a worker that has stopped."""
+        async with _translate_errors():
+            await self._manager.unregister_worker(worker_id)
+
+    async def renew(self, worker_id: int) -> bool:
+        """Renew the lease of a worker. False if it has been removed in the meantime."""
+        rows = await self._all(
+            "update procrastinate_workers set last_heartbeat = now() where id = %(id)s returning id", id=worker_id
+        )
+        return bool(rows)
+
+    async def remove_dead_workers(self, lease: float) -> None:
+        """Delete the rows of workers that have not renewed their lease for ten times its length."""
+        async with _translate_errors():
+            await self._manager.prune_stalled_workers(10 * lease)
+
+    async def fetch(self, worker_id: int, name: str) -> FetchedJob | None:
+        """Fetch the next job that may run; None if there is none."""
+        async with _translate_errors(), asyncio.timeout(STATEMENT_TIMEOUT), self._connector.pool.connection() as db:
+            rows = await db.execute(FETCH, {"queues": [self._queue], "worker_id": worker_id})
+            found = await rows.fetchone()
+            if found is None or found[0] is None:
+                return None
+            job_id: int = found[0]
+            rows = await db.execute(BEGIN_ATTEMPT, {"name": name, "job_id": job_id})
+            key, payload, seconds_left = await rows.fetchone() or (None, "", 0.0)
+        return FetchedJob(job_id, key, payload, seconds_left)
+
+    async def finish(self, results: Sequence[tuple[int, str]]) -> set[int]:
+        """End jobs, each together with its result, and notify the schedulers. Returns the jobs that had no result before."""
+        rows = await self._all(
+            "with ended as (update heartbeatd_attempt set result = new.result, ended_at = now()"
+            " from unnest(%(ids)s::bigint[], %(results)s::text[]) as new (id, result)"
+            " where heartbeatd_attempt.job_id = new.id and heartbeatd_attempt.result is null returning job_id, owner),"
+            " gone as (delete from procrastinate_jobs where id = any(%(ids)s) returning id),"
+            " told as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
+            " select job_id, (select count(*) from told), (select count(*) from gone) from ended",
+            ids=[job_id for job_id, _ in results],
+            results=[result for _, result in results],
+            channel=RESULT_CHANNEL,
+        )
+        return {row["job_id"] for row in rows}
+
+    async def end_reasons(self, job_ids: Collection[int]) -> dict[int, str]:
+        """Why attempts in progress are to end, for those that are. An attempt that no longer exists is `cancelled`."""
+        rows = await self._all(
+            "select wanted.id, case when key is null then 'cancelled' else end_reason end as why"
+            " from unnest(%(ids)s::bigint[]) as wanted (id) left join heartbeatd_attempt on job_id = wanted.id"
+            " where key is null or end_reason is not null",
+            ids=list(job_ids),
+        )
+        return {row["id"]: row["why"] for row in rows}
+
+    # What both call.
+
+    async def listen_for_results(self, notify: Callable[[str], None]) -> None:
+        """Call `notify` with the owner of each new result. Returns only by an error or a cancellation."""
+        await self._listen([RESULT_CHANNEL], notify)
+
+    async def listen_for_jobs(self, notify: Callable[[str], None]) -> None:
+        """Call `notify` whenever there is a new job, or one is to end. Returns only by an error or a cancellation."""
+        await self._listen(list(get_channel_for_queues([self._queue])), notify)
+
+    async def _listen(self, channels: Sequence[str], notify: Callable[[str], None]) -> None:
+        async def call_back(*, channel: str, payload: str) -> None:  # noqa: ARG001 (the library passes it)
+            notify(payload)
+
+        async with _translate_errors():
+            await self._connector.listen_notify(on_notification=call_back, channels=channels)
+
+    async def _all(self, statement: str, **arguments: Any) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await _in_time(self._connector.execute_query_all_async(statement, **arguments))
+        return rows
+
+    async def _run(self, statement: str, **arguments: Any) -> None:
+        await _in_time(self._connector.execute_query_async(statement, **arguments))
+
+
+async def _in_time(statement: Awaitable[Any]) -> Any:
+    async with _translate_errors(), asyncio.timeout(STATEMENT_TIMEOUT):
+        return await statement
+
+
+@asynccontextmanager
+async def _translate_errors() -> AsyncIterator[None]:
+    try:
+        yield
+    except exceptions.ConnectorException as error:
+        raise QueueUnavailable(_first_line(error.__cause__ or error)) from error
+    except (psycopg.Error, OSError, TimeoutError, exceptions.AppNotOpen) as error:
+        raise QueueUnavailable(_first_line(error)) from error
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error, without the connection string, which PostgreSQL's own errors do not contain."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,339 @@
+"""Writes attempts and their results as JSON, for a queue between machines, and reads them back.
+
+A payload names the agent or job and its secrets, and never contains a secret: the worker has its own copy of the config. Both
+sides accept payloads of the neighbouring schemas. Unknown fields are ignored, and missing ones have their defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import date, datetime, timedelta
+from enum import Enum
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from zoneinfo import ZoneInfo
+
+from cron.job_schedules import CronSchedule
+from scheduler import __version__
+from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.outcome import SUCCESSES, AttemptResult, Call, Failure, Kind, Outcome
+from scheduler.model.secret import MissingSecret, Secret
+from scheduler.work.executor import Done, Interrupted, NeverBegun
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SCHEMA = 1  # of payloads; the neighbouring schemas are accepted too
+FINGERPRINTS_KEPT = 10_000
+UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
+
+
+class InvalidPayload(Exception):
+    """A payload cannot be read. The message is one line that gives the reason and what to do."""
+
+
+class Refused(Exception):
+    """This worker must not execute an attempt. The message is one line that gives the reason and what to do.
+
+    `may_change`: another version of the config file would permit it.
+    """
+
+    def __init__(self, message: str, *, may_change: bool) -> None:
+        super().__init__(message)
+        self.may_change = may_change
+
+
+class Codec(ABC, Generic[T, R]):
+    """Reads and writes the tasks of one kind of executor, and their results."""
+
+    @abstractmethod
+    def key(self, number: int, task: T) -> str:
+        """A text that is unique for this attempt, among all schedulers."""
+
+    @abstractmethod
+    def lock(self, task: T) -> str:
+        """Of all tasks with the same lock, only one is executed at a time."""
+
+    @abstractmethod
+    def seconds(self, task: T) -> float:
+        """How long the task may take, including the time in the queue."""
+
+    @abstractmethod
+    def task_to_json(self, task: T) -> Mapping[str, Any]: ...
+
+    @abstractmethod
+    def task_from_json(self, data: Mapping[str, Any]) -> T:
+        """The task. Raises Refused, or InvalidPayload."""
+
+    @abstractmethod
+    def result_to_json(self, result: R) -> Any: ...
+
+    @abstractmethod
+    def result_from_json(self, data: Any) -> R: ...
+
+    @abstractmethod
+    def is_success(self, result: R) -> bool:
+        """Whether a result is complete, so that it counts even if its task was interrupted in the meantime."""
+
+    @abstractmethod
+    def refusal(self, problem: str) -> R:
+        """The result of a task that a worker has refused."""
+
+    def write_task(self, task: T) -> str:
+        """The payload of a task."""
+        return _dump({"schema": SCHEMA, "version": __version__, **self.task_to_json(task)})
+
+    def read_task(self, payload: str) -> T:
+        """The task in a payload. Raises Refused, or InvalidPayload if its schema differs by more than one."""
+        return self.task_from_json(_load(payload, "scheduler"))
+
+    def write_done(self, done: Done[Any, R]) -> str:
+        """The payload of a task that has ended."""
+        if isinstance(done.surprise, Interrupted):
+            ended: Mapping[str, Any] = {"interrupted": str(done.surprise), "in_order": done.surprise.in_order}
+        elif isinstance(done.surprise, NeverBegun):
+            ended = {"never_begun": True}
+        elif done.surprise is not None:
+            error, number = done.surprise, getattr(done.surprise, "errno", None)
+            text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
+            ended = {"error": text, "errno": number if isinstance(number, int) else None}
+        else:
+            ended = {"result": None if done.result is None else self.result_to_json(done.result)}
+        return _dump({"schema": SCHEMA, "version": __version__, **ended})
+
+    def read_done(self, task: T, payload: str) -> Done[T, R]:
+        """How a task has ended. A payload that cannot be read is its error."""
+        try:
+            data = _load(payload, "worker")
+            if "interrupted" in data:
+                return Done(task, None, Interrupted(str(data["interrupted"]), in_order=bool(data.get("in_order"))))
+            if data.get("never_begun"):
+                return Done(task, None, NeverBegun())
+            if "error" in data:
+                number = data.get("errno")
+                return Done(task, None, OSError(number, data["error"]) if number else RuntimeError(data["error"]))
+            return Done(task, None if data["result"] is None else self.result_from_json(data["result"]))
+        except (InvalidPayload, LookupError, TypeError, ValueError) as error:
+            return Done(task, None, RuntimeError(f"the result of a worker cannot be read: {error}"))
+
+
+class ClaimCodec(Codec[Claim, AttemptResult]):
+    """Reads and writes claims. `entries` returns the agents and jobs of this process's config, `folder` is that of the config."""
+
+    def __init__(self, entries: Callable[[], Mapping[Key, Entry]], folder: Path, host: str) -> None:
+        self._entries = entries
+        self._folder = folder
+        self._host = host
+        self._fingerprints: dict[int, tuple[Entry, str]] = {}
+
+    def key(self, number: int, task: Claim) -> str:
+        return attempt_key(task.owner, task.run_id, task.fence)
+
+    def lock(self, task: Claim) -> str:
+        entry = task.entry
+        return f"agent/{entry.lane}" if entry.lane is not None else entry.kind.label_of(entry.name)
+
+    def seconds(self, task: Claim) -> float:
+        return task.entry.timeout.total_seconds()
+
+    def task_to_json(self, task: Claim) -> Mapping[str, Any]:
+        entry = task.entry
+        claim = _to_json(task, {"entry"})
+        return {"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim}
+
+    def task_from_json(self, data: Mapping[str, Any]) -> Claim:
+        kind, name = Kind(str(data["kind"])), str(data["name"])
+        entry = self._entries().get((kind, name))
+        label = kind.label_of(name)
+        if entry is None:
+            raise Refused(f"the config of {self._host} has no {label}; copy config.yaml there", may_change=True)
+        if data.get("settings") != self._fingerprint(entry):
+            raise Refused(f"the config of {self._host} has other settings for {label}; copy config.yaml there", may_change=True)
+        if problem := missing_secret(entry):
+            raise Refused(f"{self._host} cannot run {label}: {problem}", may_change=False)
+        return _claim_from_json(data, entry)
+
+    def claim_of_leftover(self, payload: str) -> Claim | None:
+        """The claim that an earlier process submitted, with the entry as it is now. None if it cannot be made any more."""
+        try:
+            data = _load(payload, "scheduler")
+            entry = self._entries().get((Kind(str(data["kind"])), str(data["name"])))
+            return None if entry is None else _claim_from_json(data, entry)
+        except (InvalidPayload, LookupError, TypeError, ValueError):
+            return None
+
+    def result_to_json(self, result: AttemptResult) -> Any:
+        return _to_json(result)
+
+    def result_from_json(self, data: Any) -> AttemptResult:
+        return typing.cast("AttemptResult", _from_json(AttemptResult, data))
+
+    def is_success(self, result: AttemptResult) -> bool:
+        return result.outcome in SUCCESSES
+
+    def refusal(self, problem: str) -> AttemptResult:
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=problem, transient=True, calls=(UNSENT_CALL,))
+
+    def _fingerprint(self, entry: Entry) -> str:
+        known = self._fingerprints.get(id(entry))
+        if known is not None and known[0] is entry:
+            return known[1]
+        if len(self._fingerprints) >= FINGERPRINTS_KEPT:
+            self._fingerprints.clear()
+        made = settings_fingerprint(entry, self._folder)
+        self._fingerprints[id(entry)] = (entry, made)
+        return made
+
+
+def _claim_from_json(data: Mapping[str, Any], entry: Entry) -> Claim:
+    return typing.cast("Claim", _from_json(Claim, data["claim"], {"entry": entry}))
+
+
+def attempt_key(owner: str, run_id: int, fence: int) -> str:
+    """The key of one attempt of a run."""
+    return f"{owner}/{run_id}/{fence}"
+
+
+def settings_fingerprint(entry: Entry, folder: Path) -> str:
+    """A hash of all settings of an agent or a job, the same on all machines: without secrets, with paths relative to `folder`."""
+    text = json.dumps(_canonical(entry, folder), sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def missing_secret(value: object) -> str | None:
+    """Why a secret in these settings has no value on this machine; None if all have one."""
+    if isinstance(value, MissingSecret):
+        return value.problem
+    if is_dataclass(value):
+        parts: Sequence[object] = [getattr(value, field.name) for field in fields(value)]
+    elif isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, tuple):
+        parts = value
+    else:
+        return None
+    return next((problem for part in parts if (problem := missing_secret(part))), None)
+
+
+def _canonical(value: object, folder: Path) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value.value if isinstance(value, Enum) else value
+        case Secret():
+            return "secret"
+        case Path():
+            return str(value.relative_to(folder)) if value.is_relative_to(folder) else str(value)
+        case ZoneInfo():
+            return value.key
+        case CronSchedule():
+            return [value.text, value.zone.key]
+        case timedelta():
+            return value.total_seconds()
+        case date():
+            return value.isoformat()
+        case Mapping():
+            return {str(key): _canonical(each, folder) for key, each in value.items()}
+        case Set():
+            return sorted(str(_canonical(each, folder)) for each in value)
+        case Sequence():
+            return [_canonical(each, folder) for each in value]
+    if is_dataclass(value):
+        shown = {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
+        return {name: _canonical(each, folder) for name, each in shown.items()}
+    raise TypeError(f"settings of type {type(value).__name__} have no canonical form")
+
+
+def _dump(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"))  # ASCII only: PostgreSQL stores neither NUL nor lone surrogates
+
+
+def _load(payload: str, other: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(payload)
+        schema = int(data["schema"])
+    except (ValueError, LookupError, TypeError):
+        raise InvalidPayload(f"it is not a payload of a {other} of heartbeatd") from None
+    if abs(schema - SCHEMA) > 1:
+        version = data.get("version", "?")
+        older = f"heartbeatd {__version__}" if schema > SCHEMA else f"the {other}, heartbeatd {version},"
+        raise InvalidPayload(f"the {other} writes schema {schema}, and this is schema {SCHEMA}; update {older} first")
+    return typing.cast("Mapping[str, Any]", data)
+
+
+def _to_json(value: Any, without: Set[str] = frozenset()) -> Any:
+    """The value as JSON. Fields with their default value are left out."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, timedelta):
+        return value / timedelta(microseconds=1)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(each) for key, each in value.items()}
+    if isinstance(value, Sequence | Set):
+        return [_to_json(each) for each in value]
+    return {
+        field.name: _to_json(own)
+        for field in fields(value)
+        if field.name not in without and not _is_default(field, own := getattr(value, field.name))
+    }
+
+
+def _is_default(field: Any, value: object) -> bool:
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    return default is not MISSING and bool(value == default) and type(value) is type(default)
+
+
+@lru_cache(maxsize=256)
+def _fields_of(kind: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _from_json(kind: Any, data: Any, given: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
+    """The value of this type. Raises ValueError, LookupError or TypeError."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _from_union(arguments, data)
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(_from_json(arguments[0], each) for each in data)
+        return tuple(_from_json(each, part) for each, part in zip(arguments, data, strict=True))
+    if origin is frozenset:
+        return frozenset(_from_json(arguments[0], each) for each in data)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: _from_json(arguments[1], each) for key, each in data.items()}
+    if kind is timedelta:
+        return timedelta(microseconds=data)
+    if kind in (datetime, date):
+        return kind.fromisoformat(data)
+    if not isinstance(kind, type) or kind in (object, str, int, float, bool):
+        return data
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*(_from_json(each, part) for each, part in zip(_fields_of(kind).values(), data, strict=True)))
+    if is_dataclass(kind):
+        known = _fields_of(kind)
+        read = {name: _from_json(known[name], each) for name, each in data.items() if name in known and name not in given}
+        return kind(**{**read, **given})
+    return kind(data)
+
+
+def _from_union(kinds: Sequence[Any], data: Any) -> Any:
+    if data is None:
+        return None
+    problem: Exception | None = None
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return _from_json(kind, data)
+            except (ValueError, LookupError, TypeError) as error:
+                problem = error
+    raise problem or TypeError("there is no such value")

@@ -1,0 +1,362 @@
+"""Has tasks executed by workers on other machines, through a queue in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from scheduler.store.job_queue import JobQueue, NewAttempt, QueueUnavailable
+from scheduler.system.log import log_event
+from scheduler.system.process import EndReason
+from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken, WorkerLoop
+from scheduler.work.payloads import Codec
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
+RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
+MAX_BATCH = 500  # attempts that are submitted in one transaction
+CLOSE_SECONDS = 5.0
+NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker`, or raise limits.concurrency there"
+
+
+@dataclass(eq=False, slots=True)
+class _RemoteTask(Generic[T]):
+    """A submitted task. `is_sending`: from now on it may be in the queue."""
+
+    number: int
+    task: T
+    key: str
+    is_sending: bool = False
+
+
+class RemoteExecutor(Generic[T, R]):
+    """Implements `Executor` over a `JobQueue`. The queue is used in the thread of `loop` only.
+
+    While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. `owner` names this
+    process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks.
+    """
+
+    def __init__(
+        self,
+        open_queue: Callable[[], JobQueue],
+        codec: Codec[T, R],
+        notify: Callable[[], None],
+        loop: WorkerLoop,
+        owner: str,
+        lease: float,
+    ) -> None:
+        self._open_queue = open_queue
+        self._codec = codec
+        self._notify = notify
+        self._loop = loop
+        self._owners = {owner}
+        self._owner = owner
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._tasks: dict[int, _RemoteTask[T]] = {}
+        self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
+        self._results: dict[int, Done[T, R]] = {}
+        self._keys_of_results: dict[int, str] = {}
+        self._new: list[_RemoteTask[T]] = []
+        self._ends: dict[str, EndReason] = {}
+        self._forgotten: list[str] = []
+        self._problem: str | None = None
+        self._queue: JobQueue | None = None
+        self._wakeup: asyncio.Event | None = None  # of the loop; None until it has started
+        self._side_tasks: list[asyncio.Task[None]] = []
+
+    # The protocol of an executor, for the thread of the engine.
+
+    def submit(self, number: int, task: T) -> None:
+        remote = _RemoteTask(number, task, self._codec.key(number, task))
+        with self._lock:
+            self._tasks[number] = remote
+            self._numbers[remote.key] = number
+            self._new.append(remote)
+        self._wake()
+
+    def results(self) -> list[tuple[int, Done[T, R]]]:
+        with self._lock:
+            return list(self._results.items())
+
+    def ack(self, numbers: list[int]) -> None:
+        with self._lock:
+            for number in numbers:
+                self._results.pop(number, None)
+                if (key := self._keys_of_results.pop(number, None)) is not None:
+                    self._forgotten.append(key)
+            is_useful = bool(self._forgotten)
+        if is_useful:
+            self._wake()
+
+    def inflight(self) -> dict[int, T]:
+        with self._lock:
+            return {number: remote.task for number, remote in self._tasks.items()}
+
+    def cancel(self, number: int, why: EndReason) -> None:
+        with self._lock:
+            remote = self._tasks.get(number)
+            if remote is None:
+                return
+            if remote.is_sending:
+                self._ends[remote.key] = why
+            else:
+                self._new.remove(remote)
+                self._keep_result(remote, _never_fetched(remote.task, why))
+        self._wake()
+        if not remote.is_sending:
+            self._notify()
+
+    def give_up(self, number: int, done: Done[T, R]) -> None:
+        with self._lock:
+            remote = self._tasks.pop(number, None)
+            if remote is None:
+                return
+            self._numbers.pop(remote.key, None)
+            self._results[number] = done
+            if remote.is_sending:
+                self._ends[remote.key] = "cancelled"  # its late result is of an unknown key, and is forgotten
+            else:
+                self._new.remove(remote)
+        self._wake()
+
+    # For the start and the end of the daemon.
+
+    def adopt(
+        self,
+        numbers: Mapping[str, int],
+        past_owners: Collection[str],
+        read_task: Callable[[str], T | None],
+        is_over: Callable[[], bool],
+    ) -> bool:
+        """Go on with the attempts of an earlier process, given by key; `inflight` has those that exist.
+
+        Blocks until PostgreSQL has answered; False if it `is_over` before. All other attempts of `past_owners` are cancelled.
+        """
+        found: Future[dict[str, str]] = Future()
+        self._loop.call_soon(self._start_side_task, self._find_leftovers(numbers, found))
+        while not found.done():
+            if is_over():
+                found.cancel()
+                return False
+            with suppress(TimeoutError):
+                found.result(0.2)
+        adopted: list[str] = []
+        with self._lock:
+            for key, payload in found.result().items():
+                task = read_task(payload)
+                if task is not None:
+                    number = numbers[key]
+                    self._tasks[number] = _RemoteTask(number, task, key, is_sending=True)
+                    self._numbers[key] = number
+                    self._owners.add(key.rsplit("/", 2)[0])
+                    adopted.append(key)
+        self._loop.call_soon(self._start_side_task, self._forget_others(past_owners, adopted))
+        self._wake()
+        return True
+
+    def is_flushed(self) -> bool:
+        """Whether the queue has everything that was submitted, cancelled or acknowledged."""
+        with self._lock:
+            return not (self._new or self._ends or self._forgotten)
+
+    @property
+    def problem(self) -> str | None:
+        """Why PostgreSQL cannot be used now; None if it can."""
+        return self._problem
+
+    def close(self) -> None:
+        """Send what is left, if PostgreSQL can be reached, and close the connections. The loop still runs. Takes some seconds."""
+        closed: Future[None] = Future()
+        with suppress(RuntimeError, TimeoutError):
+            self._loop.call_soon(self._start_side_task, self._close(closed))
+            closed.result(2 * CLOSE_SECONDS)
+
+    async def _close(self, closed: Future[None]) -> None:
+        others = [task for task in self._side_tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._queue is not None:
+            with suppress(QueueUnavailable, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._send()
+            with suppress(QueueUnavailable):
+                await self._queue.close()
+        closed.set_result(None)
+
+    # In the thread of the loop.
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the machine has no thread left for the loop: the next call tries again
+            self._loop.call_soon(self._wake_in_loop)
+
+    def _wake_in_loop(self) -> None:
+        if self._wakeup is None:
+            self._wakeup = asyncio.Event()
+            self._queue = self._open_queue()
+            self._start_side_task(self._exchange())
+            self._start_side_task(self._listen())
+        self._wakeup.set()
+
+    def _start_side_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._side_tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _exchange(self) -> None:
+        """Send and receive, whenever there is something to send or a result has been announced."""
+        assert self._wakeup is not None and self._queue is not None
+        loop = asyncio.get_running_loop()
+        connected_at = reaped_at = loop.time()
+        while True:
+            with self._lock:
+                waits = bool(self._tasks or self._new or self._ends or self._forgotten)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS if waits else None):
+                    await self._wakeup.wait()
+            self._wakeup.clear()
+            try:
+                await self._queue.open()
+                await self._send()
+                await self._receive()
+                # After an interruption, workers get the time of a lease to reach PostgreSQL too.
+                if loop.time() - connected_at > self._lease and loop.time() - reaped_at > self._lease / 4:
+                    reaped_at = loop.time()
+                    await self._reap()
+            except QueueUnavailable as error:
+                self._report_problem(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                connected_at = loop.time()
+                self._wakeup.set()
+            else:
+                self._report_problem(None)
+
+    async def _listen(self) -> None:
+        assert self._queue is not None and self._wakeup is not None
+        while True:
+            with suppress(QueueUnavailable):
+                await self._queue.open()
+                await self._queue.listen_for_results(self._on_announcement)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _on_announcement(self, owner: str) -> None:
+        assert self._wakeup is not None
+        if owner in self._owners:
+            self._wakeup.set()
+
+    async def _send(self) -> None:
+        """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
+        assert self._queue is not None
+        while True:
+            with self._lock:
+                batch = self._new[:MAX_BATCH]
+                for remote in batch:
+                    remote.is_sending = True
+            if not batch:
+                break
+            await self._queue.submit([self._new_attempt(remote) for remote in batch])
+            with self._lock:
+                del self._new[: len(batch)]
+        await self._send_ends()
+        with self._lock:
+            forgotten = list(self._forgotten)
+        if forgotten:
+            await self._queue.forget(forgotten)
+            with self._lock:
+                del self._forgotten[: len(forgotten)]
+
+    def _new_attempt(self, remote: _RemoteTask[T]) -> NewAttempt:
+        task, codec = remote.task, self._codec
+        return NewAttempt(remote.key, self._owner, codec.lock(task), codec.write_task(task), codec.seconds(task))
+
+    async def _send_ends(self) -> None:
+        assert self._queue is not None
+        with self._lock:
+            ends = dict(self._ends)
+        for why in set(ends.values()):
+            removed = await self._queue.withdraw([key for key, each in ends.items() if each == why], why)
+            with self._lock:
+                withdrawn = [self._tasks[self._numbers[key]] for key in removed if key in self._numbers]
+                for remote in withdrawn:
+                    self._keep_result(remote, _never_fetched(remote.task, why))
+            if withdrawn:
+                self._notify()
+        with self._lock:
+            for key, why in ends.items():
+                if self._ends.get(key) == why:
+                    del self._ends[key]
+
+    async def _receive(self) -> None:
+        assert self._queue is not None
+        with self._lock:
+            known = [*self._keys_of_results.values(), *self._forgotten]
+        received = await self._queue.results(self._owners, known)
+        with self._lock:
+            for key, payload in received:
+                remote = self._tasks.get(self._numbers.get(key, -1))
+                if remote is None:
+                    self._forgotten.append(key)
+                else:
+                    self._keep_result(remote, self._codec.read_done(remote.task, payload))
+                    self._keys_of_results[remote.number] = key
+        if received:
+            self._notify()
+            assert self._wakeup is not None
+            self._wakeup.set()  # to forget those of unknown keys, and because there may be more
+
+    async def _reap(self) -> None:
+        assert self._queue is not None
+        for key in await self._queue.reap(self._owners, self._lease, self._lost_payload):
+            log_event(logging.WARNING, "worker_lost", attempt=key)
+        assert self._wakeup is not None
+        self._wakeup.set()
+
+    def _lost_payload(self, worker: str) -> str:
+        name = worker or "its worker"
+        return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", in_order=False)))
+
+    async def _find_leftovers(self, numbers: Mapping[str, int], found: Future[dict[str, str]]) -> None:
+        self._wake_in_loop()
+        assert self._queue is not None
+        while not found.cancelled():
+            try:
+                await self._queue.open()
+                payloads = await self._queue.find(list(numbers))
+            except QueueUnavailable as error:
+                self._report_problem(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._report_problem(None)
+                found.set_result(payloads)
+                return
+
+    async def _forget_others(self, owners: Collection[str], adopted: Sequence[str]) -> None:
+        assert self._queue is not None
+        with suppress(QueueUnavailable):  # what is left then are rows that nobody reads
+            await self._queue.forget_all(set(owners) - {self._owner}, adopted)
+
+    def _keep_result(self, remote: _RemoteTask[T], done: Done[T, R]) -> None:
+        """Move a task to the results. The caller holds the lock."""
+        if self._tasks.get(remote.number) is remote:
+            del self._tasks[remote.number]
+            self._numbers.pop(remote.key, None)
+            self._results[remote.number] = done
+
+    def _report_problem(self, problem: str | None) -> None:
+        """Log once when PostgreSQL becomes unavailable, and when it is available again."""
+        if problem is not None and self._problem is None:
+            log_event(logging.ERROR, "queue_unavailable", problem=problem)
+        elif problem is None and self._problem is not None:
+            log_event(logging.WARNING, "queue_available")
+        self._problem = problem
+
+
+def _never_fetched(task: T, why: EndReason) -> Done[T, R]:
+    return Done(task, None, NotTaken(NOT_TAKEN) if why == "timeout" else NeverBegun())

@@ -1,0 +1,437 @@
+"""Executes tasks of schedulers on other machines, which come through a queue in PostgreSQL.
+
+A worker holds a lease, which it renews every few seconds. After a time without PostgreSQL, or after its process was frozen, the
+lease is over: the worker then ends the tasks in progress, because a scheduler may have given them to another worker. All times
+are measured by a monotonic clock from what the database says, so the clocks of the machines may differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from heartbeat.runners import Failure, HttpClient, HttpReply, ProcessResult, StartProcess
+from heartbeat.runners.errors import CallError
+from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
+from scheduler.system.log import log_event
+from scheduler.system.process import Children, EndReason
+from scheduler.work.executor import Done, Interrupted, LocalExecutor, WorkerLoop
+from scheduler.work.payloads import Codec, InvalidPayload, Refused
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+RENEWALS_PER_LEASE = 10
+LEASE_MARGIN = 0.75  # of the lease; the rest is for ending tasks, and for the difference between two clocks' speeds
+POLL_SECONDS = 2.0  # between looks for jobs and cancellations, in case that a notification is lost
+RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
+STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given up
+CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
+CONFIG_LOOK_SECONDS = 0.5
+LOST_CONTACT = "had no contact to PostgreSQL for the time of its lease"
+STOPPED = "was stopped"
+TIME_OVER = "the time of the run was over before the worker could call the agent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job(Generic[T]):
+    """A task with the end of its time, by the worker's clock."""
+
+    task: T
+    ends_at: float
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """What a worker has done, for its metrics."""
+
+    ended: Counter[str] = field(default_factory=Counter)  # by result: ok, error, refused, interrupted
+    stale: int = 0  # results that came too late
+    lost_leases: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """A task that this worker has fetched, until its result is written.
+
+    `interrupted`: the worker has ended it, and this replaces its result. `end_reason`: its scheduler has ended it.
+    """
+
+    job_id: int
+    key: str
+    ends_at: float
+    interrupted: Interrupted | None = None
+    end_reason: str | None = None
+    timer: asyncio.TimerHandle | None = None
+    waiting: asyncio.Future[None] | None = None
+
+
+class RemoteWorker(Generic[T, R]):
+    """Fetches tasks, executes them with `carry` in the thread of `loop`, and writes their results to the queue.
+
+    `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
+    changed. At most `concurrency` tasks are in progress.
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        codec: Codec[T, R],
+        carry: Callable[[T, Children, Callable[[], None]], Coroutine[Any, Any, R]],
+        mark: Callable[[T], str],
+        loop: WorkerLoop,
+        *,
+        name: str,
+        concurrency: int,
+        lease: float,
+        clock: Callable[[], float],
+        reload: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._queue = queue
+        self._codec = codec
+        self._carry = carry
+        self._name = name
+        self._concurrency = concurrency
+        self._lease = lease
+        self._clock = clock
+        self._reload = reload
+        self.counts = WorkerCounts()
+        self.problem: str | None = "not connected yet"
+        self._local: LocalExecutor[_Job[T], R] = LocalExecutor(self._carry_job, lambda job: mark(job.task), self._on_result, loop)
+        self._attempts: dict[int, _Attempt] = {}
+        self._ready: dict[int, str] = {}  # results that are not written yet, by job
+        self._is_unavailable = False
+        self._worker_id: int | None = None
+        self._lease_ends = float("-inf")
+        self._stopping = False
+        self._main: asyncio.AbstractEventLoop | None = None
+        self._jobs_announced = asyncio.Event()
+        self._results_ready = asyncio.Event()
+        self._cancellation_announced = asyncio.Event()
+        self._stop_wanted = asyncio.Event()
+
+    @property
+    def in_progress(self) -> int:
+        """How many tasks are in progress, or have results that are not written yet."""
+        return len(self._attempts)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it holds its lease, and fetches tasks."""
+        return not self._stopping and self._clock() < self._lease_ends
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stop_wanted.is_set()
+
+    def stop(self) -> None:
+        """Fetch no more tasks. From any thread."""
+        if self._main is not None:
+            self._main.call_soon_threadsafe(self._stop_wanted.set)
+
+    async def run(self, grace: float, hurry: asyncio.Event | None = None) -> None:
+        """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest."""
+        self._main = asyncio.get_running_loop()
+        loops = (self._keep_lease, self._watch_lease, self._fetch, self._watch_cancellations, self._listen)
+        tasks = [asyncio.create_task(each()) for each in loops]
+        reporting = asyncio.create_task(self._report_results())
+        await self._stop_wanted.wait()
+        self._stopping = True
+        self._jobs_announced.set()
+        await self._wait_until_idle(grace, hurry)
+        for attempt in list(self._attempts.values()):
+            self._interrupt(attempt, Interrupted(f"{self._name} {STOPPED}", in_order=True), "shutdown")
+        await self._wait_until_idle(2 * STUCK_SECONDS, None)
+        for task in (*tasks, reporting):
+            task.cancel()
+        await asyncio.gather(*tasks, reporting, return_exceptions=True)
+        if self._worker_id is not None:
+            with suppress(QueueUnavailable):
+                await self._queue.unregister(self._worker_id)
+        with suppress(QueueUnavailable):
+            await self._queue.close()
+
+    async def _wait_until_idle(self, seconds: float, hurry: asyncio.Event | None) -> None:
+        ends_at = self._clock() + seconds
+        while self._attempts and self._clock() < ends_at and not (hurry and hurry.is_set()):
+            await asyncio.sleep(0.05)
+
+    # The lease.
+
+    async def _watch_lease(self) -> None:
+        """End all tasks as soon as the lease is over. The next renewal registers as another worker."""
+        while True:
+            await asyncio.sleep(min(RETRY_SECONDS, self._lease / RENEWALS_PER_LEASE))
+            if self._worker_id is not None and self._clock() >= self._lease_ends:
+                self._lose_lease()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            asked_at = self._clock()
+            try:
+                await self._renew(asked_at)
+            except QueueUnavailable as error:
+                self._report_problem(str(error))
+            is_good = self.problem is None and self._clock() - asked_at < self._lease / RENEWALS_PER_LEASE
+            await asyncio.sleep(self._lease / RENEWALS_PER_LEASE if is_good else RETRY_SECONDS)
+
+    async def _renew(self, asked_at: float) -> None:
+        await self._queue.open()
+        if self._worker_id is not None and asked_at >= self._lease_ends:
+            return
+        if self._worker_id is None:
+            self._worker_id = await self._queue.register()
+            await self._queue.remove_dead_workers(self._lease)
+        elif not await self._queue.renew(self._worker_id):
+            self._lease_ends = float("-inf")
+            return
+        self._lease_ends = asked_at + LEASE_MARGIN * self._lease
+        self._report_problem(None)
+        self._jobs_announced.set()
+
+    def _lose_lease(self) -> None:
+        """End all tasks in progress. A result that is there already is still sent, in case that nobody has replaced it."""
+        self.counts.lost_leases += 1
+        self._worker_id = None
+        ended = list(self._attempts.values())
+        log_event(logging.WARNING, "lease_lost", worker=self._name, ends=len(ended))
+        for attempt in ended:
+            self._interrupt(attempt, Interrupted(f"{self._name} {LOST_CONTACT}", in_order=False), "shutdown")
+
+    def check_time(self, ends_at: float) -> None:
+        """Raise CallError if a task must not do anything more: its time or the lease is over. From any thread."""
+        if self._clock() >= min(ends_at, self._lease_ends):
+            raise CallError(Failure.TIMEOUT, TIME_OVER, transient=True, not_sent=True)
+
+    # Tasks.
+
+    async def _fetch(self) -> None:
+        """Fetch a task whenever there is room for one."""
+        while not self._stopping:
+            self._jobs_announced.clear()
+            fetched = None
+            if len(self._attempts) < self._concurrency and self._worker_id is not None and self._clock() < self._lease_ends:
+                asked_at = self._clock()
+                try:
+                    fetched = await self._queue.fetch(self._worker_id, self._name)
+                except QueueUnavailable as error:
+                    self._report_problem(str(error))
+                if fetched is not None:
+                    self._accept(fetched, asked_at)
+            if fetched is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await self._jobs_announced.wait()
+
+    def _accept(self, fetched: FetchedJob, asked_at: float) -> None:
+        """Begin a fetched task. The deadline is measured from before the request, so it is rather too early than too late."""
+        attempt = _Attempt(fetched.job_id, fetched.key or "", asked_at + fetched.seconds_left)
+        self._attempts[fetched.job_id] = attempt
+        if fetched.key is None:
+            self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", in_order=True)))
+            return
+        if fetched.seconds_left <= 0:
+            log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
+        attempt.timer = self._loop_now().call_later(max(fetched.seconds_left, 0.0), self._end_overdue, attempt)
+        try:
+            self._begin(attempt, self._codec.read_task(fetched.payload))
+        except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
+            if not (isinstance(problem, Refused) and problem.may_change):
+                self._refuse(attempt, problem)
+                return
+            attempt.waiting = asyncio.ensure_future(self._wait_for_config(attempt, fetched.payload))
+
+    async def _wait_for_config(self, attempt: _Attempt, payload: str) -> None:
+        """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
+        ends_at = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
+        while True:
+            self._reload()
+            try:
+                task = self._codec.read_task(payload)
+            except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
+                if self._clock() >= ends_at or attempt.interrupted or self._stopping:
+                    self._refuse(attempt, problem)
+                    return
+                await asyncio.sleep(CONFIG_LOOK_SECONDS)
+            else:
+                self._begin(attempt, task)
+                return
+
+    def _begin(self, attempt: _Attempt, task: T) -> None:
+        if attempt.interrupted is not None:
+            self._set_result(attempt, Done(None, None, attempt.interrupted))
+        else:
+            self._local.submit(attempt.job_id, _Job(task, attempt.ends_at))
+
+    def _refuse(self, attempt: _Attempt, problem: Exception) -> None:
+        text = str(problem) if isinstance(problem, Refused) else f"{self._name} cannot run it: {problem}"
+        log_event(logging.WARNING, "attempt_refused", attempt=attempt.key, problem=text)
+        self.counts.ended["refused"] += 1
+        self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
+
+    async def _carry_job(self, job: _Job[T], children: Children) -> R:
+        check_time = partial(self.check_time, job.ends_at)
+        check_time()
+        return await self._carry(job.task, children, check_time)
+
+    def _end_overdue(self, attempt: _Attempt) -> None:
+        self._local.cancel(attempt.job_id, "timeout")
+        self._give_up_later(attempt)
+
+    def _interrupt(self, attempt: _Attempt, interruption: Interrupted, why: EndReason) -> None:
+        if attempt.job_id not in self._ready and attempt.interrupted is None:
+            attempt.interrupted = interruption
+            self._local.cancel(attempt.job_id, why)
+            self._give_up_later(attempt)
+
+    def _give_up_later(self, attempt: _Attempt) -> None:
+        self._loop_now().call_later(STUCK_SECONDS, self._give_up, attempt)
+
+    def _give_up(self, attempt: _Attempt) -> None:
+        """Forget a task that does not end, even after it was cancelled."""
+        if self._attempts.get(attempt.job_id) is attempt and attempt.job_id not in self._ready:
+            task = self._local.inflight().get(attempt.job_id)
+            if task is not None:
+                self._local.give_up(attempt.job_id, Done(task, None, TimeoutError("did not end, even after it was cancelled")))
+                self._results_ready.set()
+
+    # Cancellations.
+
+    async def _watch_cancellations(self) -> None:
+        """End the tasks in progress whose schedulers no longer want them."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._cancellation_announced.wait()
+            self._cancellation_announced.clear()
+            wanted = [job_id for job_id in self._attempts if job_id not in self._ready]
+            if not wanted:
+                continue
+            try:
+                reasons = await self._queue.end_reasons(wanted)
+            except QueueUnavailable as error:
+                self._report_problem(str(error))
+                continue
+            for job_id, why in reasons.items():
+                attempt = self._attempts.get(job_id)
+                if attempt is not None and attempt.end_reason != why:
+                    attempt.end_reason = why
+                    self._local.cancel(job_id, _end_reason(why))
+                    self._give_up_later(attempt)
+
+    async def _listen(self) -> None:
+        while True:
+            with suppress(QueueUnavailable):
+                await self._queue.open()
+                await self._queue.listen_for_jobs(self._on_announcement)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _on_announcement(self, payload: str) -> None:
+        if "abort" in payload:
+            self._cancellation_announced.set()
+        else:
+            self._jobs_announced.set()
+
+    # Results.
+
+    def _on_result(self) -> None:
+        """A task has ended. Called in the thread of the tasks."""
+        with suppress(RuntimeError):  # the worker has stopped
+            self._loop_now().call_soon_threadsafe(self._results_ready.set)
+
+    def _set_result(self, attempt: _Attempt, done: Done[Any, R], *, counted: bool = False) -> None:
+        """Keep the result of a task until it is written."""
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        is_success = done.result is not None and self._codec.is_success(done.result)
+        if attempt.interrupted is not None and not is_success:
+            done = Done(done.task, None, attempt.interrupted)
+        if not counted:
+            self.counts.ended[_word_for(done)] += 1
+        self._ready[attempt.job_id] = self._codec.write_done(done)
+        self._results_ready.set()
+
+    async def _report_results(self) -> None:
+        """Write the results of tasks that have ended, each together with the end of its job, as soon as PostgreSQL permits."""
+        while True:
+            await self._results_ready.wait()
+            self._results_ready.clear()
+            ended = self._local.results()
+            for job_id, done in ended:
+                if job_id in self._attempts:
+                    self._set_result(self._attempts[job_id], done)
+            self._local.ack([job_id for job_id, _ in ended])
+            if not self._ready:
+                continue
+            batch = dict(self._ready)
+            try:
+                written = await self._queue.finish(list(batch.items()))
+            except QueueUnavailable as error:
+                self._report_problem(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._results_ready.set()
+                continue
+            for job_id in batch:
+                attempt = self._attempts.pop(job_id)
+                del self._ready[job_id]
+                if job_id not in written:
+                    self.counts.stale += 1
+                    log_event(logging.WARNING, "result_too_late", attempt=attempt.key)
+            self._jobs_announced.set()
+
+    def _loop_now(self) -> asyncio.AbstractEventLoop:
+        if self._main is None:
+            raise RuntimeError("the worker has not started")
+        return self._main
+
+    def _report_problem(self, problem: str | None) -> None:
+        """Log once when PostgreSQL becomes unavailable, and when it is available again."""
+        if problem is not None and not self._is_unavailable:
+            log_event(logging.ERROR, "queue_unavailable", problem=problem)
+        elif problem is None and self._is_unavailable:
+            log_event(logging.WARNING, "queue_available")
+        self._is_unavailable = problem is not None
+        self.problem = problem
+
+
+def _end_reason(why: str) -> EndReason:
+    return "timeout" if why == "timeout" else "shutdown" if why == "shutdown" else "cancelled"
+
+
+def _word_for(done: Done[Any, Any]) -> str:
+    if isinstance(done.surprise, Interrupted):
+        return "interrupted"
+    return "error" if done.surprise is not None else "ok"
+
+
+class GuardedHttp:
+    """An HTTP client that sends nothing once `check_time` raises."""
+
+    def __init__(self, http: HttpClient, check_time: Callable[[], None]) -> None:
+        self._http = http
+        self._check_time = check_time
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+        """Send a request, unless the time of the task is over. Raises CallError."""
+        self._check_time()
+        return await self._http.post(url, headers, body, seconds)
+
+
+def guard_start(start: StartProcess, check_time: Callable[[], None]) -> StartProcess:
+    """`start`, but once `check_time` raises, a program is not started and has that as its problem."""
+
+    async def start_in_time(argv: Sequence[str], **options: Any) -> ProcessResult:
+        try:
+            check_time()
+        except CallError as error:
+            return ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem=str(error), ended_by=None)
+        return await start(argv, **options)
+
+    return start_in_time

@@ -1,0 +1,129 @@
+"""A remote executor and its worker in one process, over a real PostgreSQL, whose tasks are plain texts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from servers.postgres import PostgresServer
+
+from scheduler.model.secret import Secret
+from scheduler.store.job_queue import JobQueue
+from scheduler.system.process import Children
+from scheduler.work.executor import WorkerLoop
+from scheduler.work.payloads import Codec
+from scheduler.work.remote_executor import RemoteExecutor
+from scheduler.work.remote_worker import RemoteWorker
+
+PATIENCE = 10
+QUEUES = itertools.count(1)
+DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes a while
+
+
+class TextCodec(Codec[str, str]):
+    """Tasks and results are texts. Each task has a lock of its own, and `seconds` until its deadline."""
+
+    def __init__(self, prefix: str, seconds: float = 60.0) -> None:
+        self._prefix = prefix
+        self._seconds = seconds
+
+    def key(self, number: int, task: str) -> str:
+        return f"{self._prefix}/{number}/{task}"
+
+    def lock(self, task: str) -> str:
+        return f"{self._prefix}/{task}"
+
+    def seconds(self, task: str) -> float:
+        return self._seconds
+
+    def task_to_json(self, task: str) -> Mapping[str, Any]:
+        return {"task": task}
+
+    def task_from_json(self, data: Mapping[str, Any]) -> str:
+        return str(data["task"])
+
+    def result_to_json(self, result: str) -> Any:
+        return result
+
+    def result_from_json(self, data: Any) -> str:
+        return str(data)
+
+    def is_success(self, result: str) -> bool:
+        return False
+
+    def refusal(self, problem: str) -> str:
+        return f"refused: {problem}"
+
+
+class RemoteBench:
+    """Makes executors, each with a queue and a worker of its own. All are stopped at the end of the context."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        folder = str(server.folder)
+        if folder not in DATABASES:
+            DATABASES[folder] = server.database()
+        self.dsn = Secret(DATABASES[folder])
+        self._closers: list[Callable[[], None]] = []
+
+    def __enter__(self) -> RemoteBench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for close in reversed(self._closers):
+            close()
+
+    def make(
+        self, carry: Callable[[str, Children], Coroutine[Any, Any, str]], notify: Callable[[], None], places: int = 8
+    ) -> RemoteExecutor[str, str]:
+        """A remote executor with a worker that carries tasks out with `carry`, at most `places` at a time."""
+        queue = f"queue{next(QUEUES)}"
+        self.start_worker(queue, carry, places)
+        return self.make_executor(queue, notify)
+
+    def make_executor(
+        self, queue: str, notify: Callable[[], None], *, owner: str | None = None, lease: float = 60.0, seconds: float = 60.0
+    ) -> RemoteExecutor[str, str]:
+        """A remote executor without a worker."""
+        loop = WorkerLoop("scheduler")
+        name = owner or queue
+        executor: RemoteExecutor[str, str] = RemoteExecutor(
+            lambda: JobQueue(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease
+        )
+        self._closers += [loop.close, executor.close]  # called in reverse
+        return executor
+
+    def start_worker(
+        self,
+        queue: str,
+        carry: Callable[[str, Children], Coroutine[Any, Any, str]],
+        places: int = 8,
+        *,
+        name: str = "worker",
+        lease: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        dsn: Secret | None = None,
+    ) -> RemoteWorker[str, str]:
+        """A worker in a thread of this process."""
+        loop = WorkerLoop("worker")
+
+        async def carry_checked(task: str, children: Children, check_time: Callable[[], None]) -> str:
+            return await carry(task, children)
+
+        worker: RemoteWorker[str, str] = RemoteWorker(
+            JobQueue(dsn or self.dsn, queue), TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
+            clock=clock,
+        )  # fmt: skip
+        thread = threading.Thread(target=lambda: asyncio.run(worker.run(0.0)), daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            worker.stop()
+            thread.join(PATIENCE)
+            loop.close()
+
+        self._closers.append(stop)
+        return worker
