@@ -1,0 +1,446 @@
+"""The view of one agent without a browser: what it shows, whom it shows it to, and what its forms change or keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_agents import CONFIG, form_fields, start_daemon, user_of
+from page_user import Answer, PageUser
+from web_daemon import WebDaemon
+
+from scheduler.web.page import agent_config
+
+OPS = "/page/agents/ops"
+
+
+@pytest.fixture(scope="module")
+def kept_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
+    """A daemon that no test changes."""
+    with start_daemon(tmp_path_factory.mktemp("page")) as running:
+        yield running
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with start_daemon(tmp_path, hours=0.5) as running:
+        yield running
+
+
+def actions(answer: Answer) -> set[str]:
+    """The last words of the paths to which the forms of a page lead."""
+    found = {each.attributes["action"] for each in answer.elements if each.tag == "form" and each.attributes["method"] == "post"}
+    return {path.rpartition("/")[2] for path in found} - {"logout"}
+
+
+# --- what the page shows --------------------------------------------------------------------------------------------------
+
+
+def test_each_slot_of_the_day_is_a_mark_that_leads_to_its_run(kept_daemon: WebDaemon) -> None:
+    found = user_of(kept_daemon).get(OPS)
+    marks = [each for each in found.elements if each.tag == "rect"]
+    kinds = [each.attributes["class"] for each in marks]
+    assert (kinds.count("fill-note"), kinds.count("fill-bad"), kinds.count("fill-late")) == (2, 1, 1)
+    assert kinds[0] == "span"  # the time before the agent existed
+    assert [marks[1].attributes[key] for key in ("x", "y", "height")] == ["37.50%", "22", "26"]  # 09:00 in Berlin
+    assert "9 ran, quiet" in found.text and "The day as a table" in found.text
+
+
+def test_the_days_before_and_after_can_be_shown(kept_daemon: WebDaemon) -> None:
+    user = user_of(kept_daemon)
+    links = [each.attributes["href"] for each in user.get(OPS).elements if each.tag == "a" and "?on=" in each.attributes["href"]]
+    assert links == [f"{OPS}?on=2026-03-01", f"{OPS}?on=2026-03-03"]
+    assert "There are no runs on record." in user.get(links[0]).text
+    assert "28 to come" in user.get(links[1]).text
+    assert "Today" in user.get(f"{OPS}?on=2026-03-01").text
+
+
+@pytest.mark.parametrize("day", ["soon", "2026-02-30", "9999-12-31", "0001-01-01", "2030-01-01"])
+def test_a_day_that_cannot_be_shown_is_an_error(day: str, kept_daemon: WebDaemon) -> None:
+    found = user_of(kept_daemon).get(f"{OPS}?on={day}")
+    assert (found.status, "on: " in found.text) == (400, True)
+
+
+def test_runs_come_with_text_prompt_parts_and_time(kept_daemon: WebDaemon) -> None:
+    found = user_of(kept_daemon).get(OPS).text
+    assert "The disk /srv is 92 % full." in found
+    assert re.search(r"checklist 53 \d+ %", found)
+    assert "ran, failed: exit" in found and "no checklist" in found
+
+
+def test_older_runs_are_on_further_pages(daemon: WebDaemon) -> None:
+    daemon.do(lambda: daemon.world.run(hours=11.5))
+    user, seen, path = user_of(daemon), [], OPS
+    while path:
+        found = user.get(path)
+        seen += re.findall(r"<summary>.*?datetime=\"(.*?)\"", found.body, re.DOTALL)
+        older = [each.attributes["href"] for each in found.elements if each.tag == "a" and "cursor=" in each.attributes["href"]]
+        path = older[0] if older else ""
+    assert len(seen) == len(set(seen)) == 24
+    assert seen == sorted(seen, reverse=True)
+    assert user.get(f"{OPS}?cursor=x").status == 400
+
+
+def test_nothing_that_an_agent_says_becomes_part_of_the_page(kept_daemon: WebDaemon) -> None:
+    user = user_of(kept_daemon)
+    run = next(
+        each for each in kept_daemon.do(lambda: kept_daemon.world.records("ops")) if each["text"] and "script" in each["text"]
+    )
+    for path in (OPS, f"/page/runs/{run['id']}"):
+        found = user.get(path)
+        assert "alert(1)" in found.text
+        assert all(each.attributes.get("src", "").startswith("/page/static/") for each in found.elements if each.tag == "script")
+        assert not [name for each in found.elements for name in each.attributes if name.startswith("on")]
+        assert not [each for each in found.elements if each.tag == "img" or "style" in each.attributes]
+        assert "\u202e" not in found.body and "\\x202e" in found.body
+
+
+def test_a_long_answer_is_cut_with_a_link_to_the_whole(daemon: WebDaemon) -> None:
+    daemon.world.scripts = {"ops": lambda _: "word " * 3000 + "end"}
+    daemon.do(lambda: daemon.world.run(hours=0.5))
+    user = user_of(daemon)
+    found = user.get(OPS)
+    assert "The whole text of 15,003 characters" in found.text and "word end" not in found.text
+    link = next(each.attributes["href"] for each in found.elements if each.attributes.get("href", "").startswith("/page/runs/"))
+    assert "word end" in user.get(link).text
+
+
+def test_waiting_wakes_are_shown_with_what_they_wait_for(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    user.submit(f"{OPS}/pause", next=OPS)
+    found = user.submit(f"{OPS}/wake", next=OPS, text="look at <b>this</b>")
+    assert "The wake is kept. It waits: the agent is paused." in found.text
+    assert "Waiting wakes" in found.text and "look at <b>this</b>" in found.text
+
+
+def test_an_unknown_agent_and_an_unknown_run_are_not_found(kept_daemon: WebDaemon) -> None:
+    user = user_of(kept_daemon)
+    for path in ("/page/agents/nobody", "/page/agents/nobody/config", "/page/agents/nobody/checklist", "/page/runs/99999"):
+        assert user.get(path).status == 404
+
+
+# --- whom it is shown to --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "overview", "checklist", "button"),
+    [
+        ("reader", set(), set(), "Show the lines to write"),
+        ("waker", {"wake"}, set(), "Show the lines to write"),
+        ("self", set(), {"checklist"}, "Check the changes"),
+        ("all", {"wake", "pause", "mute"}, {"checklist"}, "Check the changes"),
+    ],
+)
+def test_a_token_gets_only_the_buttons_that_it_may_use(
+    token: str, overview: set[str], checklist: set[str], button: str, kept_daemon: WebDaemon
+) -> None:
+    user = user_of(kept_daemon, token)
+    assert actions(user.get(OPS)) == overview
+    found = user.get(f"{OPS}/checklist")
+    assert ("Your token may not edit it." in found.text) is (not checklist)
+    assert button in user.get(f"{OPS}/config").text
+
+
+def test_a_token_for_one_agent_does_not_see_another(kept_daemon: WebDaemon) -> None:
+    user = user_of(kept_daemon, "self")
+    web = next(each["id"] for each in kept_daemon.do(lambda: kept_daemon.world.records("web")))
+    for path in ("/page/agents/web", "/page/agents/web/checklist", "/page/agents/web/config", f"/page/runs/{web}"):
+        assert user.get(path).status == 403
+
+
+@pytest.mark.parametrize("action", ["wake", "pause", "resume", "mute", "unmute"])
+def test_a_token_that_may_only_read_changes_nothing(action: str, kept_daemon: WebDaemon) -> None:
+    before = kept_daemon.rows()
+    found = user_of(kept_daemon, "reader").submit(f"{OPS}/{action}", text="hello")
+    assert (found.status, "the token 'reader' may not" in found.text) == (403, True)
+    assert "Your text was not sent: hello" in found.text
+    assert kept_daemon.rows() == before
+
+
+# --- buttons --------------------------------------------------------------------------------------------------------------
+
+
+def state(daemon: WebDaemon) -> dict[str, Any]:
+    return daemon.get("/api/v1/agents/ops", daemon.token).data  # type: ignore[no-any-return]
+
+
+def test_a_wake_starts_a_run_with_the_text(daemon: WebDaemon) -> None:
+    found = user_of(daemon).submit(f"{OPS}/wake", next=OPS, text="look at the disk")
+    assert "The agent is woken." in found.text
+    assert "look at the disk" in daemon.world.calls[-1].stdin
+
+
+def test_an_agent_is_paused_for_a_time_and_resumed(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    assert "The agent is paused." in user.submit(f"{OPS}/pause", next=OPS, **{"for": "2h"}).text
+    assert (state(daemon)["state"], state(daemon)["paused_until"]) == ("paused", "2026-03-02T10:30:00Z")
+    found = user.get(OPS)
+    assert "resume" in actions(found) and "pause" not in actions(found)
+    assert "The agent is resumed." in user.submit(f"{OPS}/resume", next=OPS).text
+    assert state(daemon)["state"] == "active"
+
+
+def test_an_agent_is_muted_and_unmuted(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    assert "The agent is muted." in user.submit(f"{OPS}/mute", next=OPS, until_changed="true").text
+    assert state(daemon)["muted"]["until_changed"] is True
+    found = user.get(OPS)
+    assert "unmute" in actions(found) and "mute" not in actions(found)
+    assert "Held back: 0 messages." in user.submit(f"{OPS}/unmute", next=OPS).text
+    assert state(daemon)["muted"] is None
+
+
+def test_a_refused_wake_keeps_its_text(daemon: WebDaemon) -> None:
+    found = user_of(daemon).submit("/page/agents/off/wake", text="a long text\nof two lines")
+    assert (found.status, "disabled" in found.text) == (409, True)
+    assert form_fields(found, "/page/agents/off/wake")["text"] == "a long text\r\nof two lines"
+
+
+def test_a_wrong_duration_is_named_at_its_field_and_kept(daemon: WebDaemon) -> None:
+    found = user_of(daemon).submit(f"{OPS}/pause", **{"for": "soon"})
+    assert (found.status, "'soon' is not a duration" in found.text) == (400, True)
+    field = next(each for each in found.elements if each.attributes.get("id") == "pause-for")
+    assert (field.attributes["value"], field.attributes["aria-invalid"]) == ("soon", "true")
+    assert state(daemon)["state"] == "active"
+
+
+# --- the checklist --------------------------------------------------------------------------------------------------------
+
+
+def checklist_of(daemon: WebDaemon) -> Path:
+    return Path(daemon.world.folder / "agents/ops/HEARTBEAT.md")
+
+
+def edit_checklist(user: PageUser, text: str, opened: Answer | None = None) -> Answer:
+    sent = form_fields(opened or user.get(f"{OPS}/checklist"), f"{OPS}/checklist") | {"text": text}
+    return user.submit(f"{OPS}/checklist", **sent)
+
+
+def test_a_checklist_is_saved(daemon: WebDaemon) -> None:
+    found = edit_checklist(user_of(daemon), "- one\r\n- two\r\n")
+    assert "The checklist is saved." in found.text
+    assert checklist_of(daemon).read_text() == "- one\n- two\n"
+    assert "It has no items" in edit_checklist(user_of(daemon), "").text
+
+
+def test_opening_and_saving_a_checklist_changes_no_byte(daemon: WebDaemon) -> None:
+    for text in ("\n\n- begins with empty lines\n", "- no line break at the end", "- <b>&amp; 'quotes' \"\n"):
+        checklist_of(daemon).write_text(text)
+        user = user_of(daemon)
+        user.submit(f"{OPS}/checklist", **form_fields(user.get(f"{OPS}/checklist"), f"{OPS}/checklist"))
+        assert checklist_of(daemon).read_text() == text
+
+
+def test_of_two_editors_the_second_keeps_both_texts(daemon: WebDaemon) -> None:
+    user, other = user_of(daemon), user_of(daemon)
+    opened = user.get(f"{OPS}/checklist")
+    edit_checklist(other, "- by the other\n")
+    refused = edit_checklist(user, "- mine\n", opened)
+    assert (refused.status, "Somebody else has changed the checklist" in refused.text) == (412, True)
+    assert "-- by the other +- mine" in refused.text
+    assert form_fields(refused, f"{OPS}/checklist")["text"] == "- mine\r\n"
+    assert checklist_of(daemon).read_text() == "- by the other\n"
+    edit_checklist(user, "- mine\n- by the other\n", refused)
+    assert checklist_of(daemon).read_text() == "- mine\n- by the other\n"
+
+
+def test_a_checklist_that_does_not_exist_is_created(daemon: WebDaemon) -> None:
+    checklist_of(daemon).unlink()
+    user = user_of(daemon)
+    assert "Saving creates it." in user.get(f"{OPS}/checklist").text
+    edit_checklist(user, "- new\n")
+    assert checklist_of(daemon).read_text() == "- new\n"
+
+
+def test_a_checklist_that_is_too_large_is_kept_in_the_form(daemon: WebDaemon) -> None:
+    text = "- " + "x" * 70_000
+    refused = edit_checklist(user_of(daemon), text)
+    assert (refused.status, "at most 64 KiB" in refused.text) == (413, True)
+    assert form_fields(refused, f"{OPS}/checklist")["text"] == text
+
+
+def test_a_checklist_in_the_config_leads_to_the_config(kept_daemon: WebDaemon) -> None:
+    found = user_of(kept_daemon).get("/page/agents/web/checklist")
+    assert "This checklist is a text in the config." in found.text and "- look" in found.text
+    assert actions(found) == set()
+
+
+# --- the config -----------------------------------------------------------------------------------------------------------
+
+
+def opened_form(user: PageUser, name: str = "ops") -> dict[str, str]:
+    return form_fields(user.get(f"/page/agents/{name}/config"), f"/page/agents/{name}/config")
+
+
+def send(user: PageUser, sent: dict[str, str], step: str = "check", name: str = "ops") -> Answer:
+    return user.submit(f"/page/agents/{name}/config", **sent, step=step)
+
+
+def test_a_change_is_shown_before_it_is_written(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    shown = send(user, opened_form(user) | {"heartbeat.interval": "1h", "heartbeat.show_ok": "true"})
+    assert "Nothing is written yet." in shown.text
+    assert "+ interval: 1h # twice an hour" in shown.text and "show_ok: true" in shown.text
+    assert daemon.config.read_text() == CONFIG
+    written = send(user, form_fields(shown, f"{OPS}/config"), "write")
+    assert "Written and in force. agent/ops: interval" in written.text
+    assert daemon.config.read_text() == CONFIG.replace("interval: 30m   ", "interval: 1h   ").replace(
+        "budget: {runs_per_day: 200}\n", "budget: {runs_per_day: 200}\n      show_ok: true\n"
+    )
+    assert daemon.settings.heartbeats["ops"].interval.total_seconds() == 3600
+
+
+def test_back_to_the_form_keeps_the_changes(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    shown = send(user, opened_form(user) | {"heartbeat.interval": "1h"})
+    again = form_fields(send(user, form_fields(shown, f"{OPS}/config"), "edit"), f"{OPS}/config")
+    assert (again["heartbeat.interval"], again["seen:heartbeat.interval"]) == ("1h", "30m")
+
+
+def test_a_form_without_changes_changes_nothing(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    assert "Nothing is changed" in send(user, opened_form(user)).text
+    assert "Nothing is changed" in send(user, opened_form(user), "write").text
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_an_emptied_field_removes_its_key(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    shown = send(user, opened_form(user) | {"heartbeat.active_hours": ""})
+    send(user, form_fields(shown, f"{OPS}/config"), "write")
+    assert daemon.config.read_text() == CONFIG.replace('      active_hours: "08:00-22:00"\n', "")
+
+
+def test_errors_are_at_their_fields_and_everything_is_kept(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    wrong = {"heartbeat.interval": "1 fortnight", "heartbeat.retries": "many", "heartbeat.prompt": "Two\r\nlines", "model": "big"}
+    found = send(user, opened_form(user) | wrong)
+    assert (found.status, "Nothing was written: the config would have 2 errors." in found.text) == (422, True)
+    invalid = {each.attributes["name"]: each.attributes for each in found.elements if "aria-invalid" in each.attributes}
+    assert set(invalid) == {"heartbeat.interval", "heartbeat.retries"}
+    assert "heartbeat-interval-error" in invalid["heartbeat.interval"]["aria-describedby"]
+    assert "'1 fortnight' is not a duration" in found.text
+    kept = form_fields(found, f"{OPS}/config")
+    assert {key: kept[key] for key in wrong} == wrong
+    opened = [each.attributes["id"] for each in found.elements if each.tag == "details" and "open" in each.attributes]
+    assert opened == ["interval-and-hours", "model", "checklist-and-context"]
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_an_error_elsewhere_is_above_the_form(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    found = send(user, opened_form(user) | {"heartbeat.deliver": "nowhere, chat"})
+    assert found.status == 422
+    assert [each.attributes["name"] for each in found.elements if "aria-invalid" in each.attributes] == ["heartbeat.deliver"]
+
+
+def test_of_two_editors_the_second_learns_what_has_changed(daemon: WebDaemon) -> None:
+    user, other = user_of(daemon), user_of(daemon)
+    mine = opened_form(user) | {"heartbeat.interval": "2h"}
+    theirs = opened_form(other) | {"heartbeat.interval": "1h", "heartbeat.timeout": "9m"}
+    send(other, form_fields(send(other, theirs), f"{OPS}/config"), "write")
+    before = daemon.config.read_text()
+    refused = send(user, mine)
+    assert (refused.status, "The config file has changed since you opened this form" in refused.text) == (412, True)
+    assert "The file now says: 1h" in refused.text
+    kept = form_fields(refused, f"{OPS}/config")
+    assert (kept["heartbeat.interval"], kept["heartbeat.timeout"]) == ("2h", "9m")
+    assert daemon.config.read_text() == before
+    send(user, form_fields(send(user, kept), f"{OPS}/config"), "write")
+    assert daemon.config.read_text() == before.replace("interval: 1h", "interval: 2h")
+
+
+def test_a_file_that_changes_before_the_confirmation_is_not_overwritten(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    shown = send(user, opened_form(user) | {"heartbeat.interval": "1h"})
+    daemon.config.write_text(CONFIG + "# another editor was here\n")
+    refused = send(user, form_fields(shown, f"{OPS}/config"), "write")
+    assert (refused.status, form_fields(refused, f"{OPS}/config")["heartbeat.interval"]) == (412, "1h")
+    assert daemon.config.read_text() == CONFIG + "# another editor was here\n"
+
+
+def test_a_file_with_errors_is_named_and_the_form_is_kept(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    mine = opened_form(user) | {"heartbeat.prompt": "a long text"}
+    daemon.config.write_text(CONFIG.replace("stagger: 0s\n      active", "stagger: never\n      active"))
+    refused = send(user, mine)
+    assert (refused.status, "The config file has errors." in refused.text) == (409, True)
+    assert form_fields(refused, f"{OPS}/config")["heartbeat.prompt"] == "a long text"
+    daemon.config.write_text("agents: [")
+    assert form_fields(send(user, mine), f"{OPS}/config")["heartbeat.prompt"] == "a long text"
+
+
+@pytest.mark.parametrize("name", ["web", "copy"])
+def test_a_value_behind_an_anchor_gets_the_lines_to_write(name: str, daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    found = send(user, opened_form(user, name) | {"heartbeat.interval": "1h"}, name=name)
+    assert (found.status, "This change cannot be made here: config.yaml:" in found.text) == (409, True)
+    assert f"agents: {name}: heartbeat: interval: 1h" in found.text
+    assert form_fields(found, f"/page/agents/{name}/config")["heartbeat.interval"] == "1h"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "lines"),
+    [
+        ("context", "NOTES.md, TODO.md", 'context: ["NOTES.md", "TODO.md"]'),
+        ("heartbeat.precheck", "check-mails", "precheck: check-mails"),
+        ("runner", "{kind: command, argv: [sh]}", 'runner: {kind: "command", argv: ["sh"]}'),
+        ("workspace", "/elsewhere", 'workspace: "/elsewhere"'),
+    ],
+)
+def test_a_protected_key_gets_the_lines_to_write(key: str, value: str, lines: str, daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    found = send(user, opened_form(user) | {key: value}, "write")
+    assert (found.status, "cannot be changed over HTTP" in found.text, lines in found.text) == (409, True, True)
+    assert form_fields(found, f"{OPS}/config")[key] == value
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_a_token_without_the_permission_gets_the_lines_to_write(daemon: WebDaemon) -> None:
+    user = user_of(daemon, "reader")
+    found = send(user, opened_form(user) | {"heartbeat.interval": "1h"}, "write")
+    assert "agents: ops: heartbeat: interval: 1h" in found.text
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_a_limited_token_changes_its_interval_and_not_its_budget(daemon: WebDaemon) -> None:
+    user = user_of(daemon, "self")
+    found = send(user, opened_form(user) | {"heartbeat.budget.runs_per_day": "900"}, "write")
+    assert "is limited to some agents and may not change this key" in found.text
+    shown = send(user, opened_form(user) | {"heartbeat.interval": "1h"})
+    send(user, form_fields(shown, f"{OPS}/config"), "write")
+    assert "interval: 1h" in daemon.config.read_text() and "runs_per_day: 200" in daemon.config.read_text()
+
+
+def test_all_keys_of_the_form_exist_and_are_described() -> None:
+    for key in agent_config.ALL_KEYS:
+        assert agent_config.form_of_key(key).description[0]
+    assert len(set(agent_config.ALL_KEYS)) == len(agent_config.ALL_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("heartbeat.interval", "1h30m"),
+        ("heartbeat.enabled", False),
+        ("heartbeat.schedule", "*/5 * * * *"),
+        ("heartbeat.active_hours", "08:00-22:00"),
+        ("heartbeat.active_hours", [{"start": "08:00", "end": "12:00", "days": "mon-fri"}, "14:00-15:00"]),
+        ("heartbeat.skip_on", ["holidays", "summer"]),
+        ("heartbeat.max_output_tokens", "2k"),
+        ("heartbeat.max_output_tokens", 1500),
+        ("heartbeat.budget.usd_per_day", 0.5),
+        ("heartbeat.deliver", "none"),
+        ("heartbeat.deliver", ["chat", "log"]),
+        ("heartbeat.prompt", "Look.\nThen answer: [ok]\n"),
+        ("heartbeat.checklist", "- look\n"),
+        ("heartbeat.model", "claude-haiku-5-5"),
+        ("context", ["NOTES.md"]),
+    ],
+)
+def test_a_value_of_the_file_is_read_back_from_its_field(key: str, value: Any) -> None:
+    found = agent_config.parse_field(key, agent_config.field_text(value))
+    assert found == value or [found] == value  # a list of one name may be written without brackets
