@@ -19,7 +19,7 @@ from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import Kind, Outcome
 from scheduler.model.settings import Permission
-from scheduler.store import wakes
+from scheduler.store import runs, wakes
 from scheduler.system import lanes
 from scheduler.web import operations, queries
 from scheduler.web.api_request import ApiRequest, check_permission
@@ -221,6 +221,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
             "following": following,
             "is_first_page": "cursor" not in request.query,
             "wakes": wakes.list_waiting_wakes(request.db, Kind.HEARTBEAT, name, MAX_WAKES),
+            "open_run": (open_run := runs.find_open_run(request.db, Kind.HEARTBEAT, name)) and open_run.run_id,
             "refused": refused,
             "has_config": name in request.settings.heartbeats,
         },
