@@ -78,14 +78,16 @@ class Reply:
 class WebDaemon:
     """`with WebDaemon(folder) as daemon: daemon.get(...)`. The world lives in one thread, as the engine does."""
 
-    def __init__(self, folder: Path, yaml: str = CONFIG, timeouts: ClientTimeouts | None = None) -> None:
+    def __init__(
+        self, folder: Path, yaml: str = CONFIG, timeouts: ClientTimeouts | None = None, start: str = "2026-03-02 08:00"
+    ) -> None:
         self.config = folder / "config.yaml"
         self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._engine = threading.Thread(target=self._live, daemon=True)
         self._engine.start()
         self.feed = EventFeed("boot1")
         self.world: World = self.do(
-            lambda: World(folder, yaml, scripts={"ops": lambda call: TEXT}, listeners=(self.feed.publish,))
+            lambda: World(folder, yaml, start, scripts={"ops": lambda call: TEXT}, listeners=(self.feed.publish,))
         )
         self.do(self.world.settle)
         self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")

@@ -19,7 +19,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.config.file.message_parts import abbreviate_duration
-from scheduler.insight import svg_charts
+from scheduler.insight import report_data, svg_charts
 from scheduler.insight.svg_charts import Bar
 from scheduler.system.text import one_line
 
@@ -102,7 +102,7 @@ def _tiles(data: Data) -> str:
     """The most important numbers."""
     totals = data["totals"]
     change = report_text.format_change(totals["cost_usd"], data["previous"]["totals"]["cost_usd"])
-    cost = "cost" if change in ("-", "new") or not report_text.is_comparable(data) else f"cost ({change})"
+    cost = "cost" if change in ("-", "new") or not report_data.is_comparable(data) else f"cost ({change})"
     tiles = [
         (format_usd(totals["cost_usd"]), cost),
         (f"{totals['runs']:,}", "runs"),
@@ -161,7 +161,7 @@ def _entry_part(data: Data) -> Iterator[str]:
             _label(each) + _share_of(each["cost_usd"], data["entries"], "cost_usd"),
             *(f"{each[word]:,}" for word in ("runs", "said", "failed", "skipped")),
             report_text.format_cost(each),
-            report_text.format_entry_change(each) if report_text.is_comparable(data) else "-",
+            report_text.format_entry_change(each) if report_data.is_comparable(data) else "-",
         ]
         for each in data["entries"]
     ]

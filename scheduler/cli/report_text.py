@@ -18,6 +18,7 @@ from scheduler.cli.output import (
 )
 from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.insight.cost_breakdown import sum_costs
+from scheduler.insight.report_data import is_comparable
 from scheduler.model.outcome import Kind
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
@@ -124,12 +125,6 @@ def _trend_sentences(data: Data) -> Iterator[str]:
     elif cost and before["cost_usd"]:
         percent = round(100 * (cost - before["cost_usd"]) / before["cost_usd"])
         yield "The cost is the same." if not percent else f"The cost {'rose' if percent > 0 else 'fell'} by {abs(percent):,}%."
-
-
-def is_comparable(data: Data) -> bool:
-    """Whether there are run records of the whole previous period."""
-    previous = data["previous"]
-    return not previous["incomplete"] and (previous["first_record_at"] or previous["since"]) <= previous["since"]
 
 
 def format_change(cost: float | None, before: float | None) -> str:

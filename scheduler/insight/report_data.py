@@ -69,6 +69,12 @@ def build_report(
     }
 
 
+def is_comparable(report: Mapping[str, Any]) -> bool:
+    """Whether there are run records of the whole previous period."""
+    previous = report["previous"]
+    return not previous["incomplete"] and (previous["first_record_at"] or previous["since"]) <= previous["since"]
+
+
 def _entry_key(each: RunCount) -> dict[str, Any]:
     return {"kind": each.kind.value, "name": each.name}
 

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 
 from scheduler.system.text import escape_control
 from scheduler.web.http_errors import not_found
+from scheduler.web.page import meanings
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -92,6 +93,9 @@ def _environment() -> Environment:
         "until": until_text,
         "ago": ago_text,
         "share": share_of_limit,
+        "took": run_time,
+        "meaning": meanings.meaning_of_word,
+        "run_meaning": meanings.meaning_of_run,
     }
     environment.globals |= {"static_url": static_url}
     return environment
@@ -150,6 +154,12 @@ def ago_text(moment: str | datetime, now: datetime) -> str:
 def share_of_limit(limit: Mapping[str, float]) -> float:
     """The used part of a limit, from 0 to 1."""
     return round(min(1.0, limit["used"] / limit["of"]), 3) if limit["of"] else 1.0
+
+
+def run_time(run: Mapping[str, Any]) -> str:
+    """How long a run took that has ended: in seconds, from a minute on as other durations."""
+    took = _parse_moment(run["finished_at"]) - _parse_moment(run["started_at"])
+    return f"{took.total_seconds():.1f} s" if took < timedelta(minutes=1) else format_span(took)
 
 
 def format_usd(cost: float | None) -> str:

@@ -15,7 +15,7 @@ from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.openapi import Operation
-from scheduler.web.page import agent, agent_checklist, agent_config, fleet
+from scheduler.web.page import agent, agent_checklist, agent_config, changes, costs, doctor, fleet, jobs, outbox, plan, problems
 from scheduler.web.page.rendering import Page, render_page, static_response
 from scheduler.web.page.sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
 from scheduler.web.page.views import (
@@ -42,6 +42,16 @@ VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = 
     ("/page/agents/{name}/checklist", agent_checklist.show_checklist, ()),
     ("/page/agents/{name}/config", agent_config.show_config, ()),
     ("/page/runs/{id}", agent.show_run, ()),
+    ("/page/problems", problems.show_problems, problems.PARAMETERS),
+    ("/page/jobs", jobs.list_jobs, jobs.LIST_PARAMETERS),
+    ("/page/jobs/{name}", jobs.show_job, jobs.JOB_PARAMETERS),
+    ("/page/outbox", outbox.list_messages, outbox.LIST_PARAMETERS),
+    ("/page/outbox/{id}", outbox.show_message, ()),
+    ("/page/plan", plan.show_plan, plan.PARAMETERS),
+    ("/page/costs", costs.show_costs, costs.PARAMETERS),
+    ("/page/changes", changes.list_changes, changes.LIST_PARAMETERS),
+    ("/page/changes/{id}", changes.show_change, ()),
+    ("/page/doctor", doctor.show_doctor, doctor.PARAMETERS),
 )
 
 # Forms whose handlers check the permission themselves: if they refuse, they show the form with everything that was sent.
@@ -49,6 +59,7 @@ FORMS: tuple[tuple[str, Handle], ...] = (
     ("/page/agents/{name}/checklist", agent_checklist.save_checklist),
     ("/page/agents/{name}/config", agent_config.send_config),
     ("/page/agents/{name}/{action}", agent.act),
+    ("/page/changes/check", changes.check_reload),
 )
 
 

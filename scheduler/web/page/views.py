@@ -28,6 +28,7 @@ from scheduler.web.queries import open_reader
 
 NAVIGATION = (
     ("/", "Fleet"),
+    ("/page/problems", "Problems"),
     ("/page/jobs", "Jobs"),
     ("/page/outbox", "Outbox"),
     ("/page/plan", "Plan"),

@@ -1,0 +1,126 @@
+"""Shows what changed the config: who, when and what, the reloads that failed with their errors, and the config in force."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+from scheduler.model.config_changes import ConfigDiff, FoldedChange, RecordedConfigEvent
+from scheduler.model.outcome import Kind
+from scheduler.store import boots, config_history
+from scheduler.store.database import parse_row_id
+from scheduler.web import operations
+from scheduler.web.api_request import check_permission
+from scheduler.web.callers import Caller
+from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.views import FormRequest, PageRequest, Redirect
+from scheduler.web.request_bodies import ReloadBody
+
+LIST_PARAMETERS = ("before", "result")
+PAGE_SIZE = 30  # changes on one page
+MAX_ROWS = 500  # changed values and names on the page of one change; the page says how many are left out
+RESULTS = {"all": "all", "applied": "applied", "refused": "refused", "started": "found at a start"}
+BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One reload, refused reload or changed start, as far as the user may see it. `lines` are the folded changes."""
+
+    id: int
+    at: datetime
+    result: str
+    by: str
+    config_hash: str
+    diff: ConfigDiff
+    lines: tuple[str, ...]
+    problems: tuple[str, ...]
+    left_out: int
+
+
+def list_changes(request: PageRequest) -> Page:
+    """All recorded changes, the newest first. A token for some agents sees only what concerns them."""
+    chosen = request.query.get("result", "all")
+    if chosen not in RESULTS:
+        raise bad_request(f"result: write {', '.join(RESULTS)}")
+    before = parse_row_id(request.query["before"]) if "before" in request.query else None
+    found = [
+        each for each in _visible_changes(request) if chosen in ("all", each.result) and (before is None or each.id < before)
+    ]
+    is_limited = request.caller.agents is not None
+    in_force = None if is_limited else config_history.config_in_force(request.db)
+    boot = boots.latest_boot(request.db)
+    context = {
+        "changes": found[:PAGE_SIZE],
+        "older": found[PAGE_SIZE - 1].id if len(found) > PAGE_SIZE else None,
+        "is_newest": before is None,
+        "chosen": chosen,
+        "results": RESULTS,
+        "is_limited": is_limited,
+        "in_force": in_force,
+        "overrides": [] if is_limited else [asdict(each) for each in config_history.overrides_in_force(request.db)],
+        "refused": () if is_limited or boot is None else tuple((boot["config_problem"] or "").splitlines()),
+    }
+    return Page("changes.html", context)
+
+
+def show_change(request: PageRequest) -> Page:
+    """One change with all its values. Raises HttpError if there is none, or if the user may not see it."""
+    number = parse_row_id(request.path["id"])
+    found = next((each for each in _visible_changes(request) if each.id == number), None)
+    if found is None:
+        raise not_found(f"change {request.path['id']}")
+    shown = found.diff.changes[:MAX_ROWS]
+    names = [(verb, name) for verb in ("added", "removed") for name in getattr(found.diff, verb)]
+    context = {
+        "change": found,
+        "values": shown,
+        "names": names[:MAX_ROWS],
+        "more": len(found.diff.changes) - len(shown) + max(0, len(names) - MAX_ROWS) + found.left_out,
+    }
+    return Page("change.html", context)
+
+
+def _visible_changes(request: PageRequest) -> list[Change]:
+    """The changes that the user may see, the newest first."""
+    events = config_history.config_events(request.db, BEGIN, request.now + timedelta(days=1))
+    changes = (_read_change(each, request.caller) for each in reversed(events))
+    return [each for each in changes if each is not None]
+
+
+def _read_change(recorded: RecordedConfigEvent, caller: Caller) -> Change | None:
+    """A change as the caller may see it; None if nothing of it concerns the caller's agents."""
+    event, diff, problems = recorded.event, recorded.event.diff, recorded.event.problem or ""
+    if caller.agents is not None:
+        diff, problems = diff_of_agents(diff, caller.agents), ""
+        if not diff:
+            return None
+    return Change(
+        recorded.id, recorded.at, event.result, event.by, recorded.config_hash, diff, tuple(diff.lines()),
+        tuple(problems.splitlines()), recorded.left_out if caller.agents is None else 0,
+    )  # fmt: skip
+
+
+def diff_of_agents(diff: ConfigDiff, agents: frozenset[str]) -> ConfigDiff:
+    """What concerns these agents. Keys outside agents are left out, because they may concern others."""
+    labels = {Kind.HEARTBEAT.label_of(name) for name in agents}
+    changes = (
+        FoldedChange(each.key, each.old, each.new, tuple(name for name in each.entries if name in labels))
+        for each in diff.changes
+    )
+    return ConfigDiff(
+        tuple(name for name in diff.added if name in labels),
+        tuple(name for name in diff.removed if name in labels),
+        tuple((old, new) for old, new in diff.renamed if old in labels and new in labels),
+        tuple(each for each in changes if each.entries),
+    )
+
+
+async def check_reload(form: FormRequest) -> Redirect:
+    """Compare the config file with the config in force, and say what a reload would change."""
+    check_permission(form.api.caller, "operate")
+    found = await operations.reload_config(form.api, ReloadBody(dry_run=True))
+    return Redirect(
+        "", "A reload would change: " + "; ".join(found["lines"]) if found["lines"] else "A reload would change nothing."
+    )

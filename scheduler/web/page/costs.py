@@ -1,0 +1,86 @@
+"""Shows the figures of `heartbeatd report`: the costs by day, by agent and job, by model, and by what started the runs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from scheduler.insight import report_data, svg_charts
+from scheduler.insight.svg_charts import Bar
+from scheduler.web.http_errors import bad_request
+from scheduler.web.page.rendering import Page, format_usd
+from scheduler.web.page.views import PageRequest
+
+PARAMETERS = ("for",)
+PERIODS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30), "90d": timedelta(days=90)}
+PERIOD_LABELS = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
+HOURS = timedelta(hours=2)  # a step that is shorter than this is an hour
+MAX_ROWS = 100  # of each table; the page says how many are left out
+
+Data = dict[str, Any]
+
+
+def show_costs(request: PageRequest) -> Page:
+    """The report of a period up to now, of the entries that the user may see."""
+    chosen = request.query.get("for", "7d")
+    if chosen not in PERIODS:
+        raise bad_request(f"for: write {', '.join(PERIODS)}")
+    zone, agents = request.settings.zone, request.caller.agents
+    since = request.now - PERIODS[chosen]
+    report = report_data.build_report(request.db, since, request.now, running=True, zone=zone, agents=agents)
+    steps = [{**step, "label": label_step(step, zone)} for step in report["by_time"]]
+    context = {
+        "report": report,
+        "steps": steps,
+        "step_noun": _step_noun(report["by_time"]),
+        "cost_chart": _cost_chart(steps) if any(step["cost_usd"] for step in steps) else "",
+        "run_chart": _run_chart(steps) if any(step["runs"] for step in steps) else "",
+        "chosen": chosen,
+        "periods": PERIOD_LABELS,
+        "most": MAX_ROWS,
+        "is_comparable": report_data.is_comparable(report),
+        "is_limited": agents is not None,
+    }
+    return Page("costs.html", context)
+
+
+def label_step(step: Data, zone: ZoneInfo) -> str:
+    """The local hour of a step, or the local date of a day or of the first day of a week."""
+    since, until = (datetime.fromisoformat(step[word]).astimezone(zone) for word in ("since", "until"))
+    return f"{since:%a %H:%M}" if until - since < HOURS else f"{since:%a %d %b}"
+
+
+def _step_noun(steps: list[Data]) -> str:
+    """What a row of the table by time is: an hour, a day or a week. The first and the last step may be cut."""
+    spans = [datetime.fromisoformat(step["until"]) - datetime.fromisoformat(step["since"]) for step in steps]
+    longest = max(spans, default=timedelta())
+    return "hour" if longest < HOURS else "day" if longest < timedelta(days=3) else "week"
+
+
+def _cost_chart(steps: list[Data]) -> str:
+    bars = [
+        Bar(step["label"], f"{step['label']}: {format_usd(step['cost_usd'])}", (("fill-note", step["cost_usd"] or 0.0),))
+        for step in steps
+    ]
+    return svg_charts.draw_bars(bars, "Cost over time. The table below has the same figures.", _format_scale_usd)
+
+
+def _run_chart(steps: list[Data]) -> str:
+    return svg_charts.draw_bars(
+        [_run_bar(step) for step in steps], "Runs over time. The table below has the same figures.", _format_scale_count
+    )
+
+
+def _run_bar(step: Data) -> Bar:
+    quiet = max(0, step["runs"] - step["alerts"] - step["failed"])
+    parts = (("fill-good", quiet), ("fill-note", step["alerts"]), ("fill-bad", step["failed"]))
+    return Bar(step["label"], f"{step['label']}: {step['runs']} runs, {step['alerts']} alerts, {step['failed']} failed", parts)
+
+
+def _format_scale_usd(value: float) -> str:
+    return f"${f'{value:.6f}'.rstrip('0').rstrip('.')}"
+
+
+def _format_scale_count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:g}"

@@ -1,0 +1,61 @@
+"""Shows the checks of `heartbeatd doctor` that make sense while the daemon runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+
+from scheduler.insight import installation_checks
+from scheduler.insight.installation_checks import Finding
+from scheduler.model.timestamps import from_millis
+from scheduler.store import boots, database
+from scheduler.store.database import StoreError
+from scheduler.web.http_errors import bad_request
+from scheduler.web.operations import check_access_to_all
+from scheduler.web.page.rendering import Page, local_time
+from scheduler.web.page.views import PageRequest
+
+PARAMETERS = ("database",)
+ORDER = ("bad", "warn", "ok")
+
+
+def show_doctor(request: PageRequest) -> Page:
+    """The findings, the worst first. With `database=check` the whole database file is read. Raises HttpError."""
+    check_access_to_all(request.api)
+    thorough = "database" in request.query
+    if thorough and request.query["database"] != "check":
+        raise bad_request("database: write check")
+    findings = sorted(_check_everything(request, thorough=thorough), key=lambda each: ORDER.index(each.level))
+    counts = {level: sum(each.level == level for each in findings) for level in ORDER}
+    return Page("doctor.html", {"findings": findings, "counts": counts, "is_thorough": thorough})
+
+
+def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Finding]:
+    """The config is read with the environment of the daemon. `crontab -l` is not run: a page must not start programs."""
+    path = request.api.app_state.database_path
+    zone = request.settings.zone
+
+    def format_time(moment: datetime | None) -> str:
+        return local_time(moment, zone)
+
+    yield from installation_checks.check_installation()
+    yield from installation_checks.check_config(request.settings.path, os.environ, request.now)
+    yield from installation_checks.check_folder(path.parent)
+    if thorough:
+        yield _check_database_file(request)
+    yield from installation_checks.check_outbox(request.db)
+    yield from installation_checks.check_downtime(request.db, format_time, zone.key)
+    yield installation_checks.check_disk(path)
+    boot = boots.latest_boot(request.db)
+    since = f" since {format_time(from_millis(boot['started_at']))}" if boot else ""
+    yield Finding("ok", "daemon", f"running{since}, pid {os.getpid()}")
+
+
+def _check_database_file(request: PageRequest) -> Finding:
+    path = request.api.app_state.database_path
+    try:
+        database.check_database(path)
+    except StoreError as error:
+        return Finding("bad", "database", str(error))
+    return Finding("ok", "database", f"{path} is intact")

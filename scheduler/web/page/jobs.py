@@ -1,0 +1,148 @@
+"""Shows all cron jobs as a list, and one job: its schedule in words, its next runs, and its last runs with their output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.insight import forecast, schedule_texts, status_data
+from scheduler.model import entry_schedule
+from scheduler.model.entry_schedule import TICK, due_times
+from scheduler.model.outcome import Kind
+from scheduler.store import entries, run_history
+from scheduler.store.database import parse_row_id
+from scheduler.store.run_history import RunFilter
+from scheduler.web import config_editing
+from scheduler.web.http_errors import HttpError, bad_request, not_found
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.views import PageRequest
+from scheduler.web.queries import check_access
+from scheduler.work import plan as plans
+
+LIST_PARAMETERS = ("q", "show", "page")
+JOB_PARAMETERS = ("before", "config")
+PAGE_SIZE = 100  # jobs on one page
+RUNS_SHOWN = 20
+NEXT_SHOWN = 10
+FILTERS = {"all": "all", "problems": "with problems", "paused": "paused or muted", "done": "done or disabled"}
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job in the list. `entry` is its status; `schedule` is in words."""
+
+    entry: Data
+    schedule: str
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether its last runs failed, or its messages do not arrive."""
+        last = self.entry["last_run"] or {}
+        return bool(self.entry["failing"] or self.entry["consecutive_failures"] or last.get("delivery") in ("dead", "held"))
+
+    def is_in(self, chosen: str) -> bool:
+        """Whether one of `FILTERS` shows it."""
+        if chosen == "problems":
+            return self.has_problem
+        if chosen == "paused":
+            return self.entry["state"] == "paused" or self.entry["muted"] is not None
+        return chosen == "all" or self.entry["state"] in ("done", "disabled")
+
+
+def list_jobs(request: PageRequest) -> Page:
+    """Every job that the user may see, those with problems first."""
+    chosen, wanted = request.query.get("show", "all"), request.query.get("q", "")
+    if chosen not in FILTERS:
+        raise bad_request(f"show: write {', '.join(FILTERS)}")
+    schedules = entries.states_and_schedules(request.db)
+    found = [
+        JobRow(each, _describe_schedule(request, each["name"], schedules[Kind.CRON, each["name"]][1]))
+        for each in status_data.read_entries(request.db, request.now, Kind.CRON)
+        if request.caller.may_access(Kind.CRON, each["name"]) and each["state"] != "removed"
+    ]
+    matching = [row for row in found if wanted.casefold() in row.entry["name"].casefold() and row.is_in(chosen)]
+    matching.sort(key=lambda row: not row.has_problem)
+    number = parse_row_id(request.query.get("page", "1")) or 1
+    context = {
+        "rows": matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
+        "total": len(found),
+        "matching": len(matching),
+        "page_number": number,
+        "page_count": max(1, -(-len(matching) // PAGE_SIZE)),
+        "chosen": chosen,
+        "filters": FILTERS,
+        "wanted": wanted,
+        "is_limited": request.caller.agents is not None,
+    }
+    return Page("jobs.html", context)
+
+
+def show_job(request: PageRequest) -> Page:
+    """One job. Raises HttpError if there is none, or if the user may not see it."""
+    name = request.path["name"]
+    check_access(request.api, Kind.CRON, name)
+    found = status_data.read_entries(request.db, request.now, Kind.CRON, name)
+    row = entries.find_entry(request.db, Kind.CRON, name)
+    if not found or row is None:
+        raise not_found(f"job {name!r}")
+    foreseen = _forecast_job(request, name)
+    before = parse_row_id(request.query["before"]) if "before" in request.query else None
+    runs = run_history.list_runs(request.db, RunFilter(Kind.CRON, name), RUNS_SHOWN + 1, after=before)
+    job = request.settings.jobs.get(name)
+    zone = foreseen.course.zone if foreseen else entry_schedule.schedule_zone(row.schedule_text) or request.settings.zone
+    context = {
+        "entry": found[0],
+        "job": job,
+        "schedule": _describe_schedule(request, name, row.schedule_text),
+        "expression": entry_schedule.schedule_parts(row.schedule_text).get("schedule"),
+        "job_zone": zone,
+        "next_runs": _next_runs(request, foreseen),
+        "runs": runs[:RUNS_SHOWN],
+        "older": runs[RUNS_SHOWN - 1]["id"] if len(runs) > RUNS_SHOWN else None,
+        "is_latest": before is None,
+        "config": _effective_config(request),
+    }
+    return Page("job.html", context)
+
+
+def _describe_schedule(request: PageRequest, name: str, text: str) -> str:
+    """The schedule of a job in words. A job without one starts with the daemon, or is only run by hand."""
+    job = request.settings.jobs.get(name)
+    if job is not None and job.reboot:
+        return "when the daemon starts"
+    return schedule_texts.schedule_in_words(text) + (", not on all days (calendars)" if _has_calendars(text) else "")
+
+
+def _has_calendars(text: str) -> bool:
+    return bool(entry_schedule.schedule_parts(text).get("days"))
+
+
+def _forecast_job(request: PageRequest, name: str) -> forecast.EntryForecast | None:
+    seen = forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
+    return next((each for each in seen if (each.course.kind, each.course.name) == (Kind.CRON, name)), None)
+
+
+def _next_runs(request: PageRequest, foreseen: forecast.EntryForecast | None) -> list[datetime]:
+    if foreseen is None or not foreseen.will_fire:
+        return []
+    return list(islice(due_times(foreseen.course, request.now - TICK, request.now + forecast.MAX_SPAN), NEXT_SHOWN))
+
+
+def _effective_config(request: PageRequest) -> list[Mapping[str, Any]] | None:
+    """The values of the job in the config in force, without secrets, as the API returns them; None if nobody asks for them.
+
+    The whole config is read for them. If the file has errors, there are no values.
+    """
+    if "config" not in request.query or request.path["name"] not in request.settings.jobs:
+        return None
+    try:
+        values: list[Mapping[str, Any]] = config_editing.get_job_config(request.api)["values"]
+    except (ConfigError, HttpError):
+        return []
+    return values

@@ -1,0 +1,190 @@
+"""Shows when everything will run in the next 48 hours: a picture with one line for each agent and job, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from scheduler.insight import forecast
+from scheduler.insight.forecast import EntryForecast
+from scheduler.model.entry_schedule import TICK, due_times, due_times_by_day
+from scheduler.store.database import parse_row_id
+from scheduler.web.http_errors import bad_request
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.views import PageRequest
+from scheduler.work import plan as plans
+
+PARAMETERS = ("q", "kind", "page")
+SPAN = timedelta(hours=48)
+PAGE_SIZE = 60  # lines of the picture
+HOURS_PER_LABEL = 6
+SHARED_MARK = timedelta(minutes=10)  # runs that are closer than this share one mark; it is 3 pixels on a wide screen
+MAX_SINGLE_RUNS = 3000  # of one entry; more are drawn as one mark for each day
+KINDS = {"all": "agents and jobs", "agent": "agents", "cron": "jobs"}
+STATE_NOTES = {"paused": "paused", "disabled": "disabled", "done": "done", "active": "no run in this time"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A part of a line of the picture, in percent of its width. A single run has a width of 0."""
+
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A time on the axis. `is_midnight`: a day begins here. `is_minor`: small screens leave it out."""
+
+    x: float
+    text: str
+    is_midnight: bool
+    is_minor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A time at which the clock of a zone changes: its place on the axis, and both local times."""
+
+    x: float
+    zone: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DayRuns:
+    """The runs of one entry on one local day."""
+
+    day: str
+    times: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLine:
+    """One entry: its marks in the picture, the same as text, and its runs by day for the table."""
+
+    kind: str
+    name: str
+    label: str
+    zone: str
+    total: int
+    note: str
+    woken: str
+    description: str
+    marks: tuple[Mark, ...]
+    changes: tuple[float, ...]
+    days: tuple[DayRuns, ...]
+
+
+def show_plan(request: PageRequest) -> Page:
+    """The next 48 hours of the entries that the user may see."""
+    kind, wanted = request.query.get("kind", "all"), request.query.get("q", "")
+    if kind not in KINDS:
+        raise bad_request(f"kind: write {', '.join(KINDS)}")
+    seen = [
+        each
+        for each in forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
+        if request.caller.may_access(each.course.kind, each.course.name)
+        and kind in ("all", each.course.kind.section)
+        and wanted.casefold() in each.course.name.casefold()
+    ]
+    number = parse_row_id(request.query.get("page", "1")) or 1
+    begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
+    shown = seen[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    data = forecast.forecast_data(shown, request.now, end)
+    changes = [_read_change(each, begin) for each in data["clock_changes"]]
+    by_key = {(each["kind"], each["name"]): each for each in data["entries"]}
+    lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, begin, end) for each in shown]
+    context = {
+        "lines": lines,
+        "labels": list(_axis_labels(request.settings.zone, begin)),
+        "changes": changes,
+        "begin": begin,
+        "end": end,
+        "total_runs": sum(line.total for line in lines),
+        "matching": len(seen),
+        "page_number": number,
+        "page_count": max(1, -(-len(seen) // PAGE_SIZE)),
+        "kind": kind,
+        "kinds": KINDS,
+        "wanted": wanted,
+    }
+    return Page("plan.html", context)
+
+
+def _make_line(
+    foreseen: EntryForecast, data: dict[str, Any], changes: list[ClockChange], begin: datetime, end: datetime
+) -> PlanLine:
+    zone = foreseen.course.zone
+    days = tuple(_day_runs(day, zone) for day in data["days"])
+    woken = data["wakes"]
+    note = "" if data["total"] else STATE_NOTES.get(data["state"], data["state"])
+    return PlanLine(
+        kind=foreseen.course.kind.section,
+        name=foreseen.course.name,
+        label=foreseen.course.kind.label_of(foreseen.course.name),
+        zone=zone.key,
+        total=data["total"],
+        note=note,
+        woken=f"up to {woken['at_most']:,} more runs by wakes of {', '.join(woken['by'])}" if woken else "",
+        description="; ".join(f"{each.day}: {each.times}" for each in days) or note,
+        marks=tuple(_draw_runs(foreseen, data["total"], begin, end)),
+        changes=tuple(change.x for change in changes if change.zone == zone.key),
+        days=days,
+    )
+
+
+def _day_runs(day: dict[str, Any], zone: ZoneInfo) -> DayRuns:
+    first, last = (datetime.fromisoformat(day[key]).astimezone(zone) for key in ("first", "last"))
+    firings = [datetime.fromisoformat(each).astimezone(zone) for each in day["firings"] or ()]
+    each_time = ", ".join(f"{each:%H:%M}" for each in firings)
+    times = each_time or f"{day['count']:,} from {first:%H:%M} to {last:%H:%M}"
+    return DayRuns(f"{first:%a %d %b}", times, day["count"])
+
+
+def _draw_runs(foreseen: EntryForecast, total: int, begin: datetime, end: datetime) -> Iterator[Mark]:
+    """The marks of an entry, in order. Runs that are close to each other share one."""
+    if not total:
+        return
+    if total > MAX_SINGLE_RUNS:
+        for day in due_times_by_day(foreseen.course, begin, end):
+            yield _mark(day.first, day.latest, begin)
+        return
+    first = last = None
+    for instant in due_times(foreseen.course, begin - TICK, end - TICK):
+        if first is not None and last is not None and instant - last > SHARED_MARK:
+            yield _mark(first, last, begin)
+            first = None
+        first, last = first or instant, instant
+    if first is not None and last is not None:
+        yield _mark(first, last, begin)
+
+
+def _mark(first: datetime, last: datetime, begin: datetime) -> Mark:
+    return Mark(_place(first, begin), round(100 * ((last - first) / SPAN), 2))
+
+
+def _place(instant: datetime, begin: datetime) -> float:
+    """A time on the axis, in percent of its width."""
+    return round(100 * ((instant - begin) / SPAN), 2)
+
+
+def _axis_labels(zone: ZoneInfo, begin: datetime) -> Iterator[Label]:
+    """The full local hours at which a label stands. At a clock change the distance of two labels differs."""
+    hour = begin.astimezone(zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
+    while (hour := hour + timedelta(hours=1)) < begin + SPAN:
+        local = hour.astimezone(zone)
+        if local.hour % HOURS_PER_LABEL == 0 and local.minute == 0:
+            is_midnight = local.hour == 0
+            text = f"{local:%a %d}" if is_midnight else f"{local:%H:%M}"
+            yield Label(_place(hour, begin), text, is_midnight, is_minor=local.hour % 12 != 0)
+
+
+def _read_change(change: dict[str, Any], begin: datetime) -> ClockChange:
+    at = datetime.fromisoformat(change["at"])
+    text = f"{at.astimezone(ZoneInfo(change['zone'])):%a %d %b}: {change['before']} is {change['after']}"
+    return ClockChange(_place(at, begin), change["zone"], text)

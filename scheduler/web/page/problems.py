@@ -1,0 +1,60 @@
+"""Shows everything that is wrong at present: open conditions, failing entries, outages, refused configs, undelivered messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.insight import status_data
+from scheduler.insight.daemon_state import read_daemon_state
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.model import local_days
+from scheduler.model.outcome import Kind
+from scheduler.store import conditions
+from scheduler.system import state_lock
+from scheduler.web.http_errors import bad_request
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.views import PageRequest
+
+PARAMETERS = ("show",)
+
+Data = dict[str, Any]
+
+
+def show_problems(request: PageRequest) -> Page:
+    """The problems that the user may see. Problems of the daemon and of providers are only shown to tokens for all agents."""
+    shown = request.query.get("show", "open")
+    if shown not in ("open", "all"):
+        raise bad_request("show: write open or all")
+    status = status_data.read_status(request.db, request.now, request.settings.zone)
+    mine = [each for each in status["entries"] if request.caller.may_access(Kind(each["kind"]), each["name"])]
+    is_limited = request.caller.agents is not None
+    context = {
+        "conditions": conditions.list_conditions(request.db, request.caller.agents, closed=shown == "all"),
+        "shown": shown,
+        "failing": [each for each in mine if each["failing"] or each["consecutive_failures"]],
+        "flapping": [each for each in status["flapping"] if _may_access(request, each)],
+        "is_limited": is_limited,
+        "daemon": [] if is_limited else _daemon_problems(request),
+        "outages": [] if is_limited else status["outages"],
+        "breakers": [] if is_limited else status["breakers"],
+        "channels": [] if is_limited else [each for each in status["outbox"] if each["dead"] or each["pending"]],
+        "deadman": None if is_limited else status["deadman_problem"],
+        "downs": [] if is_limited else status["downs"],
+        "frozen": [] if is_limited else status["frozen"],
+    }
+    return Page("problems.html", context)
+
+
+def _may_access(request: PageRequest, entry: Mapping[str, Any]) -> bool:
+    return request.caller.may_access(Kind(entry["kind"]), entry["name"])
+
+
+def _daemon_problems(request: PageRequest) -> list[str]:
+    """What is wrong with the daemon or its config, as `explain` says it."""
+    path, zone = request.api.app_state.database_path, request.settings.zone
+    refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
+    state = read_daemon_state(request.db, request.now, running=True, pid=os.getpid(), refused_starts=refused)
+    today = local_days.whole_day(request.now.astimezone(zone).date(), zone)
+    return [text for _, text in state.problems(TimeFormat(zone, today.begins, today.ends, zone))]
