@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from browser import (
@@ -17,13 +18,16 @@ from browser import (
     overflowing_width,
     save_screenshot,
 )
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from test_cli_reading import add_run
 from web_daemon import TOKENS, WebDaemon
 from world import AgentCall
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.insight.report_data import build_report
+from scheduler.store.database import open_read_only
+from scheduler.web.page.rendering import format_usd
 
 pytestmark = needs_browser
 
@@ -127,3 +131,220 @@ def test_every_view_is_accessible_on_every_screen(width: str, scheme: str, brows
             assert (name, overflowing_width(page) <= 0) == (name, True)
             assert page.title() != "owned"
             save_screenshot(page, f"{name}-{width}-{scheme}")
+
+
+def press(page: Page, button: str, notice: str) -> None:
+    """Press the first button with this name, and see the notice."""
+    page.get_by_role("button", name=button).first.click()
+    expect(page.get_by_role("main").locator(".notice").first).to_have_text(notice)
+
+
+def test_a_job_is_run_paused_resumed_muted_and_unmuted(page: Page, daemon: WebDaemon) -> None:
+    page.goto("/page/jobs")
+    page.get_by_role("link", name="backup").click()
+    runs = page.locator("#job-runs article")
+    before = runs.count()
+    press(page, "Run now", "The job is queued.")
+    daemon.do(daemon.world.settle)
+    expect(runs).to_have_count(before + 1)  # by the event, without another request of the user
+    page.get_by_label("Pause for").select_option("8 hours")
+    press(page, "Pause", "The job is paused.")
+    expect(page.locator("#job-state")).to_contain_text("by token chief")
+    page.goto("/page/jobs?show=paused")
+    expect(page.get_by_role("row", name="backup")).to_contain_text("paused")
+    page.goto("/page/jobs/backup")
+    press(page, "Resume", "The job is resumed.")
+    page.get_by_label("Mute for").select_option("until unmuted")
+    press(page, "Mute", "The messages of the job are held back.")
+    expect(page.locator("#job-state")).to_contain_text("until somebody unmutes it")
+    press(page, "Unmute", "The messages of the job are sent again.")
+    expect(page.locator("#job-state")).not_to_contain_text("muted")
+
+
+def test_a_job_shows_its_schedule_in_words_its_next_runs_and_its_values(page: Page) -> None:
+    page.goto("/page/jobs/backup")
+    state = page.locator("#job-state")
+    expect(state).to_contain_text("at 03:15, every day (Europe/Berlin) 15 3 * * *")
+    times = page.locator("ol.times li").all_text_contents()
+    assert times[0].startswith("Sun 29 Mar 2026 03:15:00")
+    assert times[1].startswith("Mon 30 Mar 2026 03:15:00")
+    page.get_by_role("link", name="Show all values in effect").click()
+    expect(page.get_by_role("row", name="command")).to_contain_text("backup")
+
+
+def test_jobs_are_found_by_name_and_by_their_problems(page: Page) -> None:
+    page.goto("/page/jobs")
+    rows = page.locator("tbody tr")
+    expect(rows.first).to_contain_text("measure")  # problems first
+    page.get_by_label("Name").fill("DIG")
+    page.get_by_role("button", name="Filter").click()
+    assert rows.all_text_contents()[0].split()[0] == "digest"
+    page.get_by_label("Name").fill("")
+    page.get_by_label("Show").select_option("with problems")
+    page.get_by_role("button", name="Filter").click()
+    expect(rows).to_have_count(1)
+
+
+def test_the_older_runs_of_a_job_are_on_further_pages(page: Page) -> None:
+    page.goto("/page/jobs/measure")
+    newest = page.locator("#job-runs article").count()
+    first = page.locator("#job-runs h3").last.text_content()
+    page.get_by_role("link", name="Older runs").click()
+    expect(page.get_by_role("heading", name="Older runs")).to_be_visible()
+    assert page.locator("#job-runs article").count() == newest == 20
+    assert page.locator("#job-runs h3").first.text_content() != first
+
+
+def test_messages_are_sent_again_dropped_and_read_whole(page: Page, daemon: WebDaemon) -> None:
+    page.goto("/page/outbox?state=held")
+    press(page, "Send again message 2", "Message 2 will be sent again.")
+    daemon.do(daemon.world.settle)
+    page.goto("/page/outbox/2")
+    expect(page.locator("#message .badge")).to_have_text("held")  # the channel does not answer again
+    press(page, "Drop", "The message is dropped.")
+    expect(page.locator("#message .badge")).to_have_text("dropped")
+    expect(page.get_by_role("button", name="Send again")).to_have_count(0)
+    page.goto("/page/outbox?state=delivered")
+    page.get_by_role("link", name="full text").first.click()
+    expect(page.locator("pre")).to_contain_text("x" * 300)
+
+
+def test_a_hostile_text_is_shown_and_does_nothing(page: Page) -> None:
+    page.goto("/page/outbox?state=delivered")
+    page.get_by_role("link", name="full text").first.click()
+    shown = page.locator("pre").text_content() or ""
+    assert "<script>document.title = 'owned'</script>" in shown
+    assert "\\x202e" in shown
+    assert not {"\u202e", "\x1b"} & set(page.content())
+    assert page.evaluate("document.querySelectorAll('main script').length") == 0
+
+
+def test_the_plan_shows_the_clock_change_and_the_same_runs_in_its_table(page: Page) -> None:
+    page.goto("/page/plan?kind=cron")
+    expect(page.get_by_text("Clock change in Europe/Berlin: Sun 29 Mar: 02:00 CET is 03:00 CEST.")).to_be_visible()
+    expect(page.get_by_role("img", name="cron/backup: Sun 29 Mar: 03:15; Mon 30 Mar: 03:15")).to_be_visible()
+    page.get_by_text("The same as a table").click()
+    assert [row.split() for row in page.locator("#plan-table tbody tr", has_text="backup").all_inner_texts()] == [
+        ["cron/backup", "Sun", "29", "Mar", "1", "03:15", "Europe/Berlin"],
+        ["cron/backup", "Mon", "30", "Mar", "1", "03:15", "Europe/Berlin"],
+    ]
+    page.get_by_label("Name").fill("digest")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("li.plan-line")).to_have_count(1)
+
+
+def test_the_costs_are_the_figures_of_the_report(page: Page, daemon: WebDaemon) -> None:
+    page.goto("/page/costs")
+    for period, days in (("24 hours", 1), ("7 days", 7), ("30 days", 30)):
+        page.get_by_role("link", name=period).click()
+        db = open_read_only(daemon.world.state)
+        report = build_report(db, daemon.now - timedelta(days=days), daemon.now, running=True, zone=ZoneInfo("Europe/Berlin"))
+        db.close()
+        expect(page.locator("#total-cost")).to_have_text(format_usd(report["totals"]["cost_usd"]))
+        expect(page.locator("#total-runs")).to_have_text(str(report["totals"]["runs"]))
+        shown = page.get_by_role("region", name="By agent and job").locator("tbody tr").all_inner_texts()
+        assert [row.split()[0].removeprefix("cron/") for row in shown] == [each["name"] for each in report["entries"]]
+        assert [row.split()[-1] for row in shown] == [format_usd(each["cost_usd"]) for each in report["entries"]]
+        by_time = page.locator("h2#by-time + div tbody tr").all_inner_texts()
+        assert [row.split()[-1] for row in by_time] == [format_usd(each["cost_usd"]) for each in reversed(report["by_time"])]
+
+
+def test_the_history_shows_who_changed_what_and_the_errors_of_a_refused_reload(page: Page) -> None:
+    page.goto("/page/changes?result=applied")
+    newest = page.locator("#changes article").first
+    expect(newest).to_contain_text("by token local")
+    expect(newest).to_contain_text("cron/backup: schedule 15 2 * * * -> 15 3 * * *")
+    newest.get_by_role("link").click()
+    expect(page.get_by_role("row", name="interval")).to_contain_text("4h")
+    expect(page.get_by_role("row", name="interval")).to_contain_text("agent/web")
+    page.goto("/page/changes")
+    page.get_by_role("link", name="refused").click()
+    expect(page.locator("#changes article")).to_contain_text("'soon' is not a duration; write 90s, 30m or 1h30m")
+
+
+def test_the_config_file_is_compared_and_reloaded(page: Page, daemon: WebDaemon) -> None:
+    text = daemon.config.read_text()
+    page.goto("/page/changes")
+    press(page, "Compare the file", "A reload would change nothing.")
+    daemon.config.write_text(text.replace("every: 5m", "every: 6m"))
+    press(
+        page, "Compare the file", "A reload would change: cron/measure: every 5m -> 6m; cron/measure: misfire.grace 2m30s -> 3m"
+    )
+    press(page, "Reload now", "The config file is in force.")
+    expect(page.locator("#changes article").first).to_contain_text("cron/measure: every 5m -> 6m")
+    daemon.config.write_text(text.replace("every: 5m", "every: often"))
+    page.get_by_role("button", name="Reload now").click()
+    expect(page.get_by_role("main")).to_contain_text("cron.measure.every: 'often' is not a duration")
+    daemon.config.write_text(text)
+    assert daemon.post("/-/reload", token=daemon.token).status == 200
+
+
+def test_the_doctor_lists_the_worst_finding_first_and_reads_the_database_on_demand(page: Page, daemon: WebDaemon) -> None:
+    page.goto("/page/doctor")
+    levels = page.locator("tbody .badge").all_inner_texts()
+    assert levels == sorted(levels, key=["bad", "warn", "ok"].index)
+    assert set(levels) >= {"ok"}
+    expect(page.get_by_role("row", name="ok database")).to_have_count(0)
+    page.get_by_role("link", name="Read and check the whole database file").click()
+    expect(page.get_by_role("row", name="ok database")).to_contain_text("heartbeatd.db is intact")
+
+
+def test_conditions_are_acknowledged_reported_again_and_closed(page: Page) -> None:
+    page.goto("/page/problems")
+    expect(page.get_by_role("row", name="cron/measure")).to_contain_text("in a row")
+    press(page, "Acknowledge disk", "The condition is acknowledged.")
+    expect(page.locator("article", has_text="disk")).to_contain_text("acknowledged")
+    press(page, "Report again disk", "The condition is reported again.")
+    press(page, "Close mail", "The condition is closed.")
+    expect(page.locator("article", has_text="mail")).to_have_count(0)
+    page.get_by_role("link", name="open and closed").click()
+    expect(page.locator("article", has_text="mail")).to_contain_text("closed")
+
+
+def test_a_limited_token_sees_only_what_belongs_to_its_agents(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["opsman"])
+        for path in ("problems", "jobs", "outbox", "outbox?state=delivered", "plan", "costs", "changes"):
+            page.goto(f"/page/{path}")
+            text = page.get_by_role("main").inner_text()
+            assert not [word for word in ("web", "measure", "backup", "config.yaml") if word in text], (path, text)
+        page.goto("/page/costs?for=30d")
+        expect(page.locator("#total-cost")).to_have_text("$3.75")
+        for path in ("jobs/measure", "outbox/2", "doctor", "changes/1"):
+            response = page.goto(f"/page/{path}")
+            assert response is not None
+            assert response.status in (403, 404), path
+
+
+def test_a_token_that_may_only_read_has_no_buttons(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["reader"])
+        for path in ("problems", "jobs/backup", "outbox?state=delivered", "outbox/1", "changes"):
+            page.goto(f"/page/{path}")
+            forms = page.locator("main form[method=post]")
+            assert forms.count() == 0, path
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("jobs/nosuch", 404),
+        ("jobs?show=nosuch", 400),
+        ("outbox/99999", 404),
+        ("outbox?state=nosuch", 400),
+        ("outbox?before=x", 400),
+        ("plan?kind=nosuch", 400),
+        ("costs?for=1y", 400),
+        ("changes/nosuch", 404),
+        ("changes?result=nosuch", 400),
+        ("doctor?database=x", 400),
+        ("problems?show=x", 400),
+        ("plan?page=99999999999999999999", 200),
+        ("jobs?page=7&q=%3Cscript%3E", 200),
+    ],
+)
+def test_a_wrong_url_is_answered_with_a_page(page: Page, path: str, status: int) -> None:
+    response = page.goto(f"/page/{path}")
+    assert response is not None
+    assert response.status == status
+    assert page.get_by_role("heading", level=1).count() == 1

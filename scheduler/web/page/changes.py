@@ -121,6 +121,6 @@ async def check_reload(form: FormRequest) -> Redirect:
     """Compare the config file with the config in force, and say what a reload would change."""
     check_permission(form.api.caller, "operate")
     found = await operations.reload_config(form.api, ReloadBody(dry_run=True))
-    return Redirect(
-        "", "A reload would change: " + "; ".join(found["lines"]) if found["lines"] else "A reload would change nothing."
-    )
+    if not (found["added"] or found["removed"] or found["changed"]):
+        return Redirect("", "A reload would change nothing.")
+    return Redirect("", f"A reload would change: {'; '.join(found['lines'])}")
