@@ -167,7 +167,7 @@ class Daemon:
         self._failed_runs = 0
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
-        self.store = startup.open_store(self.settings.state)
+        self.store = startup.open_store(self.settings.database)
         self._lanes = lanes.lanes_beside(self.settings.state)
         self._lanes.make_lock_files()
         last = config_history.config_in_force(self.store.connection)
@@ -264,6 +264,7 @@ class Daemon:
             clock=utc_now,
             database_path=self.settings.state,
             feed=self._feed,
+            server=self.settings.postgresql,
         )
 
     def _count_running(self) -> Mapping[str, int]:

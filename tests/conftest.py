@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ import pytest
 import required_programs
 from hypothesis import settings
 from servers.discord import Discord
-from servers.postgres import PostgresServer
+from servers.postgres import EmptyDatabases, PostgresServer
 from servers.telegram import Telegram
 from world import MakeWorld, World
+
+STORE_VARIABLE = "HEARTBEATD_TEST_STORE"
 
 settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
 settings.load_profile("steady")
@@ -42,17 +45,30 @@ def no_open_files() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 
 
 @pytest.fixture
-def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
-    """`make_world(yaml, **fields)` returns a World. Its database is closed after the test."""
+def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+    """`make_world(yaml, **fields)` returns a World. Its database is closed after the test.
+
+    With the environment variable HEARTBEATD_TEST_STORE=postgresql the world is in PostgreSQL.
+    """
     worlds: list[World] = []
+    databases = request.getfixturevalue("empty_databases") if os.environ.get(STORE_VARIABLE) == "postgresql" else None
 
     def begin(yaml: str, **more: Any) -> World:
-        worlds.append(World(tmp_path, yaml, **more))
+        server = {"server": databases.borrow(tmp_path)} if databases else {}
+        worlds.append(World(tmp_path, yaml, **server, **more))
         return worlds[-1]
 
     yield begin
     for world in worlds:
         world.store.close()
+    if databases:
+        databases.take_back()
+
+
+@pytest.fixture(scope="session")
+def empty_databases(postgres: PostgresServer) -> EmptyDatabases:
+    """Databases with all tables and without rows, for one test after the other."""
+    return EmptyDatabases(postgres)
 
 
 @pytest.fixture(scope="session")

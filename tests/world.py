@@ -7,7 +7,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -32,6 +32,7 @@ from scheduler.net.http_client import HttpClient
 from scheduler.store import entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
+from scheduler.store.locations import open_for_writing
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes
 from scheduler.system.process import Children
@@ -153,6 +154,7 @@ class World:
     capacity: Callable[[int], int] = lambda wanted: wanted  # from wanted runs to the number that the system has resources for
     durations: dict[str, timedelta] = field(default_factory=dict)  # of each attempt, by entry name
     listeners: tuple[Callable[[Event], None], ...] = ()  # get every event of the engine
+    server: str | None = None  # the address of an empty PostgreSQL database, which is then used instead of a file
 
     def __post_init__(self) -> None:
         self.clock = Clock(utc(self.start))
@@ -170,9 +172,7 @@ class World:
     def boot(self, *, at_once: bool = False, survivors: Mapping[str, bool] | None = None, tzdata: str = "0") -> None:
         """Start the daemon on the same database."""
         self.boot_count += 1
-        self.store = Store.open(self.state)
-        self.store.connection.execute("pragma synchronous = off")  # slow, and only needed against power cuts
-        self.store.reserve.size = self.reserve
+        self.store = self.open_store()
         self.inbox = Inbox(lambda: None)
         self.runs = VirtualExecutor(self.clock, self._execute)
         self.deliveries = VirtualExecutor(self.clock, self._send)
@@ -182,6 +182,15 @@ class World:
         )  # fmt: skip
         boot = Boot(f"boot{self.boot_count}", 4000 + self.boot_count, "0", tzdata)
         self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
+
+    def open_store(self) -> Store:
+        """Open the database as the daemon does, also beside it."""
+        if self.server:
+            return open_for_writing(self.server)
+        store = Store.open(self.state)
+        store.connection.execute("pragma synchronous = off")  # slow, and only needed against power cuts
+        store.reserve.size = self.reserve
+        return store
 
     def kill(self) -> None:
         """End the daemon as by kill -9: nothing more is recorded."""
@@ -257,8 +266,10 @@ class World:
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """The plan of the current config file. Raises ConfigError if it is invalid, with `strict` also for times that have passed."""
-        today = TimeCheck(self.clock.now, entries.has_seen_one_time_job, strict)
-        return plan.make_plan(load_config(self.config, self.environ, time_check=today).settings)
+        was_seen = lambda state, *job: entries.has_seen_one_time_job(self.server or state, *job)  # noqa: E731
+        today = TimeCheck(self.clock.now, was_seen, strict)
+        settings = load_config(self.config, self.environ, time_check=today).settings
+        return plan.make_plan(replace(settings, postgresql=self.server) if self.server else settings)
 
     def lock_database(self) -> sqlite3.Connection:
         """Lock the database as another process would, until the returned connection is rolled back."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from scheduler.cli import daemon_files, options
 from scheduler.cli.progress import show_progress
+from scheduler.model.state_address import schema_of
 from scheduler.store import database
 
 
@@ -21,6 +23,12 @@ def backup(copy: Path, path: Path, state: Path | None) -> None:
     FILE must not exist yet. To restore a copy, stop the daemon, move the database and its -wal away, and copy FILE to its place.
     """
     files = daemon_files.locate_files(path, state)
+    if files.server:
+        schema = schema_of(files.server)
+        raise click.ClickException(
+            f"{files.shown} is a PostgreSQL server; use its own tools: pg_dump --format=custom --schema={schema}"
+            f" --file={shlex.quote(str(copy))} {shlex.quote(files.server)}"
+        )
     with show_progress(f"copying {files.database}"):
         database.back_up(files.database, copy)
     click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")

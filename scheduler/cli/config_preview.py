@@ -120,10 +120,10 @@ def _store(loaded: LoadedConfig, salt: str, place: Path) -> StoredConfig:
 
 def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exists: bool) -> str:
     if exists:
-        return f"no config has been in force for {files.database}: the daemon of this version has not run yet"
+        return f"no config has been in force for {files.shown}: the daemon of this version has not run yet"
     where = "" if state else f" (`state` of {path})"
     other = "`heartbeatd plan --diff FILE` compares two files"
-    return f"there is no database {files.database}{where}; --state names the one of the daemon, and {other}"
+    return f"there is no database {files.shown}{where}; --state names the one of the daemon, and {other}"
 
 
 def _preview(

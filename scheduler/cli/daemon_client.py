@@ -43,6 +43,7 @@ from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
+from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
 from scheduler.system.process import RUN_ID_VARIABLE
 from scheduler.system.state_lock import StateLock, make_state_folder
@@ -346,11 +347,12 @@ class OfflineDaemonClient:
         The rows of the entries are first brought in line with the config, because the daemon may not know the entry yet.
         """
         state, instance = self._plan.settings.state, secrets.token_hex(8)
-        check_file(state)
-        check_links(state)
+        if self._plan.settings.postgresql is None:
+            check_file(state)
+            check_links(state)
         make_state_folder(state.parent)
         with StateLock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
-            store = Store.open(state)
+            store = open_for_writing(self._plan.settings.database)
             try:
                 return self._apply_in_transaction(store, instance, request)
             finally:

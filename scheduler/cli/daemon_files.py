@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
+from scheduler.model.state_address import describe_server, server_of_path
 from scheduler.store import config_history
-from scheduler.store.database import check_file, check_links, open_read_only_any_version
+from scheduler.store.database import check_file, check_links
+from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.file_locks import is_locked
 from scheduler.system.orphans import is_process_stopped
@@ -30,6 +32,22 @@ class DaemonFiles:
     """The paths of the database and of the files in its folder."""
 
     database: Path
+    server: str | None = None  # the address of the server that has the database instead
+
+    @property
+    def store(self) -> Path | str:
+        """The database: a file, or the address of a server."""
+        return self.server or self.database
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether there is a database file, or a server that may have the database."""
+        return self.server is not None or self.database.exists()
+
+    @property
+    def shown(self) -> str:
+        """The database for messages."""
+        return describe_server(self.server) if self.server else str(self.database)
 
     @property
     def lock_file(self) -> Path:
@@ -55,15 +73,18 @@ class DaemonProcess:
 
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
     """The files of the database that `--state` or the config at `path` names. The config may be invalid."""
-    from scheduler.config.file.lenient_reading import read_state_path, real_path
+    from scheduler.config.file.lenient_reading import read_state_path, read_state_server, real_path
 
-    return DaemonFiles(read_state_path(path, os.environ) if state is None else real_path(state))
+    if state is None:
+        return DaemonFiles(read_state_path(path, os.environ), read_state_server(path, os.environ))
+    server = server_of_path(state)
+    return DaemonFiles(read_state_path(path, {}) if server else real_path(state), server)
 
 
 def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
     """As `locate_files`, with a warning on stderr if there is neither a config nor a database."""
     found = locate_files(path, state)
-    if state is None and not path.exists() and not found.database.exists():
+    if state is None and not path.exists() and not found.may_exist:
         click.echo(
             f"heartbeatd: there is no {path} and no database; change to the config's folder or use -c"
             " (`heartbeatd init DIR` writes a config)",
@@ -103,6 +124,10 @@ def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
     Raises StoreError if the file is not a database. It is also raised for a database with several hard links, unless
     the daemon runs with this path: under another path SQLite does not find the write-ahead log, and would read old data.
     """
+    if files.server:
+        with closing(open_read_only_any_version(files.server)) as connection:
+            yield connection
+        return
     check_file(files.database)
     if find_running_daemon(files) is None:
         check_links(files.database)
@@ -151,7 +176,7 @@ def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Pl
     try:
         return plan.make_plan(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings)
     except ConfigError:
-        if not files.database.exists():
+        if not files.may_exist:
             raise
         click.echo(f"{path} has errors (`heartbeatd check` lists them); only the database is used", err=True)
         return None

@@ -69,12 +69,13 @@ async def _run_program(argv: list[str]) -> ProcessResult:
 
 def _check_database(files: DaemonFiles) -> Iterator[Finding]:
     try:
-        database.check_database(files.database)
+        if files.server is None:
+            database.check_database(files.database)
         with daemon_files.open_for_reading(files) as db:
             if db is None:
                 yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
-                yield Finding("ok", "database", f"{files.database} is intact")
+                yield Finding("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")
                 yield from installation_checks.check_outbox(db)
                 yield from installation_checks.check_downtime(db, format_time, zone_name())
     except (database.StoreError, click.ClickException) as error:

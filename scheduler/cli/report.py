@@ -52,7 +52,7 @@ def report(span: timedelta, by: str, form: str, out: Path | None, path: Path, st
         running = daemon_files.find_running_daemon(files) is not None
         data = build_report(db, until - span, until, running=running, zone=display_zone() or host_zone()) if db else None
     if data is None and form != "json":
-        click.echo(f"there is no database yet: {files.database}")
+        click.echo(f"there is no database yet: {files.shown}")
         return
     text = json.dumps(data, indent=2) if form == "json" or data is None else _format_as(form, data, by)
     if out is None:

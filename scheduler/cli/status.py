@@ -79,7 +79,10 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
     with daemon_files.open_for_reading(files) as db:
         data = read_status(db, now, display_zone() or host_zone()) if db else None
     if form == "json":
-        more = {"reserve_bytes": disk_reserve.reserved_bytes(files.database), "refused_starts": _refused_starts(files)}
+        more = {
+            "reserve_bytes": 0 if files.server else disk_reserve.reserved_bytes(files.database),
+            "refused_starts": _refused_starts(files),
+        }
         yield json.dumps(_status_data(data, up) | more, indent=2)
         return
     for fact in (*_daemon_lines(data, up, now, files), *(_fact_lines(data) if data else ())):
@@ -167,7 +170,7 @@ def _daemon_lines(
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
         yield Fact(f"daemon: running{since}, pid {up.pid or 'not known'}", Meaning.GOOD)
     elif boot is None:
-        yield f"daemon: has never run on {files.database}; `heartbeatd run` starts it"
+        yield f"daemon: has never run on {files.shown}; `heartbeatd run` starts it"
     else:
         since = boot["ended_at"] or boot["last_tick_at"]
         span = abbreviate_duration(elapsed_time(since, now))
@@ -175,7 +178,7 @@ def _daemon_lines(
         down = f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(clean)}"
         yield Fact(down, Meaning.WORRYING if clean else Meaning.BAD)
     yield from _refused_start_lines(files, boot, up, now)
-    if up is not None and (shortage := disk_reserve.shortage_message(files.database)):
+    if up is not None and files.server is None and (shortage := disk_reserve.shortage_message(files.database)):
         yield Fact(f"disk: {shortage}", Meaning.BAD)
     if data:
         yield from _problem_lines(data)

@@ -217,8 +217,8 @@ def _check_removals(in_force: Plan, change: ConfigChanges) -> None:
 def restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
     """Warnings about changed settings that a running daemon cannot apply."""
     changed = {
-        "state": old.state != new.state,
         "executor": old.remote != new.remote,
+        "state": old.database != new.database,
         "server.listen": (old.server.host, old.server.port) != (new.server.host, new.server.port),
     }
     return tuple(

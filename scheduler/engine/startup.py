@@ -22,6 +22,7 @@ from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, entries, outbox, runs, slot_records
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
+from scheduler.store.locations import open_for_writing
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system import orphans
@@ -50,12 +51,13 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     Raises AlreadyRunning, StateFolderError or StoreError; then nothing is created. A refused start is recorded beside the lock.
     """
     folder = settings.state.parent
-    check_file(settings.state)
-    check_links(settings.state)
+    if settings.postgresql is None:
+        check_file(settings.state)
+        check_links(settings.state)
     if not make_state_folder(folder):
         log_event(logging.WARNING, "state_folder", problem=f"other users can read {folder}; chmod 700 {shlex.quote(str(folder))}")
     remote = network_filesystem(folder)
-    if remote:
+    if remote and settings.postgresql is None:
         log_event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are unreliable")
     path = settings.state.with_name(settings.state.name + ".lock")
     try:
@@ -69,8 +71,10 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
         raise
 
 
-def open_store(path: Path) -> Store:
-    """Open the database. Unless the last boot ended cleanly, its integrity is checked first."""
+def open_store(path: Path | str) -> Store:
+    """Open the database. Unless the last boot ended cleanly, the integrity of a file is checked first."""
+    if isinstance(path, str):
+        return open_for_writing(path)
     reserve = DiskReserve(path)
     reserve.release_if_short()  # without a write-ahead log, reading needs free space too
     clean = True

@@ -203,6 +203,8 @@ class Settings:
     `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
     With `traces`, OpenTelemetry traces are sent. `remote` is the queue of the workers that execute the runs; None: the daemon
     executes them itself.
+    With `traces`, OpenTelemetry traces are sent. `state` is the database file. With `postgresql`, the address of a server, there
+    is no such file, and only the other files of the daemon are beside it.
     """
 
     path: Path
@@ -225,3 +227,9 @@ class Settings:
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
     traces: bool = False
     remote: RemoteQueue | None = None
+    postgresql: str | None = None
+
+    @property
+    def database(self) -> Path | str:
+        """The database: a file, or the address of a server."""
+        return self.postgresql or self.state

@@ -15,7 +15,8 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store.database import StoreError, open_read_only
+from scheduler.store.database import StoreError
+from scheduler.store.locations import open_read_only
 from scheduler.store.transaction import Transaction
 
 # Columns are read by position: looking up two dozen names would take three times as long.
@@ -248,12 +249,12 @@ def record_one_time_job(tx: Transaction, name: str, schedule_text: str) -> bool:
     return row is not None
 
 
-def has_seen_one_time_job(state: Path, name: str, schedule_text: str) -> bool:
-    """Whether the database at `state` has recorded this one-time job.
+def has_seen_one_time_job(state: Path | str, name: str, schedule_text: str) -> bool:
+    """Whether the database at `state`, or on a server, has recorded this one-time job.
 
     An absent file has not; an unreadable file counts as if it had.
     """
-    if not state.exists():
+    if isinstance(state, Path) and not state.exists():
         return False
     try:
         with closing(open_read_only(state)) as db:

@@ -6,7 +6,9 @@ import re
 import sqlite3
 from typing import Any
 
-from sqlite_utils import Migrations
+from sqlite_utils import Database, Migrations
+
+__all__ = ["Database", "Migrations", "migrations"]
 
 migrations = Migrations("heartbeatd")
 

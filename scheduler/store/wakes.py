@@ -25,8 +25,10 @@ OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of
 MERGE = f"""
 update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
   tries = case when :urgent = 1 then 0 else tries end, run_id = coalesce(:run, run_id),
-  waits_for = case when :refused = 1 or :start < coalesce(due_at, :start + 1) then :waits_for else waits_for end,
-  due_at = case when :refused = 1 then :start else min(coalesce(due_at, :start), coalesce(:start, due_at)) end
+  waits_for = case when :refused = 1 or cast(:start as bigint) < coalesce(due_at, cast(:start as bigint) + 1) then :waits_for
+    else waits_for end,
+  due_at = case when :refused = 1 then :start
+    else min(coalesce(due_at, :start), coalesce(:start, due_at)) end
 where {SAME_SENDER} returning id
 """  # noqa: S608
 

@@ -277,7 +277,8 @@ class Metrics:
         yield from gauges.queue_gauges(db, at)
         skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
         yield from gauges.budget_gauges(db, self._settings, self._entries_with_series, skipped_at, self._day_plans, at)
-        yield from gauges.file_gauges(self._settings.state)
+        if self._settings.postgresql is None:
+            yield from gauges.file_gauges(self._settings.state)
 
     @singledispatchmethod
     def _count(self, happened: Event) -> None:

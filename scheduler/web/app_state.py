@@ -39,7 +39,7 @@ class AppState:
     `feed` has the events for readers of the event stream.
     `settings` returns the config in force, `count_running` the number of runs in progress by kind. The token file and the
     address file are written beside `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
-    the client gets 503.
+    the client gets 503. `server` is the address of the server that has the database instead of the file.
     """
 
     settings: Callable[[], Settings]
@@ -54,3 +54,4 @@ class AppState:
     database_path: Path
     feed: EventFeed
     answer_timeout: float = 15.0
+    server: str | None = None

@@ -21,7 +21,8 @@ from scheduler.model.day_names import parse_day
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
-from scheduler.store.database import open_read_only, parse_row_id
+from scheduler.store.database import parse_row_id
+from scheduler.store.locations import open_read_only
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
@@ -38,7 +39,7 @@ KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind
 @contextmanager
 def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
     """A read-only connection in one transaction, so that it sees one state of the database. Raises StoreError."""
-    db = open_read_only(app_state.database_path)
+    db = open_read_only(app_state.server or app_state.database_path)
     try:
         db.execute("begin")
         yield db

@@ -12,7 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import psycopg
 import required_programs
+
+from scheduler.store.postgresql import ServerStore
 
 START_PATIENCE = 60.0  # seconds; a server that was killed first recovers
 USERS = ("postgres", "nobody")  # root cannot run the server; the first of these that exists does
@@ -116,6 +119,46 @@ class PostgresServer:
     @staticmethod
     def _environment() -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}
+
+
+EMPTY = """
+do $$ declare found record; begin
+  for found in select tablename from pg_tables where schemaname = 'heartbeatd' and tablename <> '_migration' loop
+    execute format('delete from heartbeatd.%I', found.tablename);
+  end loop;
+  for found in select sequencename from pg_sequences where schemaname = 'heartbeatd' and last_value is not null loop
+    perform setval(format('heartbeatd.%I', found.sequencename), 1, false);
+  end loop;
+end $$
+"""
+
+
+class EmptyDatabases:
+    """Databases with the tables of heartbeatd. Worlds in the same folder share one; the next test gets it without rows."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._free: list[str] = []
+        self._used: dict[Path, str] = {}
+
+    def borrow(self, folder: Path) -> str:
+        """The database of the worlds in this folder."""
+        if folder not in self._used:
+            self._used[folder] = self._free.pop() if self._free else self._create()
+        return self._used[folder]
+
+    def take_back(self) -> None:
+        """Delete all rows, for the next test."""
+        for url in self._used.values():
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(EMPTY)
+        self._free += self._used.values()
+        self._used = {}
+
+    def _create(self) -> str:
+        url = self._server.database()
+        ServerStore.open_server(url).close()
+        return url
 
 
 def _exists(user: str) -> bool:

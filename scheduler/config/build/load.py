@@ -25,7 +25,7 @@ from scheduler.config.build.secrets import SecretResolver, read_env_file
 from scheduler.config.build.time_checks import TimeCheck, find_time_errors
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
-from scheduler.config.file.lenient_reading import config_folder, read_state_path, real_path, resolve_path
+from scheduler.config.file.lenient_reading import DEFAULT_STATE, config_folder, read_state_path, real_path, resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import models, value_parsers
@@ -33,6 +33,7 @@ from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import UNKNOWN_KEY, CheckedPart, PartT, check_part
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
+from scheduler.model.state_address import is_server
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 
@@ -128,7 +129,8 @@ def _build_settings(
         path=path,
         hash=source.hash,
         zone=config.timezone,
-        state=real_path(context.resolve_path(config.state)),
+        state=real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state)),
+        postgresql=config.state if is_server(config.state) else None,
         server=server,
         limits=limits,
         history=History(config.history.keep, config.history.runs),

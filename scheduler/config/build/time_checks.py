@@ -25,12 +25,13 @@ Fault = tuple[str, str, tuple[str, ...], str]  # section, name, the key inside i
 class TimeCheck:
     """The time at which a config is read (aware, UTC), and how strictly it is checked.
 
-    `was_seen` returns whether the database at a path knows a one-time job, by its name and the text of its schedule.
+    `was_seen` returns whether the database, at a path or on a server, knows a one-time job, by its name and the text of its
+    schedule.
     If not `strict`, the findings are warnings: a daemon must be able to start again with a config that was valid before.
     """
 
     now: datetime
-    was_seen: Callable[[Path, str, str], bool]
+    was_seen: Callable[[Path | str, str, str], bool]
     strict: bool = True
 
 
@@ -46,15 +47,15 @@ def find_time_errors(settings: Settings, today: TimeCheck) -> Iterator[Fault]:
         if judged[way]:
             yield "agents", name, ("heartbeat", _calendar_key(beat.calendars)), NEVER
     for name, job in settings.jobs.items():
-        if job.enabled and job.at and _has_passed(entry_schedule.job_schedule_text(job), name, settings.state, today):
+        if job.enabled and job.at and _has_passed(entry_schedule.job_schedule_text(job), name, settings.database, today):
             yield "cron", name, ("at",), PASSED
         elif job.enabled and not job.calendars.always and _never_runs(*_job_schedules(job), today.now):
             yield "cron", name, (_calendar_key(job.calendars),), NEVER
 
 
-def _has_passed(text: str, name: str, state: Path, today: TimeCheck) -> bool:
+def _has_passed(text: str, name: str, database: Path | str, today: TimeCheck) -> bool:
     moment = entry_schedule.single_slot(text)
-    return moment is not None and moment <= today.now and not today.was_seen(state, name, text)
+    return moment is not None and moment <= today.now and not today.was_seen(database, name, text)
 
 
 def _never_runs(text: str, free: str, now: datetime) -> bool:

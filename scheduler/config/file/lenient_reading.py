@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from scheduler.model.state_address import is_server
 from scheduler.system.files import MAX_CONFIG_SIZE, open_regular, read_up_to
 
 DEFAULT_STATE = "state/heartbeatd.db"
@@ -21,9 +22,22 @@ _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t
 
 
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The real path of the database: from the environment, else from the config at `path`, else the default."""
-    text = _read_override(environ, STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
-    return real_path(resolve_path(config_folder(path), text))
+    """The real path of the database: from the environment, else from the config at `path`, else the default.
+
+    If the database is on a server, it is the default path, beside which the other files of the daemon are.
+    """
+    text = _read_state(path, environ)
+    return real_path(resolve_path(config_folder(path), DEFAULT_STATE if is_server(text) else text))
+
+
+def read_state_server(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
+    """The address of the server that has the database; None if it is a file."""
+    text = _read_state(path, environ)
+    return text if is_server(text) else None
+
+
+def _read_state(path: Path, environ: Mapping[str, str] | None) -> str:
+    return _read_override(environ, STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
 
 
 def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> str | None:

@@ -41,11 +41,11 @@ from scheduler.config.keys.value_types import (
     NameListOrNone,
     OpeningTime,
     PathOrNone,
-    PathText,
     PositiveDuration,
     PositiveDurationOrNone,
     SecretText,
     Stagger,
+    StateText,
     Targets,
     TargetsOrNone,
     Text,
@@ -790,8 +790,10 @@ class Config(ConfigPart):
         "The name of this machine in messages. Set it in a container, where the host name has no meaning.",
         default_in_words="the host name, up to its first dot",
     )
-    state: PathText = optional_key(
-        "state/heartbeatd.db", "The database file. It is created if it does not exist. A symbolic link is followed."
+    state: StateText = optional_key(
+        "state/heartbeatd.db",
+        "The database file. It is created if it does not exist. A symbolic link is followed."
+        " `postgresql://USER@HOST/DATABASE` keeps the data on a PostgreSQL server instead ([several machines](scaling.md)).",
     )
     env_file: PathOrNone = optional_key(
         None,

@@ -32,6 +32,7 @@ from scheduler.config.file.remedies import (
 )
 from scheduler.config.keys import other_notations, time_zones
 from scheduler.model.settings import PREFIX_PLACEHOLDER, Permission
+from scheduler.model.state_address import address_problem, is_server
 
 Share = float | timedelta
 Parsed = TypeVar("Parsed")
@@ -713,6 +714,14 @@ def parse_runner(value: object) -> object:
 
 def parse_path(value: object) -> str:
     return parse_nonempty_text(value)
+
+
+def parse_state(value: object) -> str:
+    """A database file, or the address of a PostgreSQL server."""
+    text = parse_nonempty_text(value)
+    if is_server(text) and (problem := address_problem(text)):
+        raise InvalidValue(problem)
+    return text
 
 
 def parse_workspace_file(value: object) -> str:

@@ -1,0 +1,363 @@
+"""Keeps the same tables in PostgreSQL, and runs the statements of the store there. Imported only if `state` names a server."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any, cast
+
+from scheduler.model.state_address import describe_server, schema_of
+from scheduler.store.database import DatabaseFull, DatabaseUnavailable, Store, StoreError
+from scheduler.store.postgresql_schema import apply_schema, unknown_migrations
+
+try:
+    import psycopg
+    from psycopg import pq
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.types.numeric import Int8Dumper
+except ImportError:  # pragma: no cover (the tests have it)
+    raise StoreError(
+        "state: postgresql:// needs the extra `cluster`; pip install 'heartbeatd[cluster]' (with pipx: pipx inject"
+        " heartbeatd 'heartbeatd[cluster]')"
+    ) from None
+
+OLDEST_SERVER = 130_000  # as PostgreSQL numbers its versions
+
+# A server that cannot be reached is noticed within seconds, also if packets are dropped without an answer.
+CONNECTION_DEFAULTS = {
+    "connect_timeout": "4",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "8000",
+    "application_name": "heartbeatd",
+}
+# Milliseconds. A transaction whose daemon is frozen ends by itself, so that another daemon can take over.
+WRITER_SETTINGS = {"statement_timeout": 15_000, "lock_timeout": 3_000, "idle_in_transaction_session_timeout": 4_000}
+READER_SETTINGS = {
+    "statement_timeout": 15_000, "lock_timeout": 1_000, "idle_in_transaction_session_timeout": 60_000,
+    "default_transaction_read_only": "on", "default_transaction_isolation": "repeatable read",
+}  # fmt: skip
+
+FULL = frozenset({"53100"})
+DAMAGED = frozenset({"XX001", "XX002"})
+# Classes and codes of errors that pass, or that a person mends at the server: the daemon waits for that.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "25006", "25P03", "42501", "3F000", "F0")
+
+_STATEMENT_PARTS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|(?P<place>\?)|(?<![:\w]):(?P<name>[a-z_]+)")
+
+
+class ServerError(sqlite3.OperationalError):
+    """An error of PostgreSQL. The rest of the code handles it as it handles an error of SQLite.
+
+    `sqlstate` is empty if the connection was lost, or could not be made.
+    """
+
+    def __init__(self, text: str, sqlstate: str = "") -> None:
+        super().__init__(text)
+        self.sqlstate = sqlstate
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same statement may work later: nothing is wrong with it."""
+        return not self.sqlstate or self.sqlstate.startswith(PASSING)
+
+
+class Row(tuple[Any, ...]):
+    """A row that is read by position and by name, as those of sqlite3. `_positions` is set by `_row_class`."""
+
+    __slots__ = ()
+    _positions: Mapping[str, int] = {}
+
+    def keys(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._positions)
+
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is str:
+            try:
+                return tuple.__getitem__(self, self._positions[key])
+            except KeyError:
+                raise IndexError(f"no column {key}") from None
+        return tuple.__getitem__(self, key)
+
+
+@lru_cache(maxsize=1024)
+def _row_class(names: tuple[str, ...]) -> type[Row]:
+    positions: dict[str, int] = {}
+    for position, name in enumerate(names):
+        positions.setdefault(name, position)
+    return type("Row", (Row,), {"__slots__": (), "_positions": positions})
+
+
+def _make_rows(cursor: Any) -> Any:
+    found = cursor.description
+    if found is None:
+        return tuple
+    row_class = _row_class(tuple([column.name for column in found]))
+    return lambda values: tuple.__new__(row_class, values)
+
+
+class _TextDumper(psycopg.adapt.Dumper):  # type: ignore[misc]
+    """A text. PostgreSQL cannot store the character U+0000, so it becomes U+FFFD."""
+
+    oid = psycopg.postgres.types["text"].oid
+
+    def dump(self, obj: str) -> bytes:
+        return obj.encode().replace(b"\0", "\ufffd".encode())
+
+
+class _NumberLoader(psycopg.adapt.Loader):  # type: ignore[misc]
+    """A sum of integers is an integer, as in SQLite."""
+
+    def load(self, data: Any) -> int | float:
+        text = bytes(data)
+        return int(text) if text.lstrip(b"-").isdigit() else float(text)
+
+
+class _BooleanLoader(psycopg.adapt.Loader):  # type: ignore[misc]
+    """SQLite has no booleans but 0 and 1."""
+
+    def load(self, data: Any) -> int:
+        return int(bytes(data) == b"t")
+
+
+class ServerConnection:
+    """A connection with the part of the interface of `sqlite3.Connection` that the store uses. It commits each statement.
+
+    Every error of the server is raised as `ServerError`.
+    """
+
+    def __init__(self, url: str, settings: Mapping[str, object]) -> None:
+        self.url = url
+        self.total_changes = 0
+        self._raw = _connect(url, settings)
+
+    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        """Run a statement with parameters as SQLite has them: `?` or `:name`."""
+        text, names = _translate(statement)
+        try:
+            cursor = self._raw.cursor()
+            cursor.execute(text, [values[name] for name in names] if names else values or None, prepare=_may_prepare(text))  # type: ignore[call-overload]
+        except psycopg.Error as error:
+            raise self._translate_error(error) from error
+        if (cursor.statusmessage or "").startswith(("INSERT", "UPDATE", "DELETE")):
+            self.total_changes += cursor.rowcount
+        return cursor
+
+    def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> Any:
+        """Run a statement once for each of these."""
+        text, _ = _translate(statement)
+        try:
+            cursor = self._raw.cursor()
+            cursor.executemany(text, list(values))
+        except psycopg.Error as error:
+            raise self._translate_error(error) from error
+        self.total_changes += max(cursor.rowcount, 0)
+        return cursor
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open on a connection that still works."""
+        status = self._raw.info.transaction_status
+        return bool(status not in (pq.TransactionStatus.IDLE, pq.TransactionStatus.UNKNOWN))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is closed or broken."""
+        return bool(self._raw.closed)
+
+    def close(self) -> None:
+        """Close the connection; an open transaction is rolled back."""
+        self._raw.close()
+
+    def _translate_error(self, error: psycopg.Error) -> ServerError:
+        lost = self.is_lost and not (error.sqlstate or "").startswith("57")
+        return ServerError(_one_line(str(error)), "" if lost else error.sqlstate or "XX000")
+
+
+def _connect(url: str, settings: Mapping[str, object]) -> Any:
+    try:
+        raw = psycopg.connect(
+            make_conninfo("", **{**CONNECTION_DEFAULTS, **_parameters(url), "client_encoding": "utf8"}),
+            autocommit=True, prepare_threshold=2, cursor_factory=psycopg.RawCursor, row_factory=_make_rows,
+        )  # fmt: skip
+    except psycopg.Error as error:
+        why = _one_line(str(error)).removeprefix("connection failed: ")
+        raise ServerError(f"cannot connect to {describe_server(url)}: {why}", error.sqlstate or "") from error
+    raw.prepared_max = 500
+    raw.adapters.register_dumper(int, Int8Dumper)
+    raw.adapters.register_dumper(bool, Int8Dumper)
+    raw.adapters.register_dumper(str, _TextDumper)
+    raw.adapters.register_loader("numeric", _NumberLoader)
+    raw.adapters.register_loader("bool", _BooleanLoader)
+    values = {"search_path": f'"{schema_of(url)}"', **settings}
+    try:
+        raw.execute("select " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in values.items()))
+    except psycopg.Error as error:
+        raw.close()
+        raise ServerError(_one_line(str(error)), error.sqlstate or "") from error
+    return raw
+
+
+def _may_prepare(text: str) -> bool | None:
+    """Statements without rows are sent as they are; the others are prepared by the driver when they repeat."""
+    return None if text.startswith(("select", "insert", "update", "delete", "\n", "with")) else False
+
+
+@lru_cache(maxsize=2048)
+def _translate(statement: str) -> tuple[str, tuple[str, ...]]:
+    """The statement with the placeholders of PostgreSQL, and the names of its parameters in their order (none for `?`)."""
+    if statement == "begin immediate":
+        return "begin", ()
+    names: list[str] = []
+    count = 0
+
+    def replace(found: re.Match[str]) -> str:
+        nonlocal count
+        if found["place"]:
+            count += 1
+            return f"${count}"
+        if found["name"] is None:
+            return found[0]
+        if found["name"] not in names:
+            names.append(found["name"])
+        return f"${names.index(found['name']) + 1}"
+
+    return _STATEMENT_PARTS.sub(replace, statement), tuple(names)
+
+
+def _parameters(url: str) -> dict[str, Any]:
+    try:
+        return {key: value for key, value in conninfo_to_dict(url).items() if value is not None}
+    except psycopg.Error:
+        raise StoreError("state: this is no address of a PostgreSQL server; write postgresql://USER@HOST/DATABASE") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class ServerStore(Store):
+    """The daemon's only writing connection, to a PostgreSQL server. It connects again when the connection was lost."""
+
+    def __init__(self, url: str, connection: ServerConnection) -> None:
+        self.url = url
+        self._server = connection
+        self.connection = cast("sqlite3.Connection", connection)
+
+    @classmethod
+    def open_server(cls, url: str) -> ServerStore:
+        """Connect, and create or migrate the tables. Raises StoreError, or DatabaseUnavailable if the server is down."""
+        try:
+            connection = ServerConnection(url, WRITER_SETTINGS)
+        except ServerError as error:
+            raise _startup_error(url, error) from error
+        try:
+            _check_server(url, connection)
+            apply_schema(cast("sqlite3.Connection", connection), schema_of(url), describe_server(url))
+        except ServerError as error:
+            connection.close()
+            raise _startup_error(url, error) from error
+        except BaseException:
+            connection.close()
+            raise
+        return cls(url, connection)
+
+    def keep_reserve(self) -> None:
+        """A server has no disk reserve of ours."""
+
+    def make_room(self) -> bool:
+        """Whether room was made on a full disk: never, the disk is the server's."""
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(ServerError):
+            self._server.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction. It is committed whole, or rolled back whole on any exception.
+
+        Raises DatabaseUnavailable if the server cannot be reached or refuses to write, DatabaseFull if its disk is full.
+        """
+        try:
+            self._reconnect_if_lost()
+            self._server.execute("begin")
+            yield self.connection
+            self._server.execute("commit")
+        except ServerError as error:
+            self._roll_back()
+            raise self._translate_server_error(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _reconnect_if_lost(self) -> None:
+        if self._server.is_lost:
+            changes = self._server.total_changes
+            self._server = ServerConnection(self.url, WRITER_SETTINGS)
+            self._server.total_changes = changes
+            self.connection = cast("sqlite3.Connection", self._server)
+
+    def _roll_back(self) -> None:
+        with suppress(ServerError):
+            if self._server.in_transaction:
+                self._server.execute("rollback")
+
+    def _translate_server_error(self, error: ServerError) -> Exception:
+        """The error to raise for an error of the server. An error that means a bug of ours is returned unchanged."""
+        if error.sqlstate in FULL:
+            return DatabaseFull(f"cannot write {describe_server(self.url)}: {error}; free some space on the server's disk")
+        if error.sqlstate in DAMAGED:
+            return StoreError(f"{describe_server(self.url)} has a damaged table: {error}")
+        return DatabaseUnavailable(str(error)) if error.is_passing else error
+
+
+def open_server_read_only(url: str) -> sqlite3.Connection:
+    """A connection to the server that only reads. Raises StoreError if there is nothing to read."""
+    try:
+        connection = ServerConnection(url, READER_SETTINGS)
+    except ServerError as error:
+        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+    try:
+        reader = cast("sqlite3.Connection", connection)
+        unknown, missing = unknown_migrations(reader, schema_of(url), describe_server(url))
+        if missing:
+            old = f"was written by an older heartbeatd (without schema {missing[0]}); heartbeatd run upgrades it"
+            raise StoreError(
+                f"{describe_server(url)}: " + ("no tables yet; heartbeatd run makes them" if unknown is None else old)
+            )
+    except ServerError as error:
+        connection.close()
+        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+    except StoreError:
+        connection.close()
+        raise
+    return reader
+
+
+def _check_server(url: str, connection: ServerConnection) -> None:
+    """Raise StoreError unless the server can hold our rows and may be written."""
+    row = connection.execute(
+        "select current_setting('server_version_num') as version, current_setting('server_encoding') as encoding,"
+        " pg_is_in_recovery() as standby"
+    ).fetchone()
+    if int(row["version"]) < OLDEST_SERVER:
+        raise StoreError(f"{describe_server(url)} is PostgreSQL {int(row['version']) // 10_000}; heartbeatd needs 13 or newer")
+    if row["encoding"] != "UTF8":
+        raise StoreError(f"{describe_server(url)} has the encoding {row['encoding']}; create the database with encoding UTF8")
+    if row["standby"]:
+        raise DatabaseUnavailable(f"{describe_server(url)} is a read-only standby")
+
+
+def _startup_error(url: str, error: ServerError) -> Exception:
+    """The error for a server that cannot be used at the start. What a person has to mend is a StoreError."""
+    if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")):
+        return DatabaseUnavailable(str(error))
+    return StoreError(f"cannot use {describe_server(url)}: {error}")

@@ -1,0 +1,249 @@
+"""Creates and upgrades the tables in PostgreSQL. They follow from those of SQLite, so that both always have the same."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.store.database import StoreError
+from scheduler.store.migrations import Database, Migrations, migrations
+
+TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": 'text collate "C"', "BLOB": "bytea"}
+"""Texts are compared by their bytes, as in SQLite. All times are integers, in milliseconds."""
+
+APPLIED = "select name from _migration order by name"
+UPGRADE_LOCK = 0x48425444  # of all heartbeatds that create or upgrade tables
+
+OWN_STEPS: Mapping[str, Callable[[sqlite3.Connection], None]] = {}
+"""Migrations that need statements of their own in PostgreSQL: they do more than add or remove tables, columns and indexes, and
+change rows by standard SQL."""
+
+# Functions of SQLite that PostgreSQL does not have, or has with another meaning.
+FUNCTIONS = """
+create function min(bigint, bigint) returns bigint language sql immutable parallel safe as
+  'select case when $1 is null or $2 is null then null when $1 < $2 then $1 else $2 end';
+create function max(bigint, bigint) returns bigint language sql immutable parallel safe as
+  'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
+create function max(double precision, double precision) returns double precision language sql immutable parallel safe as
+  'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
+create function add_boolean(bigint, boolean) returns bigint language sql immutable parallel safe as
+  'select case when $2 is null then $1 else coalesce($1, 0) + $2::int end';
+create aggregate sum(boolean) (sfunc = add_boolean, stype = bigint);
+create function json_each(document text, out key text, out value text) returns setof record
+  language sql immutable parallel safe rows 10 as $$
+  select (number - 1)::text, item from json_array_elements_text(
+    case when json_typeof(document::json) = 'array' then document::json else '[]' end) with ordinality as listed (item, number)
+  union all
+  select label, item from json_each_text(
+    case when json_typeof(document::json) = 'object' then document::json else '{}' end) as named (label, item) $$;
+create function json_extract(document text, path text) returns numeric language sql immutable parallel safe as
+  'select (document::json ->> substr(path, 3))::numeric';
+create function json_item(document text, number integer) returns text language sql immutable parallel safe as
+  'select document::json ->> number';
+create function json_member(document text, name text) returns text language sql immutable parallel safe as
+  'select document::json ->> name';
+create operator ->> (leftarg = text, rightarg = integer, function = json_item);
+create operator ->> (leftarg = text, rightarg = text, function = json_member);
+create function json_valid(document text) returns boolean language plpgsql immutable parallel safe as $$
+begin
+  perform document::json;
+  return document is not null;
+exception when others then
+  return false;
+end $$;
+create function texts_as_json(text[]) returns text language sql immutable parallel safe as 'select array_to_json($1)::text';
+create aggregate json_group_array(text) (sfunc = array_append, stype = text[], finalfunc = texts_as_json, initcond = '{}');
+create function numbers_as_json(bigint[]) returns text language sql immutable parallel safe as 'select array_to_json($1)::text';
+create aggregate json_group_array(bigint) (sfunc = array_append, stype = bigint[], finalfunc = numbers_as_json, initcond = '{}')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its columns with their definition in PostgreSQL, and the rest of its definition (keys, checks)."""
+
+    columns: Mapping[str, str]
+    constraints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """All tables by name, and the statements that create the indexes, by name."""
+
+    tables: Mapping[str, Table]
+    indexes: Mapping[str, str]
+
+
+def read_schema(db: sqlite3.Connection) -> Schema:
+    """The tables and indexes of an SQLite database, as PostgreSQL is to have them."""
+    rows = db.execute("select type, name, sql from sqlite_master where sql is not null and name not like 'sqlite_%'").fetchall()
+    tables = {name: _read_table(db, name, sql) for kind, name, sql in rows if kind == "table" and not name.startswith("_")}
+    return Schema(tables, {name: sql for kind, name, sql in rows if kind == "index" and "_sqlite_migrations" not in sql})
+
+
+def _read_table(db: sqlite3.Connection, table: str, sql: str) -> Table:
+    columns, keys = {}, []
+    checks = re.findall(r"\bcheck \(([^()]*)\)", sql)
+    info = db.execute(f"pragma table_info({table})").fetchall()
+    for _, name, kind, required, default, key_place in info:
+        if key_place:
+            keys.append((key_place, f'"{name}"'))
+        identity = key_place and kind == "INTEGER" and sum(bool(each[5]) for each in info) == 1 and not checks
+        columns[name] = (
+            TYPES[kind]
+            + (" not null" if required or key_place else "")
+            + (" generated by default as identity" if identity else "")
+            + (f" default {default}" if default is not None else "")
+        )
+    constraints = [f"primary key ({', '.join(name for _, name in sorted(keys))})"] if keys else []
+    for _, index, _, origin, _ in db.execute(f"pragma index_list({table})").fetchall():
+        if origin == "u":
+            names = ", ".join(f'"{row[2]}"' for row in db.execute(f"pragma index_info({index})").fetchall())
+            constraints.append(f"unique ({names})")
+    constraints += [f"check ({found})" for found in checks]
+    return Table(columns, tuple(constraints))
+
+
+def creation(schema: Schema, before: Schema | None = None) -> list[str]:
+    """The statements that add to PostgreSQL what `schema` has beyond `before` (None: an empty database)."""
+    known = before or Schema({}, {})
+    statements = []
+    for name, table in schema.tables.items():
+        if name not in known.tables:
+            parts = [f'"{column}" {kind}' for column, kind in table.columns.items()]
+            statements.append(f'create table "{name}" (\n  ' + ",\n  ".join([*parts, *table.constraints]) + "\n)")
+            continue
+        old = known.tables[name]
+        statements += [
+            f'alter table "{name}" add column "{column}" {kind}'
+            for column, kind in table.columns.items()
+            if column not in old.columns
+        ]
+    return statements
+
+
+def removal(schema: Schema, before: Schema) -> list[str]:
+    """The statements that remove from PostgreSQL what only `before` has."""
+    changed = [name for name, sql in before.indexes.items() if schema.indexes.get(name) != sql]
+    dropped = [name for name in before.tables if name not in schema.tables]
+    statements = [f'drop index if exists "{name}"' for name in changed]
+    statements += [f'drop table "{name}"' for name in dropped]
+    for name, table in before.tables.items():
+        if name in schema.tables:
+            gone = [column for column in table.columns if column not in schema.tables[name].columns]
+            statements += [f'alter table "{name}" drop column "{column}"' for column in gone]
+    return statements
+
+
+def index_creation(schema: Schema, before: Schema | None = None) -> list[str]:
+    """The statements that create the indexes that `before` does not have, or has differently."""
+    known = before.indexes if before else {}
+    return [sql for name, sql in schema.indexes.items() if known.get(name) != sql]
+
+
+def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations) -> None:
+    """Create the tables, or apply missing migrations, in one transaction. Raises StoreError if a newer version has been there."""
+    unknown, missing = unknown_migrations(db, schema, server, steps)
+    if not missing:
+        return
+    db.execute("begin")
+    try:
+        db.execute("select pg_advisory_xact_lock(?)", (UPGRADE_LOCK,))  # several daemons may start at the same time
+        unknown, missing = unknown_migrations(db, schema, server, steps)
+        if unknown is None:
+            _create_all(db, schema, steps)
+        elif missing:
+            _migrate(db, missing, steps)
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("rollback")
+        raise
+
+
+def unknown_migrations(
+    db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations
+) -> tuple[list[str] | None, list[str]]:
+    """The applied migrations (None: there are no tables yet), and those that are missing.
+
+    Raises StoreError if a newer heartbeatd has applied others, or if the schema belongs to another program.
+    """
+    known = _names(steps)
+    found = db.execute(
+        "select count(*) as tables, count(*) filter (where tablename = '_migration') as ours from pg_tables where schemaname = ?",
+        (schema,),
+    ).fetchone()
+    if not found["ours"]:
+        if found["tables"]:
+            raise StoreError(
+                f"the schema {schema} of {server} has tables of another program; create an empty database for heartbeatd"
+            )
+        return None, known
+    applied = [row["name"] for row in db.execute(APPLIED)]
+    if unknown := sorted(set(applied) - set(known)):
+        raise StoreError(
+            f"{server} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); nothing was"
+            " changed; upgrade heartbeatd"
+        )
+    return applied, [name for name in known if name not in applied]
+
+
+def _names(steps: Migrations) -> list[str]:
+    with closing(sqlite3.connect(":memory:")) as empty:
+        return [each.name for each in steps.pending(Database(empty))]
+
+
+def _twin(steps: Migrations, before: str | None = None) -> sqlite3.Connection:
+    """An empty SQLite database with the migrations before this one (None: with all)."""
+    twin = sqlite3.connect(":memory:", isolation_level=None)
+    steps.apply(Database(twin), stop_before=before)
+    return twin
+
+
+def _create_all(db: sqlite3.Connection, schema: str, steps: Migrations) -> None:
+    db.execute(f'create schema if not exists "{schema}"')
+    db.execute(FUNCTIONS)
+    with closing(_twin(steps)) as twin:
+        wanted = read_schema(twin)
+    for statement in (*creation(wanted), *index_creation(wanted)):
+        db.execute(statement)
+    db.execute("create table _migration (name text not null primary key, applied_at timestamptz not null default now())")
+    db.executemany("insert into _migration (name) values (?)", [(name,) for name in _names(steps)])
+
+
+class _Recorder:
+    """Stands in for the database of a migration: it changes the twin, and keeps the statements that change rows."""
+
+    def __init__(self, twin: sqlite3.Connection) -> None:
+        self._twin = twin
+        self.conn = self
+        self.changes: list[str] = []
+
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        if re.match(r"\s*(insert|update|delete)\b", statement, re.IGNORECASE):
+            self.changes.append(statement)
+        return self._twin.execute(statement, values)
+
+
+def _migrate(db: sqlite3.Connection, missing: list[str], steps: Migrations) -> None:
+    """Apply these migrations. New tables and columns come first, then changes of rows; then what the migration removes."""
+    with closing(_twin(steps, missing[0])) as twin:
+        for step in steps.pending(Database(twin)):
+            before, recorder = read_schema(twin), _Recorder(twin)
+            step.fn(recorder)  # type: ignore[arg-type]
+            after = read_schema(twin)
+            if step.name in OWN_STEPS:
+                OWN_STEPS[step.name](db)
+            else:
+                for statement in (
+                    *creation(after, before),
+                    *recorder.changes,
+                    *removal(after, before),
+                    *index_creation(after, before),
+                ):
+                    db.execute(statement)
+            db.execute("insert into _migration (name) values (?)", (step.name,))

@@ -1,0 +1,349 @@
+"""The tables on a PostgreSQL server are those of SQLite, and the store reports what goes wrong there as it does for a file."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import required_programs
+from servers.postgres import EmptyDatabases, PostgresServer
+from sqlite_utils import Database, Migrations
+from world import MakeWorld
+
+from scheduler.model.state_address import address_problem, describe_server, schema_of, server_of_path
+from scheduler.store import boots, postgresql_schema
+from scheduler.store.database import DatabaseUnavailable, Store, StoreError, open_empty_database
+from scheduler.store.locations import open_for_writing, open_read_only
+from scheduler.store.migrations import migrations
+from scheduler.store.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
+
+pytestmark = required_programs.needs("initdb")
+
+TYPES = {"bigint": "INTEGER", "double precision": "REAL", "text": "TEXT", "bytea": "BLOB"}
+ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
+
+
+@pytest.fixture
+def address(empty_databases: EmptyDatabases, tmp_path: Path) -> Iterator[str]:
+    yield empty_databases.borrow(tmp_path)
+    empty_databases.take_back()
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    with closing(open_for_writing(address)) as opened:
+        yield opened
+
+
+def columns_of_file(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    tables = [row[0] for row in db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%'")]
+    return {
+        (table, name, kind, bool(required or key), default)
+        for table in tables
+        for _, name, kind, required, default, key in db.execute(f"pragma table_info({table})")
+    }
+
+
+def columns_of_server(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    rows = db.execute(
+        "select table_name, column_name, data_type, is_nullable, column_default from information_schema.columns"
+        " where table_schema = 'heartbeatd' and table_name <> '_migration'"
+    )
+    return {
+        (table, name, TYPES[kind], nullable == "NO", default and default.removesuffix("::text"))
+        for table, name, kind, nullable, default in rows
+    }
+
+
+def indexes_of_file(db: sqlite3.Connection) -> set[tuple[str, bool, tuple[str, ...], bool]]:
+    tables = [row[0] for row in db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%'")]
+    found = set()
+    for table in tables:
+        keys = sorted((row[5], row[1]) for row in db.execute(f"pragma table_info({table})") if row[5])
+        found.add((table, True, tuple(name for _, name in keys), False))
+        for _, index, unique, origin, partial in db.execute(f"pragma index_list({table})"):
+            if origin != "pk":
+                names = tuple(row[2] for row in db.execute(f"pragma index_info({index})"))
+                found.add((table, bool(unique), names, bool(partial)))
+    return found
+
+
+def indexes_of_server(db: sqlite3.Connection) -> set[tuple[str, bool, tuple[str, ...], bool]]:
+    rows = db.execute(
+        "select owner.relname, indisunique, indpred is not null, (select string_agg(attname, ',' order by place) from"
+        " unnest(indkey::int[]) with ordinality as used (number, place)"
+        " join pg_attribute on attrelid = owner.oid and attnum = number)"
+        " from pg_index join pg_class as owner on owner.oid = indrelid join pg_namespace as space on space.oid = relnamespace"
+        " where nspname = 'heartbeatd' and relname <> '_migration'"
+    )
+    return {(table, bool(unique), tuple(names.split(",")), bool(partial)) for table, unique, partial, names in rows}
+
+
+def test_both_databases_have_the_same_columns_keys_and_indexes(store: Store) -> None:
+    with closing(open_empty_database()) as file:
+        assert columns_of_server(store.connection) == columns_of_file(file)
+        assert indexes_of_server(store.connection) == indexes_of_file(file)
+
+
+def test_the_conditions_of_partial_indexes_are_kept(store: Store) -> None:
+    with pytest.raises(ServerError, match="run_open"), store.transaction() as db:
+        for slot in (1, 2):
+            db.execute("insert into run (kind, name, slot, trigger, state) values ('cron', 'a', ?, 'api', 'waiting')", (slot,))
+    with store.transaction() as db:
+        for slot in (1, 2):
+            db.execute("insert into run (kind, name, slot, trigger, state) values ('cron', 'a', ?, 'api', 'closed')", (slot,))
+
+
+def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: PostgresServer) -> None:
+    steps = Migrations("heartbeatd")
+
+    @steps()
+    def m001_first(db: Any) -> None:
+        db.conn.execute("create table entry (id integer primary key, name text not null, seen integer) strict")
+        db.conn.execute("create index entry_name on entry (name)")
+
+    with closing(ServerConnection(postgres.database(), WRITER_SETTINGS)) as server:
+        db: Any = server
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        db.execute("insert into entry (name, seen) values ('ops', 5)")
+
+        @steps()
+        def m002_later(db: Any) -> None:
+            db.execute("alter table entry add column failures integer not null default 3")
+            db.conn.execute("create table note (name text primary key, at integer not null) strict, without rowid")
+            db.conn.execute("insert into note (name, at) select name, seen from entry")
+            db.conn.execute("drop index entry_name")
+            db.conn.execute("create unique index entry_name on entry (name, failures) where seen > 1")
+
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        assert tuple(db.execute("select * from entry").fetchone()) == (1, "ops", 5, 3)
+        assert tuple(db.execute("select * from note").fetchone()) == ("ops", 5)
+        assert ("entry", True, ("name", "failures"), True) in indexes_of_server(db)
+        with pytest.raises(StoreError, match=r"newer heartbeatd \(schema m002_later, this one knows m001_first\)"):
+            older = Migrations("heartbeatd")
+            older(name="m001_first")(m001_first)
+            postgresql_schema.apply_schema(db, "heartbeatd", "here", older)
+
+
+def test_every_migration_from_now_on_also_works_on_a_server(postgres: PostgresServer) -> None:
+    """From the first version that could use a server, step by step, with the migrations themselves."""
+    known = postgresql_schema._names(migrations)
+    first = Migrations("heartbeatd")
+    for each in migrations._migrations[: known.index("m019_overrides") + 1]:
+        first(name=each.name)(each.fn)
+    with closing(ServerConnection(postgres.database(), WRITER_SETTINGS)) as server, closing(open_empty_database()) as file:
+        db: Any = server
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", first)
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", migrations)
+        assert columns_of_server(db) == columns_of_file(file)
+        assert indexes_of_server(db) == indexes_of_file(file)
+
+
+def test_a_schema_of_another_program_is_refused(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    postgres.query(address, "create schema heartbeatd; create table heartbeatd.theirs (x int)")
+    with pytest.raises(StoreError, match="tables of another program"):
+        open_for_writing(address)
+
+
+def test_two_installations_share_a_database_in_schemas_of_their_own(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    for name in ("one", "two"):
+        with closing(open_for_writing(f"{address}&options=-csearch_path%3D{name}")) as store, store.transaction() as db:
+            db.execute(ONE_BOOT)
+    assert postgres.query(address, "select (select count(*) from one.boot), (select count(*) from two.boot)") == "1|1"
+
+
+def test_rows_are_read_by_name_and_position_and_the_types_are_those_of_sqlite(store: Store) -> None:
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+        db.execute("insert into spend values ('d', 'k', ?, 3, 4, 5, 6, 1.5, null, ?)", ("n\0x", True))
+    row = store.connection.execute(
+        "select day, name, nanos, usd_per_day, tokens_per_day, runs_per_day, nanos = 3 as is_three, sum(tokens) over () as tokens,"
+        " max(nanos, tokens) as larger, min(nanos, null) as nothing, (select sum(pid = 1) from boot) as ones from spend"
+    ).fetchone()
+    assert dict(row) == {
+        "day": "d", "name": "n\ufffdx", "nanos": 3, "usd_per_day": 1.5, "tokens_per_day": None, "runs_per_day": 1, "is_three": 1,
+        "tokens": 4, "larger": 4, "nothing": None, "ones": 1,
+    }  # fmt: skip
+    assert [type(value) for value in row] == [str, str, int, float, type(None), int, int, int, int, type(None), int]
+    assert (row[0], row["day"], [*row][:2]) == ("d", "d", ["d", "n\ufffdx"])
+    with pytest.raises(IndexError):
+        row["nowhere"]
+
+
+def test_placeholders_are_translated_outside_of_texts_and_comments() -> None:
+    assert _translate("select '?', \":a\", x::int -- ?\n where a = ? and b = ?") == (
+        "select '?', \":a\", x::int -- ?\n where a = $1 and b = $2",
+        (),
+    )
+    assert _translate("select :one, :two, :one") == ("select $1, $2, $1", ("one", "two"))
+
+
+def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
+    with pytest.raises(KeyError), store.transaction() as db:
+        db.execute(ONE_BOOT)
+        raise KeyError("surprise")
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+        assert db.total_changes == 2
+    assert len(boots.all_boots(store.connection)) == 1
+
+
+def test_a_wrong_statement_is_a_bug(store: Store) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"), store.transaction() as db:
+        db.execute("select * from nowhere")
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+
+
+def test_a_lost_connection_is_reported_and_made_again(store: Store, postgres: PostgresServer, address: str) -> None:
+    postgres.query(address, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'heartbeatd'")
+    with pytest.raises(DatabaseUnavailable), store.transaction() as db:
+        db.execute(ONE_BOOT)
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+    assert len(boots.all_boots(store.connection)) == 1
+
+
+def test_a_server_that_is_down_full_of_connections_or_read_only_is_unavailable(tmp_path: Path) -> None:
+    server = PostgresServer(max_connections="5", superuser_reserved_connections="0")
+    try:
+        address = server.start().database()
+        store = open_for_writing(address)
+        with closing(store):
+            others = [ServerConnection(address, READER_SETTINGS) for _ in range(4)]
+            with pytest.raises(StoreError, match="too many"):
+                open_read_only(address)
+            with pytest.raises(DatabaseUnavailable, match="too many"):
+                open_for_writing(address)
+            for other in others:
+                other.close()
+            server.kill()
+            for _ in range(2):
+                with pytest.raises(DatabaseUnavailable), store.transaction() as db:
+                    db.execute(ONE_BOOT)
+            with pytest.raises(DatabaseUnavailable, match="cannot connect to postgresql://heartbeatd@/test1"):
+                open_for_writing(address)
+            server.start()
+            with store.transaction() as db:
+                db.execute(ONE_BOOT)
+            server.query(address, "alter database test1 set default_transaction_read_only = on")
+            fresh = open_for_writing(address)
+            with closing(fresh), pytest.raises(DatabaseUnavailable, match="read-only"), fresh.transaction() as db:
+                db.execute(ONE_BOOT)
+        assert server.query(address, "select count(*) from heartbeatd.boot") == "1"
+    finally:
+        server.close()
+
+
+def test_a_reader_cannot_write_and_waits_no_longer_than_its_timeout(store: Store, address: str) -> None:
+    with closing(open_read_only(address)) as reader:
+        with pytest.raises(sqlite3.OperationalError, match="read-only"):
+            reader.execute("delete from boot")
+        assert reader.execute("show statement_timeout").fetchone()[0] == "15s"
+
+
+def test_a_locked_row_is_unavailable_after_a_while(store: Store, address: str) -> None:
+    store.connection.execute("set lock_timeout = 50")
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+    with closing(open_for_writing(address)) as other, other.transaction() as db:
+        db.execute("update boot set pid = 2")
+        with pytest.raises(DatabaseUnavailable, match="lock timeout"), store.transaction() as held:
+            held.execute("update boot set pid = 3")
+
+
+def test_a_wrong_user_or_database_is_named_without_a_password(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "hunter2hunter2")
+    address = postgres.dsn_of("nowhere")
+    for use in (open_for_writing, open_read_only):
+        with pytest.raises((StoreError, DatabaseUnavailable), match='database "nowhere" does not exist') as refused:
+            use(address)
+        assert "hunter2" not in str(refused.value)
+
+
+def test_opening_for_reading_never_creates_tables(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    with pytest.raises(StoreError, match="no tables yet; heartbeatd run makes them"):
+        open_read_only(address)
+    assert postgres.query(address, "select count(*) from pg_namespace where nspname = 'heartbeatd'") == "0"
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("postgresql://bot:secretpass@db/x", "password must not be in the address"),
+        ("postgresql://db/x?password=secretpass", "password must not be in the address"),
+        ("postgresql://db:port/x", "no address"),
+    ],
+)
+def test_an_address_with_a_password_is_refused_without_showing_it(address: str, problem: str) -> None:
+    found = address_problem(address)
+    assert found is not None
+    assert problem in found
+    assert "secretpass" not in found
+
+
+def test_an_address_is_shown_without_its_parameters() -> None:
+    assert address_problem("postgresql://bot@db.example:5433/beats?sslmode=require") is None
+    assert describe_server("postgresql://bot@db.example:5433/beats?sslmode=require") == "postgresql://bot@db.example:5433/beats"
+    assert server_of_path(Path("postgresql://bot@db/beats")) == "postgresql://bot@db/beats"
+    assert server_of_path(Path("state/x.db")) is None
+    assert schema_of("postgresql://db/x") == "heartbeatd"
+
+
+def test_nothing_of_the_driver_is_imported_for_a_file(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; import scheduler.app, scheduler.cli.main\n"
+        "from scheduler.store.locations import open_for_writing\n"
+        f"open_for_writing(Path({str(tmp_path / 'a.db')!r})).close()\n"
+        "print([each for each in sys.modules if each.split('.')[0] in ('psycopg', 'psycopg_pool', 'procrastinate')])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "[]\n"
+
+
+def test_without_the_extra_the_error_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from scheduler.store.database import StoreError\nfrom scheduler.store.locations import open_for_writing\n"
+        "try: open_for_writing('postgresql://db/x')\n"
+        "except StoreError as error: print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'heartbeatd[cluster]'" in found.stdout
+
+
+AN_AGENT = """
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, checklist: "- look\\n"}
+"""
+
+
+def test_a_world_on_a_server_survives_a_restart_of_the_server(
+    make_world: MakeWorld, address: str, postgres: PostgresServer
+) -> None:
+    world = make_world(AN_AGENT, server=address)
+    world.run(hours=2)
+    postgres.restart()
+    world.run(hours=2)
+    assert [line.split()[-1] for line in world.history("ops")] == ["heartbeat_ok"] * len(world.history("ops"))
+    assert len(world.history("ops")) in (7, 8)
+
+
+def test_the_copy_of_all_steps_is_the_same_as_the_tables_of_a_file() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        migrations.apply(Database(db))
+        assert set(postgresql_schema.read_schema(db).tables) == {
+            row[0] for row in db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%'")
+        }
