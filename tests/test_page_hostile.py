@@ -118,7 +118,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
         world = running.world
         failing = False
         world.scripts["hostile"] = lambda call: FAILURE if failing else HOSTILE
-        world.scripts["long"] = lambda call: HOSTILE * 2500
+        world.scripts["long"] = lambda call: HOSTILE * (2500 if call.at.minute else 90)  # 1 MB is refused, 60 kB is kept
         world.scripts["job"] = lambda call: HOSTILE
         world.send = lambda sent: DeliveryResult("dead" if sent.channel.name == "away" else "delivered", HOSTILE)
         running.do(lambda: world.wake("hostile", HOSTILE, sender="bot"))

@@ -14,7 +14,7 @@ from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
 from scheduler.insight.reason_texts import RUNNING, WAITING, SlotCause
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
-from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Suppression
+from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Skip, Suppression
 from scheduler.model.settings import Settings
 from scheduler.store import fleet_records
 from scheduler.store.fleet_records import DayCost, LatestAnswer, SlotRecord
@@ -91,9 +91,10 @@ class AgentCard:
         return [(result, counts[result]) for result in Result if counts[result]]
 
 
-def read_states(entries: Iterable[Mapping[str, Any]]) -> list[AgentState]:
+def read_states(entries: Iterable[Mapping[str, Any]], settings: Settings, now: datetime) -> list[AgentState]:
     """The state of each agent, the worst first. `entries` are the agents as the status has them."""
-    return sorted((_state_of(each) for each in entries), key=lambda state: state.order)
+    heartbeats = settings.heartbeats
+    return sorted((_state_of(each, heartbeats.get(each["name"]), now) for each in entries), key=lambda state: state.order)
 
 
 def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now: datetime) -> AgentCard:
@@ -131,8 +132,11 @@ def _model_of(heartbeat: Heartbeat | None) -> str:
     return "not in the config" if heartbeat is None else model_or_runner(heartbeat)
 
 
-def _state_of(entry: Mapping[str, Any]) -> AgentState:
+def _state_of(entry: Mapping[str, Any], heartbeat: Heartbeat | None, now: datetime) -> AgentState:
     word, text, is_problem = _word_of(entry)
+    closed = _closed_by(heartbeat, now) if heartbeat is not None and not is_problem and word != RUNNING else None
+    if closed is not None and entry["state"] == "active":
+        word, text = closed.code, closed.text
     last = entry["last_run"]
     failing = entry["failing"] is not None or entry["consecutive_failures"] > 0
     has_alert = entry["alerting"] or entry["conditions"]["open"] > 0
@@ -150,6 +154,13 @@ def _state_of(entry: Mapping[str, Any]) -> AgentState:
         label = "problem" if is_problem else "alert"
     rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry["state"] == "active" else 5
     return AgentState(entry["name"], label, word, text, rank, found or frozenset({Group.QUIET}), entry)
+
+
+def _closed_by(heartbeat: Heartbeat, now: datetime) -> SlotCause | None:
+    """Why the agent may not run by its schedule at present; None if it may."""
+    if not heartbeat.calendars.open_at(now):
+        return SlotCause(Skip.CALENDAR)
+    return None if heartbeat.hours.open_at(now) else SlotCause(Skip.ACTIVE_HOURS)
 
 
 def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:

@@ -48,7 +48,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started.
     """
-    listed = read_entries(db, now)
+    listed, problems = read_entries(db, now), read_problems(db)
     return {
         "daemon": _daemon_data(boots.latest_boot(db)),
         "downs": [
@@ -57,19 +57,31 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         ],
         "frozen": _frozen_data(db, now),
         "config_hash": _config_hash(db),
-        "config_refused": _refused_config_data(boots.latest_boot(db), config_history.last_refused_by(db)),
+        "config_refused": problems["config_refused"],
         "reload": reload_history.reload_status(db),
         "overrides": [asdict(each) for each in config_history.overrides_in_force(db)],
-        "deadman_problem": _deadman_problem(boots.latest_boot(db)),
-        "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
+        "deadman_problem": problems["deadman_problem"],
+        "outages": problems["outages"],
         "flapping": entries_view.flapping_entries(db),
-        "breakers": [_breaker_data(breaker) for breaker in breakers.list_open_breakers(db)],
+        "breakers": problems["breakers"],
         "spend": _spend_data(db, now, zone),
         "budgets": list(_budgets_in_force(db, now)),
         "budget": _budget_data(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
         "entries": listed,
         "queue": _queue_data(db, listed, now),
         "wakes": wake_waits.waits_by_agent(db, now),
+        "outbox": problems["outbox"],
+    }
+
+
+def read_problems(db: sqlite3.Connection) -> dict[str, Any]:
+    """The parts of the status that name problems of the daemon, of providers and of channels."""
+    boot = boots.latest_boot(db)
+    return {
+        "config_refused": _refused_config_data(boot, config_history.last_refused_by(db)),
+        "deadman_problem": _deadman_problem(boot),
+        "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
+        "breakers": [_breaker_data(breaker) for breaker in breakers.list_open_breakers(db)],
         "outbox": [_outbox_data(row) for row in outbox.unfinished_by_channel(db) if row["pending"] or row["dead"]],
     }
 

@@ -53,7 +53,8 @@ def show_fleet(request: PageRequest) -> Page:
     if wanted not in SHOWN:
         raise bad_request(f"show: write {', '.join(Group)} or nothing")
     entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT)
-    states = fleet.read_states(each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each["name"]))
+    accessible = (each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each["name"]))
+    states = fleet.read_states(accessible, request.settings, request.now)
     search = request.query.get("q", "").strip()
     matching = _search(states, request.settings, search)
     counts = Counter(group for state in matching for group in state.groups)
@@ -73,6 +74,8 @@ def show_fleet(request: PageRequest) -> Page:
     return Page(
         "fleet.html",
         {
+            "problems": status_data.read_problems(request.db),
+            "sees_config": request.caller.agents is None,
             "cards": [fleet.read_card(request.db, request.settings, state, request.now) for state in shown],
             "total": len(states),
             "matching": len(found),
@@ -96,7 +99,8 @@ def show_card(request: PageRequest) -> Page:
     entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
     if not entries:
         raise not_found(f"agent {name!r}")
-    card = fleet.read_card(request.db, request.settings, fleet.read_states(entries)[0], request.now)
+    (state,) = fleet.read_states(entries, request.settings, request.now)
+    card = fleet.read_card(request.db, request.settings, state, request.now)
     return Page("card.html", {"card": card, **CARD_HELPERS})
 
 
