@@ -30,7 +30,7 @@ def card(world: World, name: str) -> AgentCard:
 
 
 def strip(world: World, name: str) -> str:
-    """The first letter of each result, the oldest first."""
+    """The first letter of each level, the oldest first."""
     return "".join(result[0] for result in card(world, name).slots)
 
 
@@ -70,7 +70,7 @@ def test_a_run_in_progress_is_running_and_open_in_the_strip(make_world: MakeWorl
     world.run(minutes=31)
     state = states(world)["ops"]
     assert (state.label, state.word, state.groups) == ("running", "running", frozenset({Group.RUNNING}))
-    assert strip(world, "ops")[-1] == "o"
+    assert strip(world, "ops")[-1] == "w"
 
 
 def test_the_strip_has_the_last_48_slots(make_world: MakeWorld) -> None:
@@ -85,11 +85,11 @@ def test_the_strip_has_the_last_48_slots(make_world: MakeWorld) -> None:
     world.run_until("2026-03-04 08:15")
     found = strip(world, "ops")
     assert len(found) == 48
-    # 09:00 to 22:00 in Berlin quiet, then 4 closed slots; two failed slots at 01:00; one alert, and the same again
-    assert found.count("s") == 4
-    assert found.count("f") == 2
-    assert found.count("a") == 1
-    assert found.count("q") == 41
+    # 09:00 to 22:00 in Berlin quiet, then 4 closed slots; two failed slots at 01:00; an alert, and the same again
+    assert found.count("p") == 4
+    assert found.count("b") == 2
+    assert found.count("a") == 2
+    assert found.count("g") == 40
     downtime = utc("2026-03-04 12:15") - world.clock.now
     world.downtime(hours=downtime.total_seconds() / 3600)
     world.run(minutes=1)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
-from scheduler.insight.reason_texts import RUNNING, WAITING, SlotCause
+from scheduler.insight.reason_texts import RUNNING, Level, SlotCause
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
 from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Skip, Suppression
@@ -24,17 +24,6 @@ ANSWER_LENGTH = 280  # characters of the latest answer on a card
 
 NOT_RUN_YET = "new"
 UNDELIVERED = frozenset({DeliveryState.DEAD, DeliveryState.NO_TARGET, DeliveryState.HELD, DeliveryState.UNCERTAIN})
-
-
-class Result(StrEnum):
-    """The result of a slot in the strip, in the order of the legend."""
-
-    QUIET = "quiet"
-    ALERT = "alert"
-    FAILED = "failed"
-    LOST = "lost"
-    SKIPPED = "skipped"
-    OPEN = "open"
 
 
 class Group(StrEnum):
@@ -70,7 +59,7 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """All that a card shows. `slots` are the results of the latest slots, the oldest first.
+    """All that a card shows. `slots` are the levels of the latest slots, the oldest first.
 
     `budget` is the use of the daily limits, None without a budget or before the first run of the day.
     """
@@ -79,16 +68,16 @@ class AgentCard:
     model: str
     channels: tuple[str, ...]
     answer: LatestAnswer | None
-    slots: Sequence[Result]
+    slots: Sequence[Level]
     cost: DayCost
     budget: Mapping[str, Any] | None
     timezone: str
 
     @property
-    def slot_counts(self) -> list[tuple[Result, int]]:
-        """How many of the slots had each result, without the results that none had."""
+    def slot_counts(self) -> list[tuple[Level, int]]:
+        """How many of the slots had each level, without the levels that none had."""
         counts = Counter(self.slots)
-        return [(result, counts[result]) for result in Result if counts[result]]
+        return [(level, counts[level]) for level in Level if counts[level]]
 
 
 def read_states(entries: Iterable[Mapping[str, Any]], settings: Settings, now: datetime) -> list[AgentState]:
@@ -107,7 +96,7 @@ def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now
         _model_of(heartbeat),
         heartbeat.deliver if heartbeat else (),
         fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
-        _latest_results(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
+        _latest_levels(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
         fleet_records.cost_since(db, state.name, today.begins),
         state.entry["budget"],
         zone.key,
@@ -188,22 +177,12 @@ def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
     return last["outcome"], cause.text, False
 
 
-def _latest_results(records: Iterable[SlotRecord]) -> list[Result]:
-    """The results of the latest slots, the oldest first."""
-    found: list[Result] = []
+def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:
+    """How good or bad the latest slots were, the oldest first."""
+    found: list[Level] = []
     for record in records:
-        found += [_result_of(record)] * min(record.slots, STRIP_SLOTS - len(found))
+        cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression)
+        found += [cause.level] * min(record.slots, STRIP_SLOTS - len(found))
         if len(found) >= STRIP_SLOTS:
             break
     return found[::-1]
-
-
-def _result_of(record: SlotRecord) -> Result:
-    cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression)
-    if cause.code in (RUNNING, WAITING):
-        return Result.OPEN
-    if record.outcome == Outcome.SKIPPED:
-        return Result.LOST if cause.code in WORRYING_SKIPS else Result.SKIPPED
-    if record.outcome in FAILURES:
-        return Result.FAILED
-    return Result.ALERT if record.outcome == Outcome.ALERT and record.suppression is None else Result.QUIET

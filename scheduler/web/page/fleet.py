@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
 from scheduler.insight import fleet, status_data
-from scheduler.insight.fleet import AgentCard, AgentState, Group, Result
+from scheduler.insight.fleet import AgentCard, AgentState, Group
+from scheduler.insight.reason_texts import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.http_errors import bad_request, not_found
@@ -25,24 +26,24 @@ TONES = {
     "waiting": "wait",
     "ok": "good",
 }  # by the label of the state; any other is off
-RESULT_TONES = {
-    Result.QUIET: "good",
-    Result.ALERT: "note",
-    Result.FAILED: "bad",
-    Result.LOST: "late",
-    Result.SKIPPED: "off",
-    Result.OPEN: "wait",
-}
-# The shape of a slot in the strip, 6 wide and 24 high: each result has its own height, so that colour is not needed to tell them
-# apart. A failure looks like an exclamation mark.
+# How a slot looks in the strip: the class of its colour, and its shape, 6 wide and 24 high. Each shape has another height, since
+# not everybody sees the colours. A failure looks like an exclamation mark.
 SLOT_WIDTH = 6
-SHAPES = {
-    Result.QUIET: "v-10h5v10z",
-    Result.ALERT: "v-24h5v24z",
-    Result.FAILED: "v-5h5v5z m0-8v-16h5v16z",
-    Result.LOST: "v-17h5v17z",
-    Result.SKIPPED: "v-3h5v3z",
-    Result.OPEN: "v-13h5v13z",
+LOOKS = {
+    Level.GOOD: ("good", "v-10h5v10z"),
+    Level.ALERT: ("note", "v-24h5v24z"),
+    Level.BAD: ("bad", "v-5h5v5z m0-8v-16h5v16z"),
+    Level.LOST: ("late", "v-17h5v17z"),
+    Level.PLANNED: ("off", "v-3h5v3z"),
+    Level.WAITING: ("wait", "v-13h5v13z"),
+}
+LEGEND = {
+    Level.GOOD: "ran, and had nothing to report",
+    Level.ALERT: "had an alert",
+    Level.BAD: "failed, timed out or was interrupted",
+    Level.LOST: "skipped, but should have run",
+    Level.PLANNED: "skipped as planned, for example outside active hours",
+    Level.WAITING: "runs, or waits for a retry or a late answer",
 }
 SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for group in Group}
 
@@ -74,8 +75,7 @@ def show_fleet(request: PageRequest) -> Page:
     return Page(
         "fleet.html",
         {
-            "problems": status_data.read_problems(request.db),
-            "sees_config": request.caller.agents is None,
+            "problems": status_data.read_problems(request.db) if request.caller.agents is None else None,
             "cards": [fleet.read_card(request.db, request.settings, state, request.now) for state in shown],
             "total": len(states),
             "matching": len(found),
@@ -86,7 +86,7 @@ def show_fleet(request: PageRequest) -> Page:
             "pages": pages,
             "url_before": url_of(number - 1) if number > 1 else None,
             "url_after": url_of(number + 1) if number < pages else None,
-            "legend": [(result, RESULT_TONES[result], slot_shapes([result], 1)) for result in Result],
+            "legend": [(text, slot_shapes([level], 1)) for level, text in LEGEND.items()],
             **CARD_HELPERS,
         },
     )
@@ -104,20 +104,20 @@ def show_card(request: PageRequest) -> Page:
     return Page("card.html", {"card": card, **CARD_HELPERS})
 
 
-def slot_shapes(slots: Sequence[Result], width: int = fleet.STRIP_SLOTS) -> list[tuple[str, str]]:
-    """The strip of some slots as SVG paths: for each result its tone, and one path with all slots that have it.
+def slot_shapes(slots: Sequence[Level], width: int = fleet.STRIP_SLOTS) -> list[tuple[str, str]]:
+    """The strip of some slots as SVG paths: for each level its colour, and one path with all slots that have it.
 
     The newest slot is at the right edge of a strip of `width` slots.
     """
-    paths: defaultdict[Result, list[str]] = defaultdict(list)
-    for place, result in enumerate(slots, width - len(slots)):
-        paths[result].append(f"M{place * SLOT_WIDTH} 24{SHAPES[result]}")
-    return [(RESULT_TONES[result], "".join(parts)) for result, parts in paths.items()]
+    paths: defaultdict[Level, list[str]] = defaultdict(list)
+    for place, level in enumerate(slots, width - len(slots)):
+        paths[level].append(f"M{place * SLOT_WIDTH} 24{LOOKS[level][1]}")
+    return [(LOOKS[level][0], "".join(parts)) for level, parts in paths.items()]
 
 
 def strip_text(card: AgentCard) -> str:
-    """The strip in words: how many slots had each result."""
-    counts = ", ".join(f"{count} {result}" for result, count in card.slot_counts)
+    """The strip in words: how many slots had each level."""
+    counts = ", ".join(f"{count} {level}" for level, count in card.slot_counts)
     return f"The last {len(card.slots)} slots: {counts}" if card.slots else "No slots yet"
 
 
