@@ -207,6 +207,30 @@ def test_a_wrong_duration_is_named_at_its_field_and_kept(daemon: WebDaemon) -> N
     assert state(daemon)["state"] == "active"
 
 
+def forms_with_a_text(user: PageUser) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each form in which a user writes, filled in, as a browser sends it."""
+    yield f"{OPS}/wake", form_fields(user.get(OPS), f"{OPS}/wake") | {"text": "my text"}
+    yield f"{OPS}/checklist", form_fields(user.get(f"{OPS}/checklist"), f"{OPS}/checklist") | {"text": "my text"}
+    yield f"{OPS}/config", opened_form(user) | {"heartbeat.prompt": "my text", "step": "check"}
+
+
+def test_a_form_of_an_earlier_login_is_shown_again_with_its_text(daemon: WebDaemon) -> None:
+    user, before = user_of(daemon), daemon.rows()
+    for path, sent in list(forms_with_a_text(user)):
+        found = user_of(daemon).post(path, sent)
+        assert (found.status, "you have logged in again" in found.text) == (403, True)
+        kept = form_fields(found, path)
+        assert "my text" in kept.values() and kept["form_code"] != sent["form_code"]
+    assert (daemon.rows(), daemon.config.read_text()) == (before, CONFIG)
+
+
+def test_after_the_end_of_a_login_a_form_says_how_to_keep_its_text(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    for path, sent in list(forms_with_a_text(user)):
+        found = PageUser(daemon).post(path, sent)
+        assert (found.status, "log in in another tab, and then load this page again" in found.text) == (403, True)
+
+
 # --- the checklist --------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +443,11 @@ def test_all_keys_of_the_form_exist_and_are_described() -> None:
     for key in agent_config.ALL_KEYS:
         assert agent_config.form_of_key(key).description[0]
     assert len(set(agent_config.ALL_KEYS)) == len(agent_config.ALL_KEYS)
+
+
+def test_each_field_has_a_label_of_its_own(kept_daemon: WebDaemon) -> None:
+    labels = re.findall(r"<label for=.*?>(.*?)</label>", user_of(kept_daemon).get(f"{OPS}/config").body)
+    assert len(labels) == len(set(labels)) == len(agent_config.ALL_KEYS)
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,7 @@ async def act(form: FormRequest) -> Page | Redirect:
     sent: dict[str, Any] = {key: value for key, value in form.fields.items() if value}
     sent |= {"until_changed": True} if "until_changed" in sent else {}
     try:
+        form.check()
         check_permission(form.api.caller, action.may)
         done = await action.do(form.api, parse_body(sent, action.body))
     except (HttpError, Refused) as error:

@@ -44,6 +44,7 @@ async def save_checklist(form: FormRequest) -> Page | Redirect:
     text, version = form.fields.get("text", "").replace("\r\n", "\n"), form.fields.get("version", "")
     headers = Headers({"if-none-match": "*"} if version == NEW else {})
     try:
+        form.check()
         check_permission(form.api.caller, "edit")
         body = ChecklistBody(text=text, hash=None if version == NEW else version)
         saved = await checklists.put_checklist(replace(form.api, headers=headers), body)

@@ -171,11 +171,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDiff:
-    """The changed lines of the file, what they change, and warnings. Nothing is written yet."""
+    """The changed lines of the file, what they change, and warnings about this agent and others. Nothing is written yet."""
 
     lines: tuple[str, ...]
     effects: tuple[str, ...]
     warnings: tuple[str, ...]
+    other_warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,12 @@ async def send_config(form: FormRequest) -> Page | Redirect:
     Whatever is refused, the form still holds everything that was sent.
     """
     step = form.fields.get("step", "check")
-    outcome = await _try_changes(form.api, form.fields, write=step == "write") if step in ("check", "write") else _Outcome()
+    if form.problem:
+        outcome = _Outcome((Problem(form.problem),), status=403)
+    elif step == "edit":
+        outcome = _Outcome()
+    else:
+        outcome = await _try_changes(form.api, form.fields, write=step == "write")
     if outcome.written is not None:
         effects = "; ".join(outcome.written) or "nothing changed"
         return Redirect("", f"Written and in force. {effects}")
@@ -262,7 +268,9 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
         return _Outcome(written=tuple(found["lines"]))
     if not found["diff"]:
         return _Outcome((Problem("Nothing is changed: the file already says this."),))
-    return _Outcome(diff=ConfigDiff(tuple(found["diff"]), tuple(found["lines"]), tuple(found["warnings"])))
+    own = tuple(each for each in found["warnings"] if dotted_path(("agents", name)) in each)
+    others = tuple(each for each in found["warnings"] if each not in own)
+    return _Outcome(diff=ConfigDiff(tuple(found["diff"]), tuple(found["lines"]), own, others))
 
 
 def changes_of_form(sent: Form) -> dict[str, Any]:
@@ -420,7 +428,7 @@ def _build_field(
     protected = config_editing.why_not_permitted(request, nested) if "edit" in request.caller.may else None
     return ConfigField(
         key,
-        key.removeprefix("heartbeat."),
+        _label_of_key(key),
         text,
         in_file,
         form_of_key(key),
@@ -430,6 +438,12 @@ def _build_field(
         in_file if is_moved else None,
         outcome.errors.get(key, ()),
     )
+
+
+def _label_of_key(key: str) -> str:
+    """The key without `heartbeat.`, unless the agent itself has a key of this name."""
+    short = key.removeprefix("heartbeat.")
+    return key if short in ALL_KEYS else short
 
 
 def _find_value(declared: Any, steps: Sequence[str]) -> Any:

@@ -54,7 +54,7 @@ VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = 
     ("/page/doctor", doctor.show_doctor, doctor.PARAMETERS),
 )
 
-# Forms whose handlers check the permission themselves: if they refuse, they show the form with everything that was sent.
+# Forms whose handlers check the permission themselves. Whenever a form is refused, they show it with everything that was sent.
 FORMS: tuple[tuple[str, Handle], ...] = (
     ("/page/agents/{name}/checklist", agent_checklist.save_checklist),
     ("/page/agents/{name}/config", agent_config.send_config),
@@ -76,7 +76,7 @@ def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[O
     ]
     return [
         *(Route(path, view_endpoint(app_state, show, parameters=keys), methods=["GET"]) for path, show, keys in VIEWS),
-        *(Route(path, form_endpoint(app_state, handle, "read"), methods=["POST"]) for path, handle in FORMS),
+        *(Route(path, form_endpoint(app_state, handle, "read", keeps=True), methods=["POST"]) for path, handle in FORMS),
         *forms,
         Route(LOGIN_PATH, _login_endpoint(app_state, sessions), methods=["GET", "POST"]),
         Route("/page/logout", _logout_endpoint(app_state, sessions), methods=["POST"]),

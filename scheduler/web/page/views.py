@@ -72,11 +72,20 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class FormRequest:
-    """What the handler of a form gets: the request, and the fields without those that every form has."""
+    """What the handler of a form gets: the request, and the fields without those that every form has.
+
+    `problem` is why nothing may be changed: the handler only shows the form again. It is empty if the form may be handled.
+    """
 
     api: ApiRequest
     session: Session
     fields: Mapping[str, str]
+    problem: str = ""
+
+    def check(self) -> None:
+        """Raises HttpError if the form may not be handled."""
+        if self.problem:
+            raise HttpError(403, "form_code", self.problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,12 @@ class Redirect:
     is_error: bool = False
 
 
+OTHER_LOGIN = "this form is from another login; load the page again, and send the form again"
+KEPT_FORM = "you have logged in again since you opened this form, so nothing was changed; check it, and send it again"
+LOGIN_ENDED = (
+    "your login has ended, so nothing was changed; log in in another tab, and then load this page again: the browser sends the"
+    " form again, and the page shows it with all that you have written"
+)
 Show = Callable[[PageRequest], Page]
 Handle = Callable[[FormRequest], Awaitable[Page | Redirect]]
 
@@ -123,27 +138,32 @@ def _render_view(show: Show, api: ApiRequest, session: Session, url: str) -> Res
     return render_page(page, shared_values(api, session, url))
 
 
-def form_endpoint(app_state: AppState, handle: Handle, may: Permission | None) -> Endpoint:
+def form_endpoint(app_state: AppState, handle: Handle, may: Permission | None, *, keeps: bool = False) -> Endpoint:
     """Handles a form of the page, for users with the permission `may`. The form must contain the code of the session.
 
-    Without an own notice, the notice is the field `done`. An error leads back to `next` and is shown there.
+    Without an own notice, the notice is the field `done`. An error leads back to `next` and is shown there. `keeps`: the handler
+    shows the form again with everything that was sent, even after the login has ended.
     """
 
     async def endpoint(request: Request) -> Response:
         if request.scope["session"] is None:
-            return _login_response(request)
+            ended = HttpError(403, "login_ended", LOGIN_ENDED)
+            return (
+                await run_in_threadpool(_error_response, request, app_state, None, ended) if keeps else _login_response(request)
+            )
         session: Session = request.scope["session"]
         api = _api_request(app_state, request)
         target = "/"
         try:
             fields = parse_form(await read_body_bytes(request, MAX_FORM_BYTES))
             sent_code = request.headers.get("x-form-code") or fields.get("form_code", "")
-            if not session.is_form_code(sent_code):
-                raise HttpError(403, "form_code", "this form is from another login; load the page again, and send the form again")
+            is_own = session.is_form_code(sent_code)
+            if not is_own and not keeps:
+                raise HttpError(403, "form_code", OTHER_LOGIN)
             target = fields["next"] if is_own_url(fields.get("next", "")) else "/"
             authorized_caller(request, may)
             own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
-            result = await handle(FormRequest(api, session, own))
+            result = await handle(FormRequest(api, session, own, "" if is_own else KEPT_FORM))
         except (HttpError, Refused) as error:
             if isinstance(error, HttpError) and error.code == "form_code":
                 return await run_in_threadpool(_error_response, request, app_state, session, error)
@@ -211,7 +231,7 @@ def _login_response(request: Request) -> Response:
     return RedirectResponse(login, 303)
 
 
-def _error_response(request: Request, app_state: AppState, session: Session, error: Exception) -> Response:
+def _error_response(request: Request, app_state: AppState, session: Session | None, error: Exception) -> Response:
     """The error as a page."""
     status, messages = _describe_error(error)
     page = Page("error.html", {"status": status, "messages": messages}, status)
