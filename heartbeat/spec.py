@@ -44,11 +44,50 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True)
+class McpServer:
+    """A server of the Model Context Protocol: a URL with `headers`, or a program (`command`) with `env`.
+
+    `allow` names the tools that a model may use. With `read_only`, each of them must say of itself that it changes nothing. A
+    call may take `timeout`, and its result is cut to `max_result` bytes. `url` and the values of `headers` and `env` may be
+    secrets.
+    """
+
+    name: str
+    url: object | None
+    headers: Mapping[str, object]
+    command: tuple[str, ...]
+    env: Mapping[str, object]
+    allow: tuple[str, ...]
+    read_only: bool
+    timeout: timedelta
+    max_result: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools that a model may use in a run, and how many requests to the model a run may take with them."""
+
+    servers: tuple[McpServer, ...]
+    max_turns: int
+
+    @property
+    def may_change_things(self) -> bool:
+        """Whether a call may have side effects, as far as the config says."""
+        return any(not server.read_only for server in self.servers)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRunner:
-    """Calls a model directly, in one turn and without tools."""
+    """Calls a model directly: in one turn, or with `tools` in several."""
 
     provider: Provider
     max_output_tokens: int
+    tools: Tools | None = None
+
+    @property
+    def max_turns(self) -> int:
+        """The most requests to the model in one attempt."""
+        return self.tools.max_turns if self.tools else 1
 
 
 @dataclass(frozen=True, slots=True)

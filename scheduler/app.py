@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from heartbeat.runners import Resources, StartProcess
 from heartbeat.runners import dispatch as runners
+from heartbeat.spec import ModelRunner
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.channels.telegram_buttons import Presses
@@ -43,7 +45,9 @@ from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
 from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.net import mcp_client
 from scheduler.net.http_client import HttpClient
+from scheduler.net.mcp_client import McpTools
 from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable
@@ -432,9 +436,12 @@ class Daemon:
             self._traces.record_attempt(claim, self.engine.plan.settings) as trace,
         ):
             start: StartProcess = partial(children.start, inherited=inherited)
+            open_tools = McpTools(partial(children.converse, inherited=inherited), self._http)
+            resources = Resources(start, self._http, open_tools=open_tools)
             if trace is None:
-                return await claim.entry.run_attempt(claim_in_lane, Resources(start, self._http), elapsed)
-            resources = Resources(add_variables(start, {"TRACEPARENT": trace.traceparent}), self._http, trace)
+                return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
+            traced = add_variables(start, {"TRACEPARENT": trace.traceparent})
+            resources = replace(resources, start=traced, trace=trace)
             result = await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
             trace.set_result(result)
             return result
@@ -459,7 +466,10 @@ def import_runner_libraries(settings: Settings) -> None:
     """Import what the runners of these settings need, so that it does not count as a run's time."""
     enabled = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
-    runners.import_libraries([*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())])
+    used = [*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())]
+    runners.import_libraries(used)
+    if any(isinstance(runner, ModelRunner) and runner.tools for runner in used):
+        mcp_client.prepare_sdk()
 
 
 def _run_mark(claim: Claim) -> str:

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess
+from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess, Trace
 from heartbeat.runners import dispatch as runners
 from scheduler.channels.channel_kind import SendContext, SendMessage
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient, ResolveName
+from scheduler.net.mcp_client import McpTools
 from scheduler.system.process import Children
 
 P = ParamSpec("P")
@@ -50,10 +51,15 @@ def post_with_client(url: str, headers: dict[str, str], body: bytes, seconds: fl
     return asyncio.run(with_http(lambda http: http.post(url, headers, body, seconds), **more))
 
 
-def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None, **more: Any) -> Any:
+def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None, trace: Trace | None = None, **more: Any) -> Any:
     """Call an agent through its runner and return the answer."""
-    start = start or Children("test").start
-    return asyncio.run(with_http(lambda http: runners.call_agent(run, runner, Resources(start, http)), **more))
+    children = Children("test")
+
+    async def call(http: HttpClient) -> Any:
+        resources = Resources(start or children.start, http, trace, McpTools(children.converse, http))
+        return await runners.call_agent(run, runner, resources)
+
+    return asyncio.run(with_http(call, **more))
 
 
 def call_decider(run: AgentRequest, runner: Any, **more: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from heartbeat.findings import Report
+from heartbeat.spec import Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
 
@@ -36,6 +37,22 @@ class Failure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """What the requests to a model in one attempt with tools may use.
+
+    `input_tokens` is the longest conversation, as `count_tokens` counts it. `usd` and `tokens` are the most that all requests
+    may use together, None without a budget. The prices are the highest that may apply, in USD per million tokens.
+    """
+
+    input_tokens: int
+    count_tokens: Callable[..., int]
+    usd: float | None = None
+    tokens: int | None = None
+    input_price: float = 0.0
+    output_price: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class AgentRequest:
     """One call of an agent.
 
@@ -43,7 +60,7 @@ class AgentRequest:
     `messages` are the earlier messages of the session, oldest first, as (role, text) with the roles `user` and `assistant`.
     `structured`: a model must answer with the tool of `findings`. Other agents choose the form of their answer themselves.
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
-    without traces.
+    without traces. `limits` are those of a model with tools; None: only the limits of the runner apply.
     """
 
     agent: str
@@ -55,6 +72,7 @@ class AgentRequest:
     messages: tuple[tuple[str, str], ...] = ()
     structured: bool = False
     traceparent: str | None = None
+    limits: TurnLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +103,38 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that an agent used, how often, and the total duration if the agent reports it."""
+    """A tool that an agent used, how often, and the total duration if the agent reports it.
+
+    Of a tool that the daemon itself called for a model, each call is recorded: with its `arguments` as JSON, cut and redacted,
+    and with the size of its result in bytes, or with the `error`.
+    """
 
     name: str
     count: int = 1
     duration_ms: int | None = None
+    arguments: str | None = None
+    result_bytes: int | None = None
+    error: str | None = None
+
+    def as_data(self) -> dict[str, object]:
+        """What is known about it, as JSON data. The parts of a recorded call are only there if they are known."""
+        first = {"name": self.name, "count": self.count, "duration_ms": self.duration_ms}
+        more = {"arguments": self.arguments, "result_bytes": self.result_bytes, "error": self.error}
+        return first | {key: value for key, value in more.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request to a model among several of an attempt, and how it ended. The fields are those of `Answer`."""
+
+    took: timedelta
+    model_used: str | None = None
+    tokens: Tokens | None = None
+    failure: Failure | None = None
+    retry_after: timedelta | None = None
+    tools_ignored: int = 0
+    not_sent: bool = False
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +147,8 @@ class Answer:
     agent has used. `log` is text for the log only. `truncated` means that the text was cut at a token limit. `not_sent` means
     that the request was never sent and cannot have cost anything. `status` is the HTTP status of a failed request, `request_id`
     the provider's ID of the call. `report` has the findings of a structured answer, and `text` is then the same as plain text;
-    None: the answer is a text, which may still have findings.
+    None: the answer is a text, which may still have findings. `turns` are the requests of a model with tools, and the usage is
+    theirs; None: there was one call.
     """
 
     text: str = ""
@@ -122,6 +168,7 @@ class Answer:
     status: int | None = None
     request_id: str | None = None
     report: Report | None = None
+    turns: tuple[Turn, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +236,64 @@ class HttpClient(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool that a model may use: its name for the model, and its description and JSON schema, which its server wrote.
+
+    `is_read_only`: its server says that it changes nothing.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, object]
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool returned: a text without secrets, cut to its limit, and its `size` in bytes before that.
+
+    With `error`, one line, there is no result, and `text` says so to the model.
+    """
+
+    text: str
+    size: int = 0
+    error: str | None = None
+
+
+class Toolbox(Protocol):
+    """The tools of connected servers."""
+
+    @property
+    def offered(self) -> Sequence[OfferedTool]:
+        """All tools, in the order of the config."""
+        ...
+
+    async def call_tool(self, name: str, arguments: Mapping[str, object], seconds: float) -> ToolResult:
+        """Call a tool that is offered. Takes `seconds` at most. Whatever goes wrong is an error in the result."""
+        ...
+
+    def redact(self, text: str) -> str:
+        """The text without the secrets of the servers."""
+        ...
+
+
+class OpenTools(Protocol):
+    """Connects to the servers of the tools, for the duration of the context."""
+
+    def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AbstractAsyncContextManager[Toolbox]:
+        """Takes `seconds` at most until the context begins. Raises `errors.CallError` if one of the tools cannot be offered."""
+        ...
+
+
+class ToolCallTrace(Protocol):
+    """The span of one call of a tool."""
+
+    def set_error(self, kind: str) -> None:
+        """Mark the call as failed."""
+        ...
+
+
 class ModelCallTrace(Protocol):
     """The span of one call of a model."""
 
@@ -199,6 +304,10 @@ class ModelCallTrace(Protocol):
 
     def set_result(self, model_used: str | None, tokens: Tokens | None, failure: Failure | None, status: int | None) -> None:
         """Record how the call ended. `status` is the HTTP status of a failed request."""
+        ...
+
+    def tool_call(self, name: str, call_id: str) -> AbstractContextManager[ToolCallTrace]:
+        """The span of a tool that the model called in its response, for the duration of the context."""
         ...
 
 
@@ -217,8 +326,12 @@ class Trace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an attempt may use of the system: `start` for programs, `http` for requests. `trace` is None without traces."""
+    """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models.
+
+    `trace` is None without traces.
+    """
 
     start: StartProcess
     http: HttpClient
     trace: Trace | None = None
+    open_tools: OpenTools | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from heartbeat.findings import InvalidFindings, Report, parse_report
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall
@@ -99,6 +101,14 @@ def check_answer_text(text: str) -> str:
 def clean_text(text: str) -> str:
     """The text without NUL characters, and with lone surrogates replaced: neither UTF-8 nor the database can hold them."""
     return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def clean_data(value: object) -> Any:
+    """JSON data with lone surrogates replaced, which libraries cannot send back. Raises CallError if it is nested too deeply."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    except RecursionError:
+        raise CallError(Failure.BAD_ANSWER, "answered with data that is nested too deeply") from None
 
 
 def token_count(value: object) -> int | None:

@@ -1,4 +1,4 @@
-"""Calls a model of Anthropic, or of a server with the same Messages API, through the SDK, in one turn.
+"""Calls a model of Anthropic, or of a server with the same Messages API, through the SDK.
 
 This is the only module that imports the SDK. The key and the address come from the config only: everything that the SDK would
 read from environment variables or profile files is set or removed here. The import takes a second, so it happens at the first
@@ -8,6 +8,7 @@ use.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import Any
 from heartbeat.decision import Decision
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens, agent_json, model_answer
 from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
-from heartbeat.runners.model_answer import Tool
+from heartbeat.runners.model_answer import ModelTurn, Tool, ToolChoice, ToolUse
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner
 
@@ -32,7 +33,7 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
     """
     forced = model_answer.REPORT_FINDINGS if run.structured else None
     try:
-        message, request = await _send_request(run, runner, forced, http)
+        message, request = await _send_request(run, runner, agent_json.conversation(run), _force_tool(forced), http)
         return replace(_parse_message(message, forced), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider, structured=run.structured)
@@ -41,10 +42,39 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
-        message, request = await _send_request(run, runner, model_answer.DECIDE, http)
+        conversation = agent_json.conversation(run)
+        message, request = await _send_request(run, runner, conversation, _force_tool(model_answer.DECIDE), http)
         return replace(_parse_decision(message), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider)
+
+
+async def request_turn(
+    run: AgentRequest,
+    runner: ModelRunner,
+    conversation: Sequence[Mapping[str, Any]],
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    http: HttpClient,
+) -> ModelTurn:
+    """Send a conversation, and offer `tools` to the model. Raises CallError."""
+    message, request = await _send_request(run, runner, conversation, _offer_tools(tools, choice), http)
+    answer = replace(_parse_message(message, model_answer.REPORT_FINDINGS if run.structured else None), request_id=request)
+    blocks = agent_json.clean_data(_content_blocks(message))
+    calls = [
+        ToolUse(block.get("id"), block.get("name"), block.get("input")) for block in blocks if block.get("type") == "tool_use"
+    ]
+    said = {"role": "assistant", "content": blocks}
+    return ModelTurn(answer, model_answer.uses_of_turn(calls, str(message.get("stop_reason"))), said)
+
+
+def tool_results(results: Sequence[tuple[ToolUse, str, bool]]) -> list[dict[str, Any]]:
+    """The messages with the results of tools. Each result is a text, and whether it is an error."""
+    blocks = [
+        {"type": "tool_result", "tool_use_id": use.id, "content": text, **({"is_error": True} if failed else {})}
+        for use, text, failed in results
+    ]
+    return [{"role": "user", "content": blocks}]
 
 
 def import_sdk() -> None:
@@ -54,9 +84,13 @@ def import_sdk() -> None:
 
 
 async def _send_request(
-    run: AgentRequest, runner: ModelRunner, forced: Tool | None, http: HttpClient
+    run: AgentRequest,
+    runner: ModelRunner,
+    conversation: Sequence[Mapping[str, Any]],
+    tools: Mapping[str, Any],
+    http: HttpClient,
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the message that came back and the provider's ID of the request."""
+    """Return the message that came back and the provider's ID of the request. `tools` is the part of the request about tools."""
     provider = runner.provider
     key, url = model_answer.read_api_key(provider), reveal_secret(provider.base_url or BASE_URL)
     if key is None:
@@ -69,10 +103,10 @@ async def _send_request(
         raw = await _sdk_client(http, key, url).messages.with_raw_response.create(
             model=run.model,
             max_tokens=runner.max_output_tokens,
-            messages=agent_json.conversation(run),
+            messages=conversation,
             timeout=run.timeout.total_seconds(),
             extra_headers={"traceparent": run.traceparent} if run.traceparent else None,
-            **(_force_tool(forced) if forced else {}),
+            **tools,
         )
     except sdk.APIStatusError as error:
         raise error_from_reply(_to_reply(error.response), Redactor([key, *secret_parts(url, whole_url=True)])) from None
@@ -84,11 +118,17 @@ async def _send_request(
     return parse_json_object(reply), find_request_id(reply.headers)
 
 
-def _force_tool(tool: Tool) -> dict[str, Any]:
+def _force_tool(tool: Tool | None) -> dict[str, Any]:
     """The part of a request that makes the model call this tool."""
+    return _offer_tools([tool], tool.name) if tool else {}
+
+
+def _offer_tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, Any]:
+    """The part of a request that offers tools, and says whether the model must, may or must not call one."""
+    kind = choice if choice in ("auto", "any", "none") else "tool"
     return {
-        "tools": [{"name": tool.name, "description": tool.description, "input_schema": tool.schema}],
-        "tool_choice": {"type": "tool", "name": tool.name},
+        "tools": [{"name": tool.name, "description": tool.description, "input_schema": tool.schema} for tool in tools],
+        "tool_choice": {"type": kind, **({"name": choice} if kind == "tool" else {})},
     }
 
 

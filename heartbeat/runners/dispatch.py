@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from heartbeat.decision import Decision
 from heartbeat.runners import AgentRequest, Answer, HttpClient, Resources
-from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner
+from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
 
 AnswerT = TypeVar("AnswerT", Answer, Answer | Decision)
 CallModel = Callable[[AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]]
@@ -35,6 +35,10 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
             from heartbeat.runners import http
 
             return await http.call_agent(run, runner, resources.http)
+        case ModelRunner(tools=Tools() as tools):
+            from heartbeat.runners import tool_loop
+
+            return await tool_loop.call_model(_model_api(runner), run, runner, tools, resources)
         case ModelRunner():
             return await _with_span(_model_api(runner).call_model, run, runner, resources)
 

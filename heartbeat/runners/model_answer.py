@@ -25,6 +25,32 @@ class Tool:
     schema: Mapping[str, object]
 
 
+ToolChoice = str
+"""Whether the model may call a tool (`auto`), must call one (`any`) or must not (`none`), or the name of the tool to call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call of a tool that a model asks for, as the model wrote it: nothing in it is checked."""
+
+    id: object
+    name: object
+    arguments: object
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTurn:
+    """One response of a model to which tools are offered.
+
+    `answer` is the response taken as the end of the conversation, `uses` are the tools that it asks for if it is not the end,
+    and `message` is the response as the next message of the conversation.
+    """
+
+    answer: Answer
+    uses: tuple[ToolUse, ...]
+    message: Mapping[str, object]
+
+
 DECIDE = Tool(decision.TOOL_NAME, decision.TOOL_DESCRIPTION, decision.TOOL_SCHEMA)
 REPORT_FINDINGS = Tool(findings.TOOL_NAME, findings.TOOL_DESCRIPTION, findings.TOOL_SCHEMA)
 
@@ -71,6 +97,17 @@ def answer_from_response(spent: Answer, text: str, given: Sequence[object], tool
     if spent.truncated and not kept.strip():
         return _failed_answer(spent, Failure.BAD_ANSWER, "the model reached max_output_tokens before it wrote any text")
     return replace(spent, text=kept, tools_ignored=tools)
+
+
+def uses_of_turn(calls: Sequence[ToolUse], stopped: str) -> tuple[ToolUse, ...]:
+    """The tools that must be called before the model can go on.
+
+    None if the model reported its findings, which is the end, or if the response was cut or refused: the last call may be
+    incomplete. `stopped` is the API's word for why the model stopped.
+    """
+    if stopped in (*agent_json.LIMIT_STOP_REASONS, *REFUSAL_REASONS) or any(use.name == REPORT_FINDINGS.name for use in calls):
+        return ()
+    return tuple(calls)
 
 
 def _answer_from_findings(spent: Answer, text: str, given: Sequence[object]) -> Answer:

@@ -1,15 +1,16 @@
-"""Calls a model of any server with OpenAI's chat completions API, in one turn."""
+"""Calls a model of any server with OpenAI's chat completions API."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from heartbeat.decision import Decision
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens, agent_json, model_answer
 from heartbeat.runners.errors import CallError, error_from_reply, find_message, find_request_id, parse_json_object, redacted_line
-from heartbeat.runners.model_answer import Tool
+from heartbeat.runners.model_answer import ModelTurn, Tool, ToolChoice, ToolUse
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner
 
@@ -25,7 +26,7 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
     """
     forced = model_answer.REPORT_FINDINGS if run.structured else None
     try:
-        completion, request = await _send_request(run, runner, forced, http)
+        completion, request = await _send_request(run, runner, agent_json.conversation(run), _force_tool(forced), http)
         return replace(_parse_completion(completion, forced), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider, structured=run.structured)
@@ -34,17 +35,46 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
-        completion, request = await _send_request(run, runner, model_answer.DECIDE, http)
+        conversation = agent_json.conversation(run)
+        completion, request = await _send_request(run, runner, conversation, _force_tool(model_answer.DECIDE), http)
         return replace(_parse_decision(completion), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider)
 
 
+async def request_turn(
+    run: AgentRequest,
+    runner: ModelRunner,
+    conversation: Sequence[Mapping[str, Any]],
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    http: HttpClient,
+) -> ModelTurn:
+    """Send a conversation, and offer `tools` to the model. Raises CallError."""
+    completion, request = await _send_request(run, runner, conversation, _offer_tools(tools, choice), http)
+    answer = replace(_parse_completion(completion, model_answer.REPORT_FINDINGS if run.structured else None), request_id=request)
+    picked, message = _first_choice(agent_json.clean_data(completion))
+    made = _tool_calls(message)
+    calls = [ToolUse(call.get("id"), function.get("name"), _parse_json(function.get("arguments"))) for call, function in made]
+    said = {"role": "assistant", "content": message.get("content"), "tool_calls": [call for call, _ in made]}
+    return ModelTurn(answer, model_answer.uses_of_turn(calls, str(picked.get("finish_reason"))), said)
+
+
+def tool_results(results: Sequence[tuple[ToolUse, str, bool]]) -> list[dict[str, Any]]:
+    """The messages with the results of tools. Each result is a text, and whether it is an error, which the text itself says."""
+    return [{"role": "tool", "tool_call_id": use.id, "content": text} for use, text, _ in results]
+
+
 async def _send_request(
-    run: AgentRequest, runner: ModelRunner, forced: Tool | None, http: HttpClient
+    run: AgentRequest,
+    runner: ModelRunner,
+    conversation: Sequence[Mapping[str, Any]],
+    tools: Mapping[str, Any],
+    http: HttpClient,
 ) -> tuple[dict[str, Any], str | None]:
+    """Return the completion and the provider's ID of the request. `tools` is the part of the request about tools."""
     key, url = model_answer.read_api_key(runner.provider), reveal_secret(runner.provider.base_url or BASE_URL)
-    body = json.dumps(_request_body(run, runner) | (_force_tool(forced) if forced else {})).encode()
+    body = json.dumps({**_request_body(run, runner, conversation), **tools}).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     if run.traceparent:
         headers["traceparent"] = run.traceparent
@@ -57,12 +87,18 @@ async def _send_request(
     return completion, find_request_id(reply.headers)
 
 
-def _force_tool(tool: Tool) -> dict[str, Any]:
+def _force_tool(tool: Tool | None) -> dict[str, Any]:
     """The part of a request that makes the model call this tool."""
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return _offer_tools([tool], tool.name) if tool else {}
+
+
+def _offer_tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, Any]:
+    """The part of a request that offers tools, and says whether the model must, may or must not call one."""
+    functions = [{"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in tools]
+    word = {"auto": "auto", "any": "required", "none": "none"}.get(choice)
     return {
-        "tools": [{"type": "function", "function": function}],
-        "tool_choice": {"type": "function", "function": {"name": tool.name}},
+        "tools": [{"type": "function", "function": function} for function in functions],
+        "tool_choice": word or {"type": "function", "function": {"name": choice}},
     }
 
 
@@ -70,10 +106,10 @@ def _redactor_for(key: str | None, url: str) -> Redactor:
     return Redactor([key, *secret_parts(url, whole_url=True)])
 
 
-def _request_body(run: AgentRequest, runner: ModelRunner) -> dict[str, Any]:
+def _request_body(run: AgentRequest, runner: ModelRunner, conversation: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     # OpenAI's own newer models accept the limit only under this name, most other servers only under the older name.
     bound = "max_tokens" if runner.provider.base_url else "max_completion_tokens"
-    question = {"messages": agent_json.conversation(run), bound: runner.max_output_tokens, "stream": False}
+    question = {"messages": conversation, bound: runner.max_output_tokens, "stream": False}
     return question | ({"model": run.model} if run.model else {})
 
 
@@ -130,11 +166,13 @@ def _message_text(message: dict[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+def _tool_calls(message: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each tool call, and the function in it; an empty map if it has none."""
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise CallError(Failure.BAD_ANSWER, "answered with malformed tool calls")
-    return calls
+    functions = (call.get("function") for call in calls)
+    return [(call, function if isinstance(function, dict) else {}) for call, function in zip(calls, functions, strict=True)]
 
 
 def _tool_arguments(message: dict[str, Any], forced: Tool | None) -> tuple[list[object], int]:
@@ -142,12 +180,8 @@ def _tool_arguments(message: dict[str, Any], forced: Tool | None) -> tuple[list[
 
     Arguments are JSON in a text, or the object itself, as some servers send it.
     """
-    functions = [call.get("function") for call in _tool_calls(message)]
-    given = [
-        function.get("arguments")
-        for function in functions
-        if forced and isinstance(function, dict) and function.get("name") == forced.name
-    ]
+    functions = [function for _, function in _tool_calls(message)]
+    given = [function.get("arguments") for function in functions if forced and function.get("name") == forced.name]
     return given, len(functions) - len(given)
 
 

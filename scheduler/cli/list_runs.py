@@ -40,6 +40,7 @@ from scheduler.system.text import escape_control
 
 RUNNING = "running"  # the value of --outcome for a run without an outcome
 MAX_KEY_WIDTH = 40  # of the key of a finding
+MAX_ARGUMENTS_WIDTH = 60  # of the arguments of a tool
 JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of the outcome
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
@@ -174,13 +175,26 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("answer", "truncated at the token limit" if run["truncated"] else ""),
         *(("finding", _format_finding(each)) for each in run["findings"]),
         ("result", f"expected until {format_time(run['result_due_at'])}" if run["result_due_at"] else ""),
-        ("tools", ", ".join(map(_format_tool_call, run["tool_calls"]))),
+        *_tool_rows(run["tool_calls"]),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
         ("delivery", _format_delivery(run["delivery"])),
         *(("notice", format_notice(each, format_time)) for each in run["notices"]),
         ("config", run["config_hash"] or ""),
     ]
+
+
+def _tool_rows(calls: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The tools that an agent used: in one line, or each call with its arguments if heartbeatd itself made it."""
+    if not any("arguments" in call for call in calls):
+        return [("tools", ", ".join(map(_format_tool_call, calls)))]
+    return [("tool", _format_recorded_call(call)) for call in calls]
+
+
+def _format_recorded_call(call: dict[str, Any]) -> str:
+    arguments = shorten_to_line(call.get("arguments") or "", MAX_ARGUMENTS_WIDTH)
+    result = call.get("error") or f"{call.get('result_bytes', 0):,} bytes"
+    return f"{_format_tool_call(call)} {arguments}: {result}"
 
 
 def _format_tool_call(call: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient
+from scheduler.net.mcp_client import McpTools
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
@@ -176,10 +177,12 @@ async def _carry_out_run(
     lanes_here: Lanes, http: HttpClient, claim: Claim, children: Children, check_time: Callable[[], None]
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
-    from scheduler.work.remote_worker import GuardedHttp, guard_start
+    from scheduler.work.remote_worker import GuardedHttp, guard_converse, guard_start
 
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
     with agent_calls.lane_of_claim(lanes_here, claim) as (claim_in_lane, inherited):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
-        return await claim.entry.run_attempt(claim_in_lane, Resources(start, GuardedHttp(http, check_time)), elapsed)
+        guarded = GuardedHttp(http, check_time)
+        open_tools = McpTools(guard_converse(partial(children.converse, inherited=inherited), check_time), guarded)
+        return await claim.entry.run_attempt(claim_in_lane, Resources(start, guarded, open_tools=open_tools), elapsed)

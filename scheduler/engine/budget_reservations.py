@@ -61,7 +61,8 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
         spend.reserve_amount(tx, budget_day, budget, most)
     spend.add_to_share(tx, (budget_day for budget_day, _ in budget_days), _scope_of(claim.entry), most)
     spend.record_charge(tx, claim.run_id, most)
-    return replace(claim, reserved=Reservation(tuple(budget_day for budget_day, _ in budget_days), most, allowance.input_tokens))
+    days = tuple(budget_day for budget_day, _ in budget_days)
+    return replace(claim, reserved=Reservation(days, most, allowance.input_tokens, allowance.turns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             day = longest_day(beat.zone, now)
             # One slot of the previous day may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
-            most = budget.heartbeat_usage(beat, settings.prices, _usd_per_run(settings, Kind.HEARTBEAT, beat.name))
+            most = budget.heartbeat_usage(beat, settings.prices, *_run_limits(settings, Kind.HEARTBEAT, beat.name))
             yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
 
 
@@ -139,13 +139,14 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
         if job.enabled:
             day = longest_day(job.zone, now)
             runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
-            most = budget.agent_usage(agent, settings.prices, _usd_per_run(settings, Kind.CRON, name))
+            most = budget.agent_usage(agent, settings.prices, *_run_limits(settings, Kind.CRON, name))
             yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * MAX_CRASHES, most)
 
 
-def _usd_per_run(settings: Settings, kind: Kind, name: str) -> float | None:
+def _run_limits(settings: Settings, kind: Kind, name: str) -> tuple[float | None, int | None]:
+    """The limits of one attempt: `usd_per_run` and `tokens_per_run`."""
     found = settings.allowances.get((kind, name))
-    return found.usd_per_run if found else None
+    return (found.usd_per_run, found.tokens_per_run) if found else (None, None)
 
 
 def max_slots_per_day(beat: Heartbeat, day: timedelta) -> int:

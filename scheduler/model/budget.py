@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from math import ceil
 from typing import Protocol
@@ -107,22 +107,40 @@ class BudgetDay:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnBudget:
+    """What all requests of a model with tools may use together in one attempt. The prices are the highest, per million tokens."""
+
+    usd: float | None
+    tokens: int
+    input_price: float
+    output_price: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reservation:
-    """What an attempt has reserved, and on which days. The amount is an upper bound for prompts of at most `input_tokens`."""
+    """What an attempt has reserved, and on which days. The amount is an upper bound for prompts of at most `input_tokens`.
+
+    `turns` is the part of it for a model with tools.
+    """
 
     days: tuple[BudgetDay, ...]
     amount: Amount
     input_tokens: int | None
+    turns: TurnBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCallLimit:
-    """The limits of one model call of an attempt: the highest prices in USD per million tokens, and the most output tokens."""
+    """The limits of one model call of an attempt: the highest prices in USD per million tokens, and the most output tokens.
+
+    A model with tools is called in up to `turns` turns.
+    """
 
     model: str
     output_tokens: int
     input_price: float | None
     output_price: float | None
+    turns: int = 1
 
     @property
     def priced(self) -> bool:
@@ -133,13 +151,15 @@ class ModelCallLimit:
 class AttemptUsage:
     """The maximum usage of one attempt: its model calls and, with `has_unknown_usage`, an agent that reports no usage.
 
-    `input_tokens` is the longest prompt. `usd_per_run` is what the config says that an agent of unknown usage costs.
+    `input_tokens` is the longest prompt. `usd_per_run` is what the config says that an agent of unknown usage costs. For models,
+    it and `tokens_per_run` limit all calls of the attempt together.
     """
 
     model_calls: tuple[ModelCallLimit, ...]
     has_unknown_usage: bool
     input_tokens: int
     usd_per_run: float | None = None
+    tokens_per_run: int | None = None
 
     @property
     def priced(self) -> bool:
@@ -148,10 +168,34 @@ class AttemptUsage:
 
     @property
     def max_usage(self) -> Amount:
-        """The most that it can use. Unknown usage counts as nothing."""
+        """The most that it can use. Unknown usage counts as nothing. A model with tools is stopped at the limits of a run."""
         own = usd_to_nanos(self.usd_per_run or 0.0) if self.has_unknown_usage else 0
-        tokens = sum(self.input_tokens + question.output_tokens for question in self.model_calls)
-        return Amount(own + sum(map(self._max_cost, self.model_calls)), tokens, 1)
+        one_turn = self._of_turns(all_turns=False)
+        most = self._of_turns(all_turns=True)
+        nanos, tokens = most.nanos, most.tokens
+        if most != one_turn and self.usd_per_run is not None and self.priced:
+            nanos = min(nanos, max(usd_to_nanos(self.usd_per_run), one_turn.nanos))
+        if most != one_turn and self.tokens_per_run is not None:
+            tokens = min(tokens, max(self.tokens_per_run, one_turn.tokens))
+        return Amount(own + nanos, tokens, 1)
+
+    @property
+    def turn_budget(self) -> TurnBudget | None:
+        """What the turns of a model with tools may use; None if the attempt has only one turn.
+
+        A model that decides first has its own part of the maximum.
+        """
+        *first, last = self.model_calls or (None,)
+        if last is None or last.turns == 1:
+            return None
+        most, before = self.max_usage, replace(self, model_calls=tuple(first), usd_per_run=None)._of_turns(all_turns=True)
+        usd = (most.nanos - before.nanos) / NANO if self.priced else None
+        return TurnBudget(usd, most.tokens - before.tokens, last.input_price or 0.0, last.output_price or 0.0)
+
+    def _of_turns(self, *, all_turns: bool) -> Amount:
+        turns = [(question, question.turns if all_turns else 1) for question in self.model_calls]
+        tokens = sum((self.input_tokens + question.output_tokens) * number for question, number in turns)
+        return Amount(sum(self._max_cost(question) * number for question, number in turns), tokens)
 
     def _max_cost(self, question: ModelCallLimit) -> int:
         input_cost = self.input_tokens * (question.input_price or 0.0)
@@ -163,6 +207,13 @@ class AttemptUsage:
         price = sum(question.input_price or 0.0 for question in self.model_calls)
         answers = sum(question.output_tokens * (question.output_price or 0.0) for question in self.model_calls)
         return int((usd_to_nanos(usd) / PER_TOKEN - answers) / price) if price else None
+
+    @property
+    def input_tokens_within_run(self) -> int | None:
+        """The longest prompt for which one turn of each model uses at most `tokens_per_run`; None: any length."""
+        if self.tokens_per_run is None or not self.model_calls:
+            return None
+        return (self.tokens_per_run - sum(question.output_tokens for question in self.model_calls)) // len(self.model_calls)
 
 
 class TokenPrices(Protocol):
@@ -178,35 +229,41 @@ class TokenPrices(Protocol):
     def cache_write(self) -> float: ...
 
 
-def heartbeat_usage(beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
+def heartbeat_usage(
+    beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None = None
+) -> AttemptUsage:
     """The maximum usage of one attempt of a heartbeat: of the model that decides, if there is one, and of the agent."""
     calls = [(beat.decide.model, beat.decide.runner)] if beat.decide else []
     if isinstance(beat.runner, ModelRunner):
         calls.append((beat.model or "", beat.runner))
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
-    return AttemptUsage(questions, not isinstance(beat.runner, ModelRunner), beat.max_input_tokens, usd_per_run)
+    is_program = not isinstance(beat.runner, ModelRunner)
+    return AttemptUsage(questions, is_program, beat.max_input_tokens, usd_per_run, tokens_per_run)
 
 
-def agent_usage(agent: Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
+def agent_usage(
+    agent: Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None = None
+) -> AttemptUsage:
     """The maximum usage of one attempt of a job's prompt."""
     calls = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
-    return AttemptUsage(questions, not questions, agent.max_input_tokens, usd_per_run)
+    return AttemptUsage(questions, not questions, agent.max_input_tokens, usd_per_run, tokens_per_run)
 
 
 def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:
     """The limits of one call. Input has its highest price: a gateway may write it to a cache, though we do not request that."""
     if price is None:
-        return ModelCallLimit(model, runner.max_output_tokens, None, None)
+        return ModelCallLimit(model, runner.max_output_tokens, None, None, runner.max_turns)
     dearest = max(price.input, price.cache_read, price.cache_write)
-    return ModelCallLimit(model, runner.max_output_tokens, dearest, price.output)
+    return ModelCallLimit(model, runner.max_output_tokens, dearest, price.output, runner.max_turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """What an entry may spend: its own budget, the budget shared by all entries, and the maximum usage of one attempt.
 
-    `input_tokens` is the longest prompt, at one token per byte, for which `max_usage` holds; None if no model is called.
+    `input_tokens` is the longest prompt, at one token per byte, for which `max_usage` holds; None if no model is called. `turns`
+    is the part of `max_usage` for a model with tools.
     """
 
     own: Budget | None
@@ -214,6 +271,8 @@ class Allowance:
     max_usage: Amount
     input_tokens: int | None
     usd_per_run: float | None = None
+    tokens_per_run: int | None = None
+    turns: TurnBudget | None = None
 
     def budgets(self, kind: Kind, name: str) -> Iterator[tuple[Scope, Budget]]:
         """Each budget that limits the entry, and whose spending it sums."""

@@ -43,7 +43,7 @@ CLIENT_HEADERS = frozenset(
     {"content-length", "transfer-encoding", "host", "connection", "accept-encoding"}
 )  # set by the client only
 
-Method = Literal["POST", "PUT"]
+Method = Literal["POST", "PUT", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -153,6 +153,11 @@ class HttpClient:
         """
         target = parse_url(url)
         return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds))
+
+    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
+        """Send a DELETE request without a body; otherwise as `post`."""
+        target = parse_url(url)
+        return await self._exchange(_Request("DELETE", target, request_headers(target, headers), b"", seconds))
 
     async def send_message(
         self,

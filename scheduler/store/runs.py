@@ -310,7 +310,7 @@ def _precheck_columns(result: AttemptResult) -> tuple[int | None, str | None, st
 
 
 def _tool_calls_json(result: AttemptResult) -> str | None:
-    return json.dumps([asdict(call) for call in result.tool_calls]) if result.tool_calls else None
+    return json.dumps([call.as_data() for call in result.tool_calls]) if result.tool_calls else None
 
 
 def mark_run_cancelled(tx: Transaction, run_id: int) -> None:

@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
@@ -31,6 +32,9 @@ STDERR_KEPT = 16 * 1024
 PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
 READ_SIZE = 64 * 1024
 POLL_INTERVAL = 0.02  # seconds between checks for what the kernel does not announce
+EXIT_TIME = 1.0  # seconds that a program has to end by itself after its standard input was closed
+MAX_LINE = 1024 * 1024  # bytes of a line of a program that is spoken to
+MAX_LINES_TOTAL = 16 * 1024 * 1024  # bytes of all its lines
 MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
 
 
@@ -87,6 +91,41 @@ class Children:
             if alarm:
                 alarm.cancel()
 
+    @asynccontextmanager
+    async def converse(
+        self, argv: Sequence[str], *, env: Mapping[str, object], cwd: Path, inherited: Sequence[int] = ()
+    ) -> AsyncIterator[Conversation]:
+        """Start `argv` (no shell) and exchange lines with it, for the duration of the context.
+
+        At the end its standard input is closed. If it is still running EXIT_TIME later, its process group is ended. What it
+        leaves in the background is ended too, because nothing speaks to it any more. NotStarted if it cannot be started, and
+        OSError as in `start`.
+        """
+        if self._end_reason:
+            raise NotStarted("the run was ended")
+        try:
+            spawned = _spawn_threads(lambda: _open_process(argv, child_environment(env, self.mark), cwd, inherited))
+            process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
+        except (OSError, ValueError, RuntimeError) as error:
+            if is_scarcity(error):
+                raise
+            raise NotStarted(_start_error(error, argv[0], cwd, env)) from None
+        lines = LineOutput()
+        child = _SpokenChild(process, lines)
+        self._running.add(child)
+        if self._end_reason:
+            child.stop(self._end_reason)
+        try:
+            yield Conversation(child, lines)
+        finally:
+            child.close_stdin()
+            alarm = asyncio.get_running_loop().call_later(EXIT_TIME, child.stop, None)
+            try:
+                await finish_despite_cancellation(child.ended)
+            finally:
+                self._running.discard(child)
+                alarm.cancel()
+
     @property
     def was_ended(self) -> bool:
         """Whether the run was ended from outside."""
@@ -138,6 +177,57 @@ class BoundedOutput:
 
     def __bytes__(self) -> bytes:
         return bytes(self._data)
+
+    def close(self) -> None:
+        """The stream has ended."""
+
+
+class LineOutput(BoundedOutput):
+    """Splits a stream into lines as they arrive. A line of more than MAX_LINE bytes ends it, as does MAX_LINES_TOTAL in all."""
+
+    def __init__(self) -> None:
+        super().__init__(0, tail=False)
+        self._lines: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self.problem: str | None = None
+
+    def append_chunk(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        if self._is_closed:
+            return
+        *whole, rest = (bytes(self._rest) + chunk).split(b"\n") if b"\n" in chunk else (self._rest + chunk,)
+        self._lines.extend(bytes(line) for line in whole)
+        self._rest = bytearray(rest)
+        if len(self._rest) > MAX_LINE or any(len(line) > MAX_LINE for line in whole):
+            self._give_up(f"wrote a line of more than {MAX_LINE // 1024} KiB")
+        elif self.total > MAX_LINES_TOTAL:
+            self._give_up(f"wrote more than {MAX_LINES_TOTAL // 1024 // 1024} MiB")
+        self._changed.set()
+
+    def _give_up(self, problem: str) -> None:
+        self.problem = problem
+        self._lines.clear()
+        self._rest.clear()
+        self.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._changed.set()
+
+    async def next_line(self) -> bytes | None:
+        """The next line without its line break. None if there will be no more."""
+        while not self._lines:
+            if self._is_closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._lines.popleft()
+
+
+class NotStarted(Exception):
+    """A program could not be started; the message says why."""
 
 
 class _ChildProcess:
@@ -211,8 +301,9 @@ class _ChildProcess:
         self._process.wait()
         for fd in list(self._sources):
             self._read_pipe(fd, PIPE_MAX)
-        for fd in self._sources:
+        for fd, output in self._sources.items():
             self._loop.remove_reader(fd)
+            output.close()
         self._close_stdin()
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe
@@ -229,7 +320,10 @@ class _ChildProcess:
             sent = len(self._unsent)
         self._unsent = self._unsent[sent:]
         if not self._unsent:
-            self._close_stdin()
+            self._on_stdin_written()
+
+    def _on_stdin_written(self) -> None:
+        self._close_stdin()
 
     def _close_stdin(self) -> None:
         if not self._stdin.closed:
@@ -247,7 +341,7 @@ class _ChildProcess:
             self._check_output_size()
             return
         self._loop.remove_reader(fd)
-        del self._sources[fd]
+        self._sources.pop(fd).close()
 
     def _check_output_size(self) -> None:
         if not self._flooded and max(self._output.total, self._errors.total) > MAX_OUTPUT:
@@ -265,6 +359,65 @@ class _ChildProcess:
             ended_by=self._end_reason,
             size=self._output.total,
         )
+
+
+class _SpokenChild(_ChildProcess):
+    """A program whose standard input stays open until it is closed, and whose whole group is ended with it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: LineOutput) -> None:
+        self._is_closing = False
+        super().__init__(process, b"", output)
+
+    def write(self, data: bytes) -> None:
+        """Send `data` as soon as the program reads it. If it has closed its standard input, nothing is sent."""
+        if not self._stdin.closed:
+            self._unsent = memoryview(bytes(self._unsent) + data)
+            self._loop.add_writer(self._stdin.fileno(), self._write_stdin)
+
+    def close_stdin(self) -> None:
+        """Close its standard input once everything has been sent."""
+        self._is_closing = True
+        if not self._unsent:
+            self._close_stdin()
+
+    @property
+    def error_text(self) -> str:
+        """The end of its standard error."""
+        return bytes(self._errors).decode(errors="replace").replace("\0", "")
+
+    def _on_stdin_written(self) -> None:
+        self._loop.remove_writer(self._stdin.fileno())
+        if self._is_closing:
+            self._close_stdin()
+
+    def _on_leader_exit(self) -> None:
+        self.stop(None)  # what is left of its group; the leader has not been reaped, so the number still belongs to it
+        super()._on_leader_exit()
+
+
+class Conversation:
+    """A running program that is spoken to in lines."""
+
+    def __init__(self, child: _SpokenChild, lines: LineOutput) -> None:
+        self._child = child
+        self._lines = lines
+
+    def write_line(self, line: bytes) -> None:
+        self._child.write(line + b"\n")
+
+    async def read_line(self) -> bytes | None:
+        """The next line that it writes. None if it has ended, closed its output or wrote too much."""
+        return await self._lines.next_line()
+
+    @property
+    def problem(self) -> str | None:
+        """Why no more of its output is read, if it wrote too much."""
+        return self._lines.problem
+
+    @property
+    def error_text(self) -> str:
+        """The end of its standard error."""
+        return self._child.error_text
 
 
 class _SpawnThreads:

@@ -1,4 +1,4 @@
-"""Sends an OpenTelemetry span for each attempt, and one below it for each call of a model, without prompts and answers.
+"""Sends an OpenTelemetry span for each attempt, for each call of a model and for each tool, without prompts and answers.
 
 The names are those of the GenAI semantic conventions of OpenTelemetry (`gen_ai.*`). What they do not define begins with
 `heartbeatd.`. The libraries are an optional extra of the package, and are imported only if traces are on.
@@ -186,7 +186,7 @@ class AttemptTrace:
             ),
         )
         try:
-            yield ModelCallSpan(span)
+            yield ModelCallSpan(self._tracer, span)
         except BaseException as error:
             _set_error(span, type(error).__qualname__)
             raise
@@ -227,12 +227,36 @@ class AttemptTrace:
 class ModelCallSpan:
     """The span of one call of a model."""
 
-    def __init__(self, span: Any) -> None:
+    def __init__(self, tracer: Any, span: Any) -> None:
+        self._tracer = tracer
         self._span = span
 
     @property
     def traceparent(self) -> str:
         return _traceparent(self._span)
+
+    @contextmanager
+    def tool_call(self, name: str, call_id: str) -> Iterator[ToolCallSpan]:
+        from opentelemetry import trace
+
+        span = self._tracer.start_span(
+            f"execute_tool {name}",
+            context=trace.set_span_in_context(self._span),
+            kind=trace.SpanKind.INTERNAL,
+            attributes={
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": name,
+                "gen_ai.tool.type": "extension",
+                "gen_ai.tool.call.id": call_id,
+            },
+        )
+        try:
+            yield ToolCallSpan(span)
+        except BaseException as error:
+            _set_error(span, type(error).__qualname__)
+            raise
+        finally:
+            span.end()
 
     def set_result(self, model_used: str | None, tokens: Tokens | None, failure: Failure | None, status: int | None) -> None:
         usage = _usage_attributes(tokens) if tokens is not None else {}
@@ -241,6 +265,16 @@ class ModelCallSpan:
         )
         if failure is not None:
             _set_error(self._span, failure.value)
+
+
+class ToolCallSpan:
+    """The span of one call of a tool."""
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    def set_error(self, kind: str) -> None:
+        _set_error(self._span, kind)
 
 
 class _Exporter:

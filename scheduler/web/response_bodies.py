@@ -371,9 +371,14 @@ class PrecheckRecord(ResponseBody):
 
 
 class ToolCallRecord(ResponseBody):
+    """A tool that an agent used. The last three keys are only there if the daemon itself called the tool for a model."""
+
     name: str
     count: int
     duration_ms: int | None
+    arguments: str = ""
+    result_bytes: int = 0
+    error: str = ""
 
 
 class ChannelDelivery(ResponseBody):

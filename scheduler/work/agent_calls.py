@@ -12,7 +12,7 @@ from typing import Protocol
 
 from heartbeat.checklist_file import FileProblem, read_file
 from heartbeat.prompt import CountTokens, Prompt, estimate_tokens, max_tokens
-from heartbeat.runners import AgentRequest, Answer, Resources
+from heartbeat.runners import AgentRequest, Answer, Resources, Turn, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
@@ -39,18 +39,18 @@ async def call_agent(
     """
     began = elapsed()
     answer = await runners.call_agent(request, runner, resources)
-    call = call_from_answer(runner, request.model, answer, elapsed() - began)
+    calls = calls_from_answer(runner, request.model, answer, elapsed() - began)
     earlier = sum(len(text) for _, text in request.messages)
     part_sizes = {**({"session": earlier} if earlier else {}), **dict(prompt.part_sizes)}
     if answer.failure is not None:
-        return replace(result_of_failure(answer, prompt, call), prompt_parts=part_sizes)
+        return replace(result_of_failure(answer, prompt, calls), prompt_parts=part_sizes)
     result = AttemptResult(Outcome.ASYNC) if answer.later else classify(answer)
     return replace(
         result,
         prompt_parts=part_sizes,
         left_out=prompt.left_out,
         model_used=answer.model_used,
-        calls=(call,),
+        calls=calls,
         tool_calls=answer.tool_calls,
         log=answer.log,
         request_id=answer.request_id,
@@ -62,7 +62,7 @@ def result_without_text(text: str) -> AttemptResult:
     return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NO_ANSWER_TEXT, truncated=True)
 
 
-def result_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
+def result_of_failure(answer: Answer, prompt: Prompt, calls: tuple[Call, ...]) -> AttemptResult:
     """The result of an attempt in which the call of the agent failed."""
     return AttemptResult(
         Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
@@ -73,7 +73,7 @@ def result_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResu
         prompt_parts=dict(prompt.part_sizes),
         left_out=prompt.left_out,
         retry_after=answer.retry_after,
-        calls=(call,),
+        calls=calls,
         tool_calls=answer.tool_calls,
         log=answer.log,
         truncated=answer.truncated,
@@ -81,20 +81,48 @@ def result_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResu
     )
 
 
-def call_from_answer(runner: Runner, model: str | None, answer: Answer, took: timedelta) -> Call:
-    """The call that led to this answer, with its usage and duration."""
+def calls_from_answer(runner: Runner, model: str | None, answer: Answer, took: timedelta) -> tuple[Call, ...]:
+    """The calls that led to this answer, with their usage and duration: one, or each turn of a model with tools.
+
+    If a model with tools was not called, a call of no provider says that nothing was sent, so that nothing is charged.
+    """
+    provider = runner.provider.name if isinstance(runner, ModelRunner) else None
+    if answer.turns is None:
+        return (replace(_call_from(answer, provider, model, took), cost_usd=answer.cost_usd),)
+    if not answer.turns:
+        return (Call(None, None, failure=answer.failure, not_sent=True),)
+    return tuple(_call_from(turn, provider, model, turn.took) for turn in answer.turns)
+
+
+def _call_from(answer: Answer | Turn, provider: str | None, model: str | None, took: timedelta) -> Call:
     return Call(
-        provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
+        provider=provider,
         model=model,
         model_used=answer.model_used,
         tokens=answer.tokens,
-        cost_usd=answer.cost_usd,
         failure=answer.failure,
         retry_after=answer.retry_after,
         tools_ignored=answer.tools_ignored,
         not_sent=answer.not_sent,
         status=answer.status,
         took=took,
+    )
+
+
+def turn_limits(claim: Claim, runner: Runner, max_input_tokens: int) -> TurnLimits | None:
+    """The limits for a model with tools: the longest conversation, and what the budget has reserved. None for other runners."""
+    if not isinstance(runner, ModelRunner) or runner.tools is None:
+        return None
+    longest = TurnLimits(max_input_tokens, token_counter(claim))
+    reserved = claim.reserved and claim.reserved.turns
+    if not reserved:
+        return longest
+    return replace(
+        longest,
+        usd=reserved.usd,
+        tokens=reserved.tokens,
+        input_price=reserved.input_price,
+        output_price=reserved.output_price,
     )
 
 
@@ -152,7 +180,7 @@ def circuits_of(*called: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
 
 async def make_workspace(workspace: Path, program: object) -> None:
     """Create the folder in which a program will run. If that fails, the start of the program fails with a better error."""
-    if isinstance(program, CommandRunner | PythonRunner | Precheck):
+    if isinstance(program, CommandRunner | PythonRunner | Precheck) or (isinstance(program, ModelRunner) and program.tools):
         with suppress(OSError):
             await in_daemon_thread(partial(workspace.mkdir, parents=True, exist_ok=True))
 

@@ -113,7 +113,8 @@ class JobEntry(Entry):
         def meta() -> dict[str, object]:
             return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_meta(claim)}
 
-        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, meta)
+        limits = agent_calls.turn_limits(claim, agent.runner, agent.max_input_tokens)
+        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, meta, limits=limits)
         return await agent_calls.call_agent(request, prompt, agent.runner, resources, self.classify_answer, elapsed)
 
     @property

@@ -17,7 +17,7 @@ from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, prompt_meta
 from heartbeat.prompt import PromptWake as PromptWake
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
-from heartbeat.spec import Decide, Heartbeat, Precheck
+from heartbeat.spec import Decide, Heartbeat, ModelRunner, Precheck
 from heartbeat.threads import in_daemon_thread
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
@@ -37,13 +37,18 @@ class HeartbeatEntry(Entry):
 
     kind = Kind.HEARTBEAT
     catch_up = True
-    retries_after_crash = True
     starts_at_boot = False
     agents_to_wake = ()
 
     @property
     def schedule_text(self) -> str:
         return entry_schedule.heartbeat_schedule_text(self.spec)
+
+    @property
+    def retries_after_crash(self) -> bool:
+        """Not if a tool of the interrupted run may have changed something: the run would change it again."""
+        runner = self.spec.runner
+        return not (isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things)
 
     @property
     def model(self) -> str | None:
@@ -198,7 +203,7 @@ class _Attempt:
         took = self.elapsed() - began
         if isinstance(answer, Answer):
             return agent_calls.result_of_failure(
-                answer, prompt, agent_calls.call_from_answer(decide.runner, decide.model, answer, took)
+                answer, prompt, agent_calls.calls_from_answer(decide.runner, decide.model, answer, took)
             )
         if answer.action is Action.RUN:
             return answer, _decision_call(decide, answer, took)
@@ -220,6 +225,7 @@ class _Attempt:
             self._request(facts, prompt, self.spec.model, time_left),
             messages=self.claim.messages,
             structured=self.spec.answer == "structured",
+            limits=agent_calls.turn_limits(self.claim, self.spec.runner, self.spec.max_input_tokens),
         )
         classify = partial(_classify_answer, self.spec)
         return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify, self.elapsed)

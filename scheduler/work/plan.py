@@ -91,11 +91,11 @@ def _named(settings: Settings) -> dict[str, Heartbeat | Job]:
     return dict(chain(agents, jobs))
 
 
-def _budget(settings: Settings, name: str) -> tuple[Budget | None, float | None]:
+def _budget(settings: Settings, name: str) -> tuple[Budget | None, float | None, int | None]:
     """The entry's own bounds, of a day and of a run; `name` as it is told."""
     kind, _, bare = name.partition("/")
     allowance = settings.allowances.get((Kind.CRON if kind == "cron" else Kind.HEARTBEAT, bare))
-    return (allowance.own, allowance.usd_per_run) if allowance else (None, None)
+    return (allowance.own, allowance.usd_per_run, allowance.tokens_per_run) if allowance else (None, None, None)
 
 
 def _keys(old: object, new: object) -> tuple[str, ...]:

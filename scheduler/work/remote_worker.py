@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from heartbeat.runners import Failure, HttpClient, HttpReply, ProcessResult, StartProcess
+from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
+from scheduler.net.mcp_client import Converse, ToolHttp
 from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, EndReason
+from scheduler.system.process import Children, Conversation, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, WorkerLoop
 from scheduler.work.payloads import Codec, InvalidPayload, Refused
 
@@ -414,7 +416,7 @@ def _word_for(done: Done[Any, Any]) -> str:
 class GuardedHttp:
     """An HTTP client that sends nothing once `check_time` raises."""
 
-    def __init__(self, http: HttpClient, check_time: Callable[[], None]) -> None:
+    def __init__(self, http: ToolHttp, check_time: Callable[[], None]) -> None:
         self._http = http
         self._check_time = check_time
 
@@ -422,6 +424,11 @@ class GuardedHttp:
         """Send a request, unless the time of the task is over. Raises CallError."""
         self._check_time()
         return await self._http.post(url, headers, body, seconds)
+
+    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
+        """Send a request without a body, unless the time of the task is over. Raises CallError."""
+        self._check_time()
+        return await self._http.delete(url, headers, seconds)
 
 
 def guard_start(start: StartProcess, check_time: Callable[[], None]) -> StartProcess:
@@ -435,3 +442,15 @@ def guard_start(start: StartProcess, check_time: Callable[[], None]) -> StartPro
         return await start(argv, **options)
 
     return start_in_time
+
+
+def guard_converse(converse: Converse, check_time: Callable[[], None]) -> Converse:
+    """`converse`, but once `check_time` raises, a program is not started, and CallError is raised."""
+
+    @asynccontextmanager
+    async def converse_in_time(argv: Sequence[str], *, env: Mapping[str, object], cwd: Path) -> AsyncIterator[Conversation]:
+        check_time()
+        async with converse(argv, env=env, cwd=cwd) as program:
+            yield program
+
+    return converse_in_time

@@ -38,7 +38,7 @@ class Budgets:
 
     def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
         """Add the budget of an agent's heartbeat; without `part` it is unlimited."""
-        attempt = budget.heartbeat_usage(beat, self._prices.by_model, part.usd_per_run if part else None)
+        attempt = budget.heartbeat_usage(beat, self._prices.by_model, *_run_limits(part))
         if beat.enabled and beat.runner is not NO_RUNNER:
             self.add_entry((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, node, "heartbeat", "budget")
 
@@ -46,7 +46,7 @@ class Budgets:
         """Add the budget of a job with a prompt; other jobs have no costs."""
         if agent is None or not job.enabled or agent.runner is NO_RUNNER:
             return
-        attempt = budget.agent_usage(agent, self._prices.by_model, part.usd_per_run if part else None)
+        attempt = budget.agent_usage(agent, self._prices.by_model, *_run_limits(part))
         self.add_entry((Kind.CRON, job.name), part, attempt, job.zone, node, "budget")
 
     def add_entry(
@@ -71,6 +71,11 @@ class Budgets:
         self.unlimited[key[0]] += bool(attempt.model_calls and part and not bounds.has_day_limit)
 
 
+def _run_limits(part: models.Budget | None) -> tuple[float | None, int | None]:
+    """The limits of one attempt: `usd_per_run` and `tokens_per_run`."""
+    return (part.usd_per_run, part.tokens_per_run) if part else (None, None)
+
+
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
     """The limits of a day in `zone`; None if the part sets none."""
     budget = Budget(zone, part.usd_per_day, part.tokens_per_day, part.runs_per_day)
@@ -78,17 +83,23 @@ def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
 
 
 def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:
-    """The attempt with its prompt limited by `usd_per_run`, if the daemon itself calls the model."""
-    room = _longest_prompt(attempt)
+    """The attempt with its prompt limited by the limits of a run, if the daemon itself calls the model."""
+    rooms = [room for room in (_longest_prompt(attempt), attempt.input_tokens_within_run) if room is not None]
+    room = min(rooms, default=None)
     return attempt if room is None or room < LEAST_PROMPT else replace(attempt, input_tokens=min(room, attempt.input_tokens))
 
 
 def check_run_budget(attempt: AttemptUsage) -> Problems:
-    """Check that `usd_per_run` leaves room for a prompt."""
+    """Check that `usd_per_run` and `tokens_per_run` leave room for a prompt."""
+    short = replace(attempt, input_tokens=LEAST_PROMPT, usd_per_run=0.0, tokens_per_run=0).max_usage  # of one turn
+    room = attempt.input_tokens_within_run
+    if room is not None and room < LEAST_PROMPT:
+        words = f"write {short.tokens} or more, or a smaller max_output_tokens"
+        yield InvalidValue("the answers alone may use all of it", Remedy(short.tokens), advice=words), "tokens_per_run"
     room = _longest_prompt(attempt)
     if room is None or room >= LEAST_PROMPT:
         return
-    least = round_usd_up(replace(attempt, input_tokens=LEAST_PROMPT).max_usage.usd)
+    least = round_usd_up(short.usd)
     words = f"write {least} or more, or a smaller max_output_tokens"
     yield InvalidValue("the answers alone may use all of it", Remedy(float(least)), advice=words), "usd_per_run"
 
@@ -116,12 +127,18 @@ class EntryLimits:
     @property
     def has_limit(self) -> bool:
         """Whether any budget applies, including one for a single run."""
-        return self.has_day_limit or self.attempt.usd_per_run is not None
+        return self.has_day_limit or self._has_run_limit
+
+    @property
+    def _has_run_limit(self) -> bool:
+        return self.attempt.usd_per_run is not None or self.attempt.tokens_per_run is not None
 
     def build_allowance(self) -> Allowance:
-        counted = any(True for _ in self._day_limits("usd_per_day", "tokens_per_day")) or self.attempt.usd_per_run is not None
-        room = self.attempt.input_tokens if counted and self.attempt.model_calls else None
-        return Allowance(self.own, self.shared, self.attempt.max_usage, room, self.attempt.usd_per_run)
+        attempt = self.attempt
+        counted = any(True for _ in self._day_limits("usd_per_day", "tokens_per_day")) or self._has_run_limit
+        room = attempt.input_tokens if counted and attempt.model_calls else None
+        turns = attempt.turn_budget if counted else None
+        return Allowance(self.own, self.shared, attempt.max_usage, room, attempt.usd_per_run, attempt.tokens_per_run, turns)
 
     def find_errors(self) -> Problems:
         """Limits that cannot be enforced: without a price, without known usage, or too low for a single run."""
@@ -157,6 +174,9 @@ class EntryLimits:
         if usd_by and attempt.usd_per_run is None:
             write = "write budget: {usd_per_run: 0.10}, the most that one run may cost, or 0 if it costs nothing"
             yield f"{usd_by[0]}usd_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
+        if attempt.tokens_per_run is not None:
+            write = "write usd_per_run instead, the most that one run may cost"
+            yield f"tokens_per_run cannot be enforced, because the usage of its runner is unknown; {write}", "tokens_per_run"
         for prefix, _ in self._day_limits("tokens_per_day"):
             write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"
             yield f"{prefix}tokens_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
@@ -175,11 +195,14 @@ class EntryLimits:
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{most.tokens:,} tokens{self._explain_tokens()}"
-                yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), "max_input_tokens")
+                lower = "tokens_per_run" if self.attempt.turn_budget else "max_input_tokens"
+                yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), lower)
 
     def _explain_tokens(self) -> str:
-        answers = " and ".join(f"{question.output_tokens:,}" for question in self.attempt.model_calls)
-        return f" ({self.attempt.input_tokens:,} tokens in, {answers} out)" if answers else ""
+        calls = self.attempt.model_calls
+        answers = " and ".join(f"{question.output_tokens:,}" for question in calls)
+        turns = f", in each of up to {calls[-1].turns} turns with tools" if self.attempt.turn_budget else ""
+        return f" ({self.attempt.input_tokens:,} tokens in, {answers} out{turns})" if answers else ""
 
 
 def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problems:

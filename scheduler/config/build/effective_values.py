@@ -113,6 +113,7 @@ def computed_agent_values(settings: Settings, name: str, entry: MarkedMap) -> di
     return {
         "runner.kind": "anthropic",
         "runner.provider": kind,
+        "runner.tools": "none",
         "heartbeat.provider": provider.name if provider else "none",
         "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
         "heartbeat.precheck.timeout": format_duration(beat.precheck.timeout) if beat.precheck else "none",
@@ -160,7 +161,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {format_value(inner)}' for key, inner in value.items())}}}"
+        shown = {key: _mask_secrets(inner) if key in ALWAYS_SECRET else format_value(inner) for key, inner in value.items()}
+        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {inner}' for key, inner in shown.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_value, value))}]"
     text = str(value)

@@ -6,10 +6,11 @@ from collections.abc import Hashable
 from datetime import timedelta
 from typing import TypeVar
 
-from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
+from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner, Tools
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.providers import Prices, Providers
+from scheduler.config.build.tools import build_tools, check_headers
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, suggest_removal
 from scheduler.config.keys import models
 from scheduler.model.secret import Secret
@@ -52,7 +53,8 @@ class Runners:
             return runner
         inside = ("runner", "provider") if part.provider else ("runner",)
         provider = self._providers.find_provider(part.provider or part.kind, node, *inside, used=is_enabled(agent))
-        return self._limited_runner(provider, agent) if provider else runner
+        tools = runner.tools if isinstance(runner, ModelRunner) else None
+        return self._limited_runner(provider, agent, tools) if provider else runner
 
     def build_decide(self, agent: models.Agent, node: ConfigNode) -> Decide | None:
         """The model that decides before a run; None if there is none."""
@@ -115,15 +117,16 @@ class Runners:
             )
             node.add_error(wrong, "runner")
             return NO_RUNNER
-        return self._limited_runner(provider, agent) if provider else NO_RUNNER
+        tools = build_tools(part.tools, node, used=is_enabled(agent)) if part.tools else None
+        return self._limited_runner(provider, agent, tools) if provider else NO_RUNNER
 
     def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
         """The provider that the runner names, although the heartbeat uses another."""
         return self._providers.find_provider(part.provider, node, "runner", "provider", used=False) if part.provider else None
 
-    def _limited_runner(self, provider: Provider, agent: models.Agent) -> ModelRunner:
+    def _limited_runner(self, provider: Provider, agent: models.Agent, tools: Tools | None = None) -> ModelRunner:
         bound = agent.heartbeat.max_output_tokens
-        return self._reuse_equal((provider.name, bound), ModelRunner(provider, bound))
+        return self._reuse_equal((provider.name, bound, *_hashable_tools(tools)), ModelRunner(provider, bound, tools))
 
     def _build_http_runner(self, part: models.HttpRunner, node: ConfigNode, *, used: bool) -> Runner:
         url = node.resolve_secret(part.url, "runner", "url", used=used)
@@ -131,11 +134,7 @@ class Runners:
         if not node.context.secrets.is_disabled:
             if url and not is_web_address(url.reveal()):
                 node.add_error("this is not the address of an agent; write http:// or https:// with a host", "runner", "url")
-            for name, value in headers.items():
-                if not _fits_a_header(value):
-                    node.add_error(
-                        "a header can contain only ASCII letters, digits and punctuation, on one line", "runner", "headers", name
-                    )
+            check_headers(headers, node, "runner", "headers")
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
     def _check_price(self, model: str, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
@@ -173,5 +172,12 @@ def _provider_of(agent: models.Agent) -> tuple[str, tuple[str, ...]]:
     return agent.runner.kind, ("runner",)
 
 
-def _fits_a_header(value: object) -> bool:
-    return isinstance(value, Secret) and all(" " <= character <= "~" or character == "\t" for character in value.reveal())
+def _hashable_tools(tools: Tools | None) -> tuple[Hashable, ...]:
+    """What tells tools apart: maps have no hash."""
+    if tools is None:
+        return ()
+    servers = (
+        (each.name, each.url, tuple(each.headers.items()), each.command, tuple(each.env.items()), each.allow)
+        for each in tools.servers
+    )
+    return (tools.max_turns, *servers, *((each.read_only, each.timeout, each.max_result) for each in tools.servers))

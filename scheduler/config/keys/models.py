@@ -37,6 +37,7 @@ from scheduler.config.keys.value_types import (
     DurationUpToADay,
     Environment,
     EveryOrNone,
+    Headers,
     NameList,
     NameListOrNone,
     OpeningTime,
@@ -85,12 +86,66 @@ class Window(ConfigPart):
     days: Days = optional_key(frozenset(range(7)), "The days on which the window starts.", written_default="mon-sun")
 
 
-class ModelRunner(ConfigPart):
-    """Calls a model directly, in one turn and without tools."""
+class McpServer(ConfigPart):
+    """A server of the Model Context Protocol (MCP), at a URL or as a program."""
 
-    kind: Literal["anthropic", "openai"] = required_key("Calls a model directly, in one turn and without tools.")
+    name: Annotated[str, text_type(value_parsers.parse_tool_server, "1 to 32 letters, digits, `_`, `-`")] = required_key(
+        "The name of the server. The model sees the tool `free` of the server `disk` as `disk__free`."
+    )
+    allow: Annotated[tuple[str, ...], list_type(value_parsers.parse_tool_names, "tool or list")] = required_key(
+        "The tools of the server that the model may use. It gets no others."
+    )
+    url: Annotated[str | None, SECRET] = optional_key(
+        None, "The URL of a server with streamable HTTP. Private addresses are allowed.", default_in_words="none"
+    )
+    headers: Headers = optional_key((), "Headers of the requests to `url`.", written_default={})
+    command: Annotated[
+        tuple[str, ...],
+        ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of strings"),
+    ] = optional_key(
+        (),
+        "A program with its arguments that is such a server on stdin and stdout. It is started for each attempt, in the"
+        " workspace. No shell is used.",
+        default_in_words="none",
+    )
+    env: Environment = optional_key(
+        (), "Environment variables for `command`, in addition to PATH, HOME and LANG.", written_default={}
+    )
+    read_only: Boolean = optional_key(
+        True, "With `true`, each tool in `allow` must be declared as read-only by the server. Otherwise the run fails."
+    )
+    timeout: PositiveDuration = optional_key(
+        timedelta(seconds=30), "How long one call of a tool, or connecting to the server, may take.", written_default="30s"
+    )
+    max_result: Annotated[int, integer_type(1000, 65536)] = optional_key(
+        16384, "How many bytes of the result of a call the model gets. The rest is cut."
+    )
+
+
+class Tools(ConfigPart):
+    """The tools that a model may use."""
+
+    mcp: list[McpServer] = Field(
+        default=[],
+        description="The MCP servers with the tools, at most 20.",
+        json_schema_extra=lambda schema: _mcp_schema(schema),
+    )
+    max_turns: Annotated[int, integer_type(2, 100)] = optional_key(
+        10, "How many requests to the model one attempt may take. In the last one, the model must answer."
+    )
+
+
+class ModelRunner(ConfigPart):
+    """Calls a model directly: in one turn, or with tools in several."""
+
+    kind: Literal["anthropic", "openai"] = required_key("Calls a model directly: in one turn, or with `tools` in several.")
     provider: TextOrNone = optional_key(
         None, "The provider of the model.", default_in_words="the provider with the same name as `kind`"
+    )
+    tools: Annotated[Tools | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
+        default=None,
+        description="Tools that the model may use before it answers. Without them, the model is called once per attempt.",
+        json_schema_extra=lambda schema: _or_none_schema(schema),
     )
 
 
@@ -117,14 +172,7 @@ class HttpRunner(ConfigPart):
         " sends the answer later."
     )
     url: SecretText = required_key("The URL (http or https). Private addresses are allowed.")
-    headers: Annotated[
-        tuple[tuple[str, str], ...],
-        ValueType(
-            value_parsers.parse_headers,
-            {"type": "object", "additionalProperties": {"type": "string"}},
-            "map of strings, may contain `${NAME}`, `${file:PATH}`",
-        ),
-    ] = optional_key((), "Request headers.", written_default={})
+    headers: Headers = optional_key((), "Request headers.", written_default={})
 
 
 class PythonRunner(ConfigPart):
@@ -208,6 +256,11 @@ class Budget(DayBudget):
         None,
         "The maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write your"
         " own estimate of the cost of one attempt.",
+        default_in_words="computed from the token limits",
+    )
+    tokens_per_run: Annotated[int | None, TOKENS_A_DAY] = optional_key(
+        None,
+        "The maximum number of tokens of all kinds in one attempt. A longer prompt is not sent to a model.",
         default_in_words="computed from the token limits",
     )
 
@@ -851,6 +904,12 @@ def _active_hours_schema(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*one, {"type": "array", "items": {"anyOf": one}}]
     schema["default"] = "always"
     schema["x-form"] = "`always`, window, list"
+
+
+def _mcp_schema(schema: dict[str, Any]) -> None:
+    """The JSON Schema of a list of maps."""
+    schema["maxItems"] = 20
+    schema["x-form"] = "list of maps"
 
 
 def _unchanged_schema(schema: dict[str, Any]) -> None:

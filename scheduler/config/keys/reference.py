@@ -46,7 +46,7 @@ def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, A
     inner: list[tuple[str, str]] = []
     for key, form in model["properties"].items():
         names = _model_names(form)
-        path = key if title == "Top level" else f"{title}.{key}"
+        path = key if title == "Top level" else f"{title.partition(',')[0]}.{key}"
         if names and "additionalProperties" in form:
             path = f"{path}.NAME"
         for name in names:
@@ -64,7 +64,7 @@ def _model_names(form: Mapping[str, Any]) -> list[str]:
     """The names of the models that a key may contain; none for a plain value."""
     named = form.get("additionalProperties", {})
     among = [*form.get("anyOf", ()), *form.get("oneOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
-    parts = [form, named, *among]
+    parts = [form, form.get("items"), named, *among]
     return [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part, dict) and "$ref" in part]
 
 

@@ -103,7 +103,18 @@ _OTHER_NAMES: dict[type[ConfigPart], dict[str, str]] = {
     },
     models.JobMisfire: {"grace": "grace_time grace_period misfire_grace_time max_delay", "policy": "catch_up strategy mode"},
     models.HeartbeatMisfire: {"grace": "grace_time grace_period misfire_grace_time max_delay"},
-    models.ModelRunner: {"kind": "type", "provider": "provider_id api"},
+    models.ModelRunner: {"kind": "type", "provider": "provider_id api", "tools": "tool mcp mcp_servers"},
+    models.Tools: {"mcp": "servers mcp_servers", "max_turns": "turns max_steps max_iterations limit"},
+    models.McpServer: {
+        "name": "id label",
+        "allow": "tools allowed allow_list allowlist allowed_tools include",
+        "url": "uri endpoint address",
+        "headers": "header",
+        "command": "argv cmd args program exec",
+        "env": "environment env_vars vars",
+        "read_only": "readonly",
+        "max_result": "max_bytes max_result_bytes max_size limit",
+    },
     models.CommandRunner: {"kind": "type", "argv": "command cmd args program exec", "env": "environment env_vars vars"},
     models.HttpRunner: {"kind": "type", "url": "uri endpoint address webhook", "headers": "header"},
     models.PythonRunner: {"kind": "type", "call": "callable function func entrypoint entry_point"},
@@ -125,6 +136,7 @@ _OTHER_NAMES: dict[type[ConfigPart], dict[str, str]] = {
         "tokens_per_day": "tokens daily_tokens max_tokens",
         "runs_per_day": "runs max_runs daily_runs calls",
         "usd_per_run": "per_run max_usd_per_run",
+        "tokens_per_run": "max_tokens_per_run",
     },
     models.OnFailure: {
         "after": "threshold count failures consecutive",
@@ -229,7 +241,8 @@ def _ensure_map(root: MarkedMap, steps: Steps, marks: tuple[Position, Position])
 
 def _restore_indexes(steps: Steps) -> list[str | int]:
     return [
-        int(step) if step.isdigit() and index and steps[index - 1] == "active_hours" else step for index, step in enumerate(steps)
+        int(step) if step.isdigit() and index and steps[index - 1] in ("active_hours", "mcp") else step
+        for index, step in enumerate(steps)
     ]
 
 

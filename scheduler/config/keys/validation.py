@@ -36,6 +36,7 @@ _EXAMPLES: dict[str, tuple[object, str]] = {
     "command": ("./new-mail.sh", "command: ./new-mail.sh"),
     "may": (["read", "wake"], "may: [read, wake]"),
     "argv": (None, "argv: [program, argument]"),
+    "allow": (None, "allow: [TOOL, TOOL]"),
     "url": (None, 'url: "https://..."'),
     "call": (None, 'call: "package.module:function"'),
     "value": (None, 'value: "${NAME}"'),

@@ -60,6 +60,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CRON_FIELD = re.compile(r"[0-9*/,a-z#-]+", re.ASCII | re.IGNORECASE)
+_TOOL_SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_TOOL_NAME = re.compile(r"[A-Za-z0-9./_-]{1,64}", re.ASCII)
 _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 _MESSAGE_HEADERS = ("user-agent", "content-type", "idempotency-key")
@@ -623,6 +625,29 @@ def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
         _check_map_text(name, held)
         seen.add(name.lower())
     return tuple(value.items())
+
+
+def parse_tool_server(value: object) -> str:
+    """The name of a server of tools, which is a part of the names of its tools for the model."""
+    if _TOOL_SERVER.fullmatch(name := parse_text(value)):
+        return name
+    raise InvalidValue(f"{quote_value(name)} is not a name for a server; use 1 to 32 characters from A-Z a-z 0-9 _ -")
+
+
+def parse_tool_names(value: object) -> tuple[str, ...]:
+    """Names of tools, at least one."""
+    names = parse_names(value)
+    if not names:
+        raise InvalidValue("no tool is allowed; write the names of the tools that the model may use")
+    return tuple(parse_items(_parse_tool_name, list(names)))
+
+
+def _parse_tool_name(value: object) -> str:
+    name = parse_nonempty_text(value)
+    if _TOOL_NAME.fullmatch(name):
+        return name
+    wrong = "a tool is named in full; * is not a pattern" if "*" in name else f"{quote_value(name)} is not the name of a tool"
+    raise InvalidValue(f"{wrong}; use 1 to 64 characters from A-Z a-z 0-9 . / _ -")
 
 
 def parse_callable(value: object) -> str:

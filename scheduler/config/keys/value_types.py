@@ -104,6 +104,14 @@ Environment = Annotated[
         "map of strings, may contain `${NAME}`, `${file:PATH}`",
     ),
 ]
+Headers = Annotated[
+    tuple[tuple[str, str], ...],
+    ValueType(
+        value_parsers.parse_headers,
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        "map of strings, may contain `${NAME}`, `${file:PATH}`",
+    ),
+]
 Days = Annotated[
     frozenset[int],
     ValueType(

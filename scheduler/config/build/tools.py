@@ -1,0 +1,104 @@
+"""Builds the tools that a model may use, and checks their servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from heartbeat.spec import McpServer, Tools
+from scheduler.channels.url_template import is_web_address
+from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.file.remedies import InvalidValue
+from scheduler.config.keys import models
+from scheduler.model.secret import Secret
+from scheduler.net.mcp_client import offered_name
+
+MAX_SERVERS = 20
+MAX_NAME = 64  # characters of the name of a tool for a model
+STEPS = ("runner", "tools")
+NO_SERVER = InvalidValue(
+    "no server is named", advice='write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
+)
+
+
+def build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | None:
+    """The tools of an agent's runner; None after an error, and if there is no server."""
+    if not part.mcp:
+        node.add_missing_error("mcp", NO_SERVER, *STEPS)
+        return None
+    if find_spec("mcp") is None:
+        node.add_error("tools need the package mcp, which is not installed; install heartbeatd[mcp]", *STEPS)
+        return None
+    if len(part.mcp) > MAX_SERVERS:
+        node.add_error(f"at most {MAX_SERVERS} servers are possible; remove some", *STEPS, "mcp", MAX_SERVERS)
+    _check_names(part.mcp, node)
+    servers = tuple(_build_server(server, index, node, used=used) for index, server in enumerate(part.mcp))
+    return Tools(servers, part.max_turns)
+
+
+def check_headers(headers: Mapping[str, object], node: ConfigNode, *inside: str | int) -> None:
+    """Add an error for each header with a value that cannot be sent."""
+    for name, value in headers.items():
+        if not _fits_a_header(value):
+            node.add_error("a header can contain only ASCII letters, digits and punctuation, on one line", *inside, name)
+
+
+def _build_server(part: models.McpServer, index: int, node: ConfigNode, *, used: bool) -> McpServer:
+    at = (*STEPS, "mcp", index)
+    url = node.resolve_secret(part.url, *at, "url", used=used) if part.url else None
+    headers = node.build_environment(part.headers, *at, "headers", used=used)
+    if not node.context.secrets.is_disabled:
+        if url and not is_web_address(url.reveal()):
+            node.add_error("this is not the address of a server; write http:// or https:// with a host", *at, "url")
+        check_headers(headers, node, *at, "headers")
+    _check_kind(part, at, node)
+    return McpServer(
+        name=part.name,
+        url=(url or Secret("")) if part.url else None,
+        headers=headers,
+        command=part.command,
+        env=node.build_variables(part.env, *at, "env", used=used),
+        allow=part.allow,
+        read_only=part.read_only,
+        timeout=part.timeout,
+        max_result=part.max_result,
+    )
+
+
+def _check_kind(part: models.McpServer, at: tuple[str | int, ...], node: ConfigNode) -> None:
+    """Check that a server is either at a URL or a program, and has only the keys of this kind."""
+    if part.url and part.command:
+        node.add_error("a server has a url or a command, but not both; remove one of them", *at, "command")
+    elif not part.url and not part.command:
+        if node.is_readable(*at, "url") and node.is_readable(*at, "command"):
+            problem = "the server has neither a url nor a command"
+            node.add_error(f'{problem}; write url: "https://...", or command: [program, argument]', *at)
+    elif part.headers and part.command:
+        node.add_error("a program gets no headers; write env instead, or remove headers", *at, "headers")
+    elif part.env and part.url:
+        node.add_error("a server at a url gets no variables; write headers instead, or remove env", *at, "env")
+
+
+def _check_names(servers: list[models.McpServer], node: ConfigNode) -> None:
+    """Check that the model can tell all tools apart by their names."""
+    seen: set[str] = set()
+    names: set[str] = set()
+    for index, server in enumerate(servers):
+        if server.name in names:
+            node.add_error(f"another server is named {server.name} too; write a different name", *STEPS, "mcp", index, "name")
+            continue
+        names.add(server.name)
+        for number, tool in enumerate(server.allow):
+            offered = offered_name(server.name, tool)
+            at = (*STEPS, "mcp", index, "allow", number)
+            if len(offered) > MAX_NAME:
+                problem = f"the model sees this tool as {offered}, and a name can have {MAX_NAME} characters"
+                node.add_error(f"{problem}; write a shorter name of the server", *at)
+            elif offered in seen:
+                problem = f"the model sees this tool as {offered}, and another tool too"
+                node.add_error(f"{problem}; write a different name of the server", *at)
+            seen.add(offered)
+
+
+def _fits_a_header(value: object) -> bool:
+    return isinstance(value, Secret) and all(" " <= character <= "~" or character == "\t" for character in value.reveal())
