@@ -244,9 +244,9 @@ def test_the_costs_are_the_figures_of_the_report(page: Page, daemon: WebDaemon) 
         expect(page.locator("#total-runs")).to_have_text(str(report["totals"]["runs"]))
         shown = page.get_by_role("region", name="By agent and job").locator("tbody tr").all_inner_texts()
         assert [row.split()[0].removeprefix("cron/") for row in shown] == [each["name"] for each in report["entries"]]
-        assert [row.split()[-1] for row in shown] == [format_usd(each["cost_usd"]) for each in report["entries"]]
+        assert [row.split()[1] for row in shown] == [format_usd(each["cost_usd"]) for each in report["entries"]]
         by_time = page.locator("h2#by-time + div tbody tr").all_inner_texts()
-        assert [row.split()[-1] for row in by_time] == [format_usd(each["cost_usd"]) for each in reversed(report["by_time"])]
+        assert [row.split("\t")[1] for row in by_time] == [format_usd(each["cost_usd"]) for each in reversed(report["by_time"])]
 
 
 def test_the_history_shows_who_changed_what_and_the_errors_of_a_refused_reload(page: Page) -> None:

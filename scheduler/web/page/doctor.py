@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding
@@ -18,6 +19,7 @@ from scheduler.web.page.views import PageRequest
 
 PARAMETERS = ("database",)
 ORDER = ("bad", "warn", "ok")
+MAX_FINDINGS = 200  # that are listed, because each agent may have some
 
 
 def show_doctor(request: PageRequest) -> Page:
@@ -28,13 +30,20 @@ def show_doctor(request: PageRequest) -> Page:
         raise bad_request("database: write check")
     findings = sorted(_check_everything(request, thorough=thorough), key=lambda each: ORDER.index(each.level))
     counts = {level: sum(each.level == level for each in findings) for level in ORDER}
-    return Page("doctor.html", {"findings": findings, "counts": counts, "is_thorough": thorough})
+    context = {
+        "findings": findings[:MAX_FINDINGS],
+        "counts": counts,
+        "more": len(findings) - MAX_FINDINGS,
+        "is_thorough": thorough,
+        "has_file": request.api.app_state.server is None,
+    }
+    return Page("doctor.html", context)
 
 
 def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Finding]:
     """The config is read with the environment of the daemon. `crontab -l` is not run: a page must not start programs."""
-    path = request.api.app_state.database_path
-    zone = request.settings.zone
+    state = request.api.app_state
+    path, zone = state.database_path, request.settings.zone
 
     def format_time(moment: datetime | None) -> str:
         return local_time(moment, zone)
@@ -42,18 +51,18 @@ def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Findi
     yield from installation_checks.check_installation()
     yield from installation_checks.check_config(request.settings.path, os.environ, request.now)
     yield from installation_checks.check_folder(path.parent)
-    if thorough:
-        yield _check_database_file(request)
+    if thorough and state.server is None:
+        yield _check_database_file(path)
     yield from installation_checks.check_outbox(request.db)
     yield from installation_checks.check_downtime(request.db, format_time, zone.key)
-    yield installation_checks.check_disk(path)
+    if path.exists():
+        yield installation_checks.check_disk(path)
     boot = boots.latest_boot(request.db)
     since = f" since {format_time(from_millis(boot['started_at']))}" if boot else ""
     yield Finding("ok", "daemon", f"running{since}, pid {os.getpid()}")
 
 
-def _check_database_file(request: PageRequest) -> Finding:
-    path = request.api.app_state.database_path
+def _check_database_file(path: Path) -> Finding:
     try:
         database.check_database(path)
     except StoreError as error:
