@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.routing import Route
@@ -305,6 +306,14 @@ def test_nonsense_is_answered_with_400_and_no_traceback(
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"Traceback" not in answer
     assert not caplog.records
+
+
+def test_the_sender_of_a_wrong_token_is_logged_once_in_ten_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with WebDaemon(tmp_path) as daemon:
+        for path in ("/api/v1/status", "/api/v1/status", "/act/code"):
+            assert daemon.get(path, token="a-token-that-is-not-known").status >= 400
+    lines = [record.fields for record in caplog.records if record.msg == "token_refused"]  # type: ignore[attr-defined]
+    assert lines == [{"address": "127.0.0.1", "method": "GET", "path": "/api/v1/status"}]
 
 
 def test_a_body_that_breaks_off_is_rejected_without_a_traceback(daemon: WebDaemon, caplog: pytest.LogCaptureFixture) -> None:

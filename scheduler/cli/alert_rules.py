@@ -152,7 +152,7 @@ DAEMON = (
         "new(heartbeatd_http_tokens_refused_total, $window) > $above",
         f"{HOST} refuses tokens",
         "Requests with a wrong token: {{ $value | humanize }}. A program has an old token, or somebody guesses. Type"
-        " `journalctl -u heartbeatd | grep 401`, and compare `server.tokens` in config.yaml.",
+        " `journalctl -u heartbeatd | grep token_refused`, and compare `server.tokens` in config.yaml.",
         thresholds={"above": ("10", "refused requests"), "window": ("15m", "the time in which these events are counted")},
     ),
     Alert(

@@ -6,6 +6,8 @@ JSON without a preflight request, or know a token. The checks use these four fac
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterator
 
@@ -15,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Settings
+from scheduler.system.log import log_event
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.callers import find_caller
 from scheduler.web.http_errors import HttpError, error_response
@@ -27,6 +30,7 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (addresses to listen on, no
 
 FORM_TYPE = b"application/x-www-form-urlencoded"
 EVENTS_PATH = "/api/v1/events"
+REFUSAL_LOG_SECONDS = 10.0  # between two log lines about refused tokens, so that nobody can fill the log
 UNKNOWN_ROUTE = "unknown"  # the route of rejected requests and of unknown paths: anyone can invent more of them
 
 SECURITY_HEADERS = (
@@ -59,6 +63,7 @@ class SecurityMiddleware:
         self._port = port
         self._token = token
         self._find_session = find_session
+        self._next_refusal_log = 0.0  # of the loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hardened = _add_security_headers(self._count_answer(scope, send))
@@ -79,6 +84,16 @@ class SecurityMiddleware:
             await send(message)
 
         return send_and_count
+
+    def _report_refused_token(self, scope: Scope) -> None:
+        """Count a request with a wrong token, and log the address of its sender."""
+        self._metrics.count_refused_token()
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_refusal_log:
+            self._next_refusal_log = now + REFUSAL_LOG_SECONDS
+            address = scope["client"][0] if scope.get("client") else None
+            path = LINK_PATH if scope["path"].startswith(LINK_PATH) else scope["path"]  # the code in a link is a permission
+            log_event(logging.WARNING, "token_refused", address=address, method=scope["method"], path=path)
 
     def _check_request(self, scope: Scope) -> None:
         """Raises HttpError. Otherwise `scope["caller"]` is the caller, or None if no valid token was sent.
@@ -104,7 +119,7 @@ class SecurityMiddleware:
             return
         caller = find_caller(sent, self._token, server.tokens)
         if sent and caller is None:
-            self._metrics.count_refused_token()
+            self._report_refused_token(scope)
         if scope["path"].startswith(LINK_PATH):
             scope["caller"] = None
             return  # the code in a link is the permission; a browser sends the form without an origin (Referrer-Policy)
