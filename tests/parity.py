@@ -48,7 +48,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("Delivery targets are suggested from the session history.", ("test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
         Row("agent tool with permissions", ("test_mcp.py::test_the_tools_that_a_token_may_use_are_listed", "test_mcp.py::test_every_tool_works_for_its_own_agent_and_no_other", "test_web_api.py::test_a_token_has_only_its_own_permissions", "test_checklist_file.py::test_a_token_to_read_or_operate_may_not_edit")),
         Row("RPC calls get, set, toggle and test a heartbeat and read its log.", ("test_web_config.py::test_an_edit_is_written_and_applied", "test_web_config.py::test_without_the_permission_the_answer_has_the_lines_to_write", "test_web_api.py::test_one_agent_can_be_requested", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
-        Row("A web page contains a card, a config dialog and a log table.", waits="status page"),
+        Row("A web page contains a card, a config dialog and a log table.", ("test_page_browser.py::test_problems_come_first", "test_page_agent.py::test_a_wrong_value_is_named_at_its_field_and_the_right_one_is_written", "test_page_agent_forms.py::test_runs_come_with_text_prompt_parts_and_time")),
         Row("An agent can also have many cron jobs (at, every, cron), without suppression.", ("test_story_prompt_jobs.py::test_no_answer_to_a_job_is_suppressed",)),
     ),
     "PicoClaw": (
