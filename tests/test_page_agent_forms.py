@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from page_agents import CONFIG, form_fields, start_daemon, user_of
 from page_user import Answer, PageUser
 from web_daemon import WebDaemon
@@ -15,6 +17,40 @@ from web_daemon import WebDaemon
 from scheduler.web.page import agent_config
 
 OPS = "/page/agents/ops"
+ANY_VALUE = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    st.sampled_from(
+        [
+            "[",
+            "{a: ",
+            "[[[[1]]]]",
+            "{<<: *x}",
+            "&a [*a]",
+            "!!python/object:os.system x",
+            "|",
+            "- x",
+            "#",
+            "a: b",
+            "0",
+            "-1",
+            "1e999",
+            ",",
+            "true",
+            "[" * 3000,
+            "9" * 400,
+            "\u2028",
+            "\x00",
+            "'",
+            '"',
+            "null",
+            "~",
+            "2026-01-01",
+            "08:00-22:00",
+            "{start: 8}",
+            "*/5 * * * *",
+        ]
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -437,6 +473,35 @@ def test_a_limited_token_changes_its_interval_and_not_its_budget(daemon: WebDaem
     shown = send(user, opened_form(user) | {"heartbeat.interval": "1h"})
     send(user, form_fields(shown, f"{OPS}/config"), "write")
     assert "interval: 1h" in daemon.config.read_text() and "runs_per_day: 200" in daemon.config.read_text()
+
+
+@pytest.fixture(scope="module")
+def kept_form(kept_daemon: WebDaemon) -> tuple[PageUser, dict[str, str]]:
+    user = user_of(kept_daemon)
+    return user, opened_form(user)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(st.sampled_from(agent_config.ALL_KEYS), ANY_VALUE, min_size=1, max_size=4))
+def test_whatever_is_written_in_a_field_is_answered_and_kept(
+    kept_form: tuple[PageUser, dict[str, str]], fields: dict[str, str]
+) -> None:
+    user, sent = kept_form
+    found = user.post(f"{OPS}/config", sent | fields | {"step": "check"})
+    assert found.status in (200, 400, 409, 422)
+    kept = form_fields(found, f"{OPS}/config")
+    for key, text in fields.items():
+        if text.isprintable():
+            assert kept[key].strip() == text.strip()
+
+
+def test_the_history_of_a_removed_agent_can_be_read(daemon: WebDaemon) -> None:
+    without = CONFIG.replace("  copy: *web\n", "")
+    daemon.do(lambda: daemon.world.reload(without))
+    user = user_of(daemon)
+    found = user.get("/page/agents/copy")
+    assert (found.status, "removed" in found.text, actions(found)) == (200, True, set())
+    assert user.get("/page/agents/copy/config").status == 404
 
 
 def test_all_keys_of_the_form_exist_and_are_described() -> None:

@@ -257,7 +257,7 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
             return _Outcome((Problem(f"{message} Compare the marked fields, and check the changes again."),), status=412)
         if error.code == "edit_refused":
             message = f"This change cannot be made here: {error.message}. Edit the file yourself, for example with these lines."
-            return _Outcome((Problem(message, config_editing.lines_to_write(whole)),), status=409)
+            return _Outcome((Problem(message, _lines_or_nothing(whole)),), status=409)
         return _Outcome((Problem(error.message),), status=error.status)
     except Refused as error:
         return _Outcome((Problem(str(error)),), status=STATUS_BY_CODE.get(error.code, 409))
@@ -271,6 +271,13 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
     own = tuple(each for each in found["warnings"] if dotted_path(("agents", name)) in each)
     others = tuple(each for each in found["warnings"] if each not in own)
     return _Outcome(diff=ConfigDiff(tuple(found["diff"]), tuple(found["lines"]), own, others))
+
+
+def _lines_or_nothing(changes: Mapping[str, Any]) -> str:
+    try:
+        return config_editing.lines_to_write(changes)
+    except HttpError:  # the message of the refusal is enough
+        return ""
 
 
 def changes_of_form(sent: Form) -> dict[str, Any]:
