@@ -332,3 +332,80 @@ def test_a_program_is_ended_after_its_own_timeout_and_the_next_one_starts() -> N
     ended = start("sleep", "60", children=children, timeout=timedelta(milliseconds=200))
     assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, "timeout", True)
     assert start("true", children=children, timeout=timedelta(seconds=60)).exit_code == 0
+
+
+def converse(work: Callable[[process.Conversation], Any], *argv: str, children: Children | None = None, **more: Any) -> Any:
+    """Start a program that is spoken to in lines, and do this work with it."""
+
+    async def run() -> Any:
+        given: dict[str, Any] = {"env": {}, "cwd": Path("/")} | more
+        async with (children or Children("life/1")).converse(argv, **given) as program:
+            return await work(program)
+
+    return asyncio.run(run())
+
+
+async def reply_to(program: process.Conversation, line: bytes) -> bytes | None:
+    program.write_line(line)
+    return await program.read_line()
+
+
+def test_a_program_is_spoken_to_in_lines() -> None:
+    async def work(program: process.Conversation) -> list[bytes | None]:
+        return [await reply_to(program, b"one"), await reply_to(program, b"two")]
+
+    assert converse(work, "cat") == [b"one", b"two"]
+
+
+def test_a_program_that_has_ended_writes_no_more_lines() -> None:
+    async def work(program: process.Conversation) -> tuple[bytes | None, bytes | None, str]:
+        return await program.read_line(), await reply_to(program, b"lost"), program.error_text
+
+    assert converse(work, "sh", "-c", "echo first; echo broken >&2") == (b"first", None, "broken\n")
+
+
+def test_a_line_that_is_too_long_ends_the_conversation() -> None:
+    async def work(program: process.Conversation) -> tuple[bytes | None, str | None]:
+        return await program.read_line(), program.problem
+
+    assert converse(work, "head", "-c", "3000000", "/dev/zero") == (None, "wrote a line of more than 1024 KiB")
+
+
+def test_a_program_that_is_spoken_to_has_the_mark_and_only_its_own_variables() -> None:
+    async def work(program: process.Conversation) -> list[bytes]:
+        lines = []
+        while (line := await program.read_line()) is not None:
+            lines.append(line)
+        return lines
+
+    lines = converse(work, "env", env={"TOKEN": Secret("s3cret")})
+    assert {b"TOKEN=s3cret", b"HEARTBEATD_RUN=life/1"} <= set(lines)
+    assert {line.partition(b"=")[0] for line in lines} <= {b"PATH", b"HOME", b"LANG", b"TOKEN", b"HEARTBEATD_RUN"}
+
+
+def test_at_the_end_of_a_conversation_the_whole_group_is_ended() -> None:
+    async def work(program: process.Conversation) -> int:
+        return int(await program.read_line() or b"0")
+
+    child = converse(work, "sh", "-c", "sleep 60 & echo $!; cat")
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
+
+
+def test_a_conversation_ends_with_its_run() -> None:
+    children = Children("life/1")
+
+    async def work(program: process.Conversation) -> bytes | None:
+        children.end_all("cancelled")
+        return await program.read_line()
+
+    assert converse(work, "sleep", "60", children=children) is None
+    with pytest.raises(process.NotStarted, match="the run was ended"):
+        converse(work, "sleep", "60", children=children)
+
+
+def test_a_program_that_cannot_be_started_says_why() -> None:
+    async def work(program: process.Conversation) -> None:
+        raise AssertionError("it was started")
+
+    with pytest.raises(process.NotStarted, match="no such program: 'no-such-program'"):
+        converse(work, "no-such-program")

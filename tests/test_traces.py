@@ -25,6 +25,7 @@ from scheduler.cli.main import main
 pytestmark = pytest.mark.process
 
 CHECKOUT = Path(__file__).parents[1]
+HOSTILE_TOOLS = CHECKOUT / "tests" / "servers" / "hostile_tools.py"  # harmless without an argument
 SECRET_PROMPT = "PROMPT-7c1f"  # in everything that the agents are asked, and nowhere else
 SECRET_ANSWER = "ANSWER-9e4b"  # in everything that they answer
 
@@ -59,6 +60,9 @@ agents:
   gateway: {{runner: {{kind: http, url: "{gateway}/agent"}}}}
   model: {{model: claude-haiku-5-5, heartbeat: {{max_output_tokens: 500, decide: {{model: claude-haiku-5-5}}}}}}
   refused: {{model: claude-refused}}
+  tooled:
+    model: claude-tooled
+    runner: {{kind: anthropic, tools: {{mcp: [{{name: disk, command: ["{python}", "{tools}"], allow: free}}]}}}}
   idle: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{checklist: "\\n"}}}}
   spared:
     runner: {{kind: command, argv: [cat]}}
@@ -147,6 +151,8 @@ def run_once(folder: Path, yaml: str, environ: Mapping[str, str], *options: str)
 def answer_model(request: Request) -> Act:
     if request.json["model"] == "claude-refused":
         return reply({"type": "error", "error": {"type": "authentication_error", "message": SECRET_PROMPT}}, 401)
+    if request.json["model"] == "claude-tooled" and len(request.json["messages"]) == 1:
+        return reply(message(tool("disk__free", {"path": SECRET_PROMPT}), stop_reason="tool_use"))
     if "decide" in str(request.json.get("tools")):
         return reply(message(tool("decide", {"action": "run", "tasks": SECRET_PROMPT}), stop_reason="tool_use"))
     return reply(message(text(SECRET_ANSWER)))
@@ -183,7 +189,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     with Collector() as collector, Server([gateway_answer(SECRET_ANSWER)]) as gateway, Models(answer_model) as models:
         yaml = CONFIG.format(
             python=sys.executable, collector=collector.url, gateway=gateway.url, models=models.url,
-            prompt=SECRET_PROMPT, answer=SECRET_ANSWER,
+            prompt=SECRET_PROMPT, answer=SECRET_ANSWER, tools=HOSTILE_TOOLS,
         )  # fmt: skip
         ended = run_once(folder, yaml, environment(folder, collector.url))
         assert collector.requests, ended.stderr
@@ -250,6 +256,19 @@ def test_each_call_of_a_model_is_a_span_below_the_run(traced: Traced) -> None:
     assert [span.is_named_by(given) for span, given in zip(chats, sent, strict=True)] == [True, True]
     assert beat.attributes["gen_ai.usage.input_tokens"] == 258
     assert beat.attributes["heartbeatd.cost_usd"] == pytest.approx(traced.record("model")["cost_usd"])
+
+
+def test_a_tool_is_a_span_below_the_call_of_the_model_that_asked_for_it(traced: Traced) -> None:
+    beat, span = traced.collector.span("invoke_agent tooled"), traced.collector.span("execute_tool disk__free")
+    first, second = (each for each in traced.collector.spans() if each.name == "chat claude-tooled")
+    assert [(each.trace, each.parent) for each in (first, second)] == [(beat.trace, beat.id)] * 2
+    assert (span.trace, span.parent, span.kind, span.has_failed) == (beat.trace, first.id, 1, False)
+    assert span.attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "disk__free",
+        "gen_ai.tool.type": "extension",
+        "gen_ai.tool.call.id": "toolu_1",
+    }
 
 
 def test_a_refused_call_has_the_class_of_its_error_without_its_text(traced: Traced) -> None:

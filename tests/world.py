@@ -29,6 +29,7 @@ from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Trigger
 from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
+from scheduler.net.mcp_client import McpTools
 from scheduler.store import entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
@@ -324,7 +325,8 @@ class World:
             with agent_calls.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
 
                 def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
-                    return claim.entry.run_attempt(claim_in_lane, Resources(start, http), lambda: elapsed)
+                    resources = Resources(start, http, open_tools=McpTools(Children("world").converse, http))
+                    return claim.entry.run_attempt(claim_in_lane, resources, lambda: elapsed)
 
                 return LOOP.run_until_complete(with_http(attempt)), duration
         except Exception as surprise:  # noqa: BLE001 (as an executor does)

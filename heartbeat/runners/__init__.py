@@ -116,6 +116,11 @@ class ToolCall:
     result_bytes: int | None = None
     error: str | None = None
 
+    @property
+    def is_our_own(self) -> bool:
+        """Whether the daemon itself called the tool for a model."""
+        return self.arguments is not None
+
     def as_data(self) -> dict[str, object]:
         """What is known about it, as JSON data. The parts of a recorded call are only there if they are known."""
         first = {"name": self.name, "count": self.count, "duration_ms": self.duration_ms}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from heartbeat.runners import OfferedTool
+from heartbeat.runners.errors import CallError
+from heartbeat.spec import ModelRunner, Tools
 from scheduler.cli import arguments, config_preview, options
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
-from scheduler.cli.output import format_table, utc_now
+from scheduler.cli.output import format_table, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.build import load
 from scheduler.config.build.effective_values import list_effective_values
@@ -20,7 +25,12 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.settings import Settings
+from scheduler.net import mcp_client
 from scheduler.store import entries
+from scheduler.system.text import one_line
+
+CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
+MAX_DESCRIPTION_WIDTH = 60
 
 
 @click.command()
@@ -37,11 +47,16 @@ from scheduler.store import entries
     is_flag=True,
     help="Show what the file would change in the config that is in force: keys, next runs, runs a week, highest possible cost.",
 )
+@click.option(
+    "--tools",
+    is_flag=True,
+    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if this fails.",
+)
 @options.config_option
 @options.state_option
 @options.format_option
 @options.color_option
-def check(name: str | None, strict: bool, diff: bool, path: Path, state: Path | None, form: str) -> int:
+def check(name: str | None, strict: bool, diff: bool, tools: bool, path: Path, state: Path | None, form: str) -> int:
     """Check the config, show all settings of one agent or job, or show what a reload would change.
 
     Each error is printed on its own line. The exit code is 2 if there are errors. A missing file, folder or program is only a
@@ -57,6 +72,8 @@ def check(name: str | None, strict: bool, diff: bool, path: Path, state: Path | 
         return _print_faults(ConfigError(loaded.warnings, ()), form)
     if diff:
         return _show_diff(path, state, loaded, form)
+    if tools:
+        return _show_tools(loaded.settings, form)
     return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, form)
 
 
@@ -91,6 +108,8 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     for warning in loaded.warnings:
         click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
     click.echo(f"{path} is {paint('valid', Meaning.GOOD)}: {_count_entries(loaded.settings)}")
+    for agent, tools in _agents_with_tools(loaded.settings):
+        click.echo(f"agent/{agent} may use {_list_tools(tools)}")
     for variable in loaded.overrides:
         click.echo(f"overridden by {variable}")
     return 0
@@ -111,6 +130,64 @@ def _print_faults(error: ConfigError, form: str) -> int:
 
 def _count_entries(settings: Settings) -> str:
     return f"{format_count(len(settings.heartbeats), 'agent')}, {format_count(len(settings.jobs), 'job')}"
+
+
+def _agents_with_tools(settings: Settings) -> list[tuple[str, Tools]]:
+    runners = ((name, beat.runner) for name, beat in settings.heartbeats.items())
+    return [(name, runner.tools) for name, runner in runners if isinstance(runner, ModelRunner) and runner.tools]
+
+
+def _list_tools(tools: Tools) -> str:
+    """The names of the tools for the model. Of some servers, the tools may change something."""
+    names = [
+        f"{mcp_client.offered_name(server.name, tool)}{'' if server.read_only else ' (may change something)'}"
+        for server in tools.servers
+        for tool in server.allow
+    ]
+    return f"{format_count(len(names), 'tool')}: {', '.join(names)}"
+
+
+def _show_tools(settings: Settings, form: str) -> int:
+    """Connect to the servers of all agents, and print each tool, or why an agent cannot get its tools."""
+    found = asyncio.run(_find_tools(settings))
+    failed = {agent: tools for agent, tools in found.items() if isinstance(tools, str)}
+    rows = [(agent, tool) for agent, tools in found.items() if not isinstance(tools, str) for tool in tools]
+    if form == "json":
+        listed = [
+            {"agent": agent, "tool": tool.name, "read_only": tool.is_read_only, "description": tool.description}
+            for agent, tool in rows
+        ]
+        errors = [{"agent": agent, "error": error} for agent, error in failed.items()]
+        click.echo(json.dumps({"tools": listed, "errors": errors}, indent=2))
+        return int(bool(failed))
+    if rows:
+        cells = [
+            (agent, tool.name, "yes" if tool.is_read_only else "no", shorten_to_line(tool.description, MAX_DESCRIPTION_WIDTH))
+            for agent, tool in rows
+        ]
+        click.echo(format_table(("AGENT", "TOOL", "READ-ONLY", "DESCRIPTION"), cells))
+    for agent, error in failed.items():
+        click.echo(f"{paint(f'agent/{agent}', Meaning.BAD)}: {one_line(error)}", err=True)
+    if not found:
+        click.echo("no agent has tools")
+    return int(bool(failed))
+
+
+async def _find_tools(settings: Settings) -> dict[str, Sequence[OfferedTool] | str]:
+    """The tools of each agent that has any, or the error."""
+    from scheduler.net.http_client import HttpClient
+    from scheduler.system.process import Children
+
+    found: dict[str, Sequence[OfferedTool] | str] = {}
+    async with HttpClient(lambda: settings.network) as http:
+        open_tools = mcp_client.McpTools(Children("check").converse, http)
+        for agent, tools in _agents_with_tools(settings):
+            try:
+                async with open_tools(tools, agent, settings.heartbeats[agent].workspace, CONNECT_SECONDS) as toolbox:
+                    found[agent] = toolbox.offered
+            except CallError as error:
+                found[agent] = error.answer.error
+    return found
 
 
 @click.command()

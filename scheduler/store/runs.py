@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from heartbeat.runners import Tokens
+from heartbeat.runners import Tokens, ToolCall
+from heartbeat.runners.agent_json import MAX_TOOL_CALLS
 from scheduler.model.entry import Claim, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
@@ -255,7 +256,8 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
         " request_id = ?, left_out = ?, findings = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
-            to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *common, *checked, _tool_calls_json(result), result.log,
+            to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *common, *checked,
+            _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
             result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
             json.dumps(result.left_out) if result.left_out else None, json.dumps(result.findings) if result.findings else None,
             claim.run_id, claim.owner, claim.fence,
@@ -279,10 +281,11 @@ def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not
     """Let a run wait for its next attempt, with the result of the last one. False if the run no longer belongs to the claim."""
     waiting = tx.db.execute(
         "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
-        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, request_id = ?"
+        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, request_id = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (
             to_millis(not_before), result.outcome, result.reason, result.error, result.text, *_precheck_columns(result),
+            _tool_calls_json([*_earlier_tool_calls(tx, claim), *(call for call in result.tool_calls if call.is_our_own)]),
             result.request_id, claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
@@ -309,8 +312,16 @@ def _precheck_columns(result: AttemptResult) -> tuple[int | None, str | None, st
     return (checked.exit_code, checked.output[:PRECHECK_KEPT], checked.error or None) if checked else (None, None, None)
 
 
-def _tool_calls_json(result: AttemptResult) -> str | None:
-    return json.dumps([call.as_data() for call in result.tool_calls]) if result.tool_calls else None
+def _earlier_tool_calls(tx: Transaction, claim: Claim) -> list[ToolCall]:
+    """The tools that the daemon called for a model in earlier attempts of a run. They may have changed something."""
+    if claim.attempt <= 1:
+        return []
+    (stored,) = tx.db.execute("select tool_calls from run where id = ?", (claim.run_id,)).fetchone() or (None,)
+    return [ToolCall(**call) for call in json.loads(stored or "[]")]
+
+
+def _tool_calls_json(calls: Sequence[ToolCall]) -> str | None:
+    return json.dumps([call.as_data() for call in calls[-MAX_TOOL_CALLS:]]) if calls else None
 
 
 def mark_run_cancelled(tx: Transaction, run_id: int) -> None:

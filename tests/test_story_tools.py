@@ -1,0 +1,177 @@
+"""Agents whose models use tools, end to end in virtual time: run records, cost, budgets, retries and interruptions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers.messages import error_answer, message, text_answer, tool
+from servers.scripted import Act, Server, reply
+from servers.tools import ToolServer
+from world import MakeWorld, World
+
+from scheduler.cli.main import main
+from scheduler.model.events import CallCharged, ProviderCalled
+
+KEY = "sk-ant-canary-0123456789"
+TOKEN = "mcp-token-canary-5527"
+LOOK = reply(message(tool("disk__free", {"path": "/"}), stop_reason="tool_use"))
+CLEAN = reply(message(tool("disk__clean", {"path": "/tmp"}), stop_reason="tool_use"))
+ONE_CALL = (120 * 1.0 + 30 * 5.0 + 7 * 1.0 + 2 * 1.25) / 1e6  # USD
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[ToolServer]:
+    with ToolServer() as server:
+        yield server
+
+
+@pytest.fixture
+def make(make_world: MakeWorld, disk: ToolServer) -> Iterator[MakeTooled]:
+    yield MakeTooled(make_world, disk)
+    disk.cleaned.clear()
+
+
+class MakeTooled:
+    """Makes worlds with an agent that may use the tools of a disk."""
+
+    def __init__(self, make_world: MakeWorld, disk: ToolServer) -> None:
+        self._make_world = make_world
+        self._disk = disk
+
+    def __call__(self, model: Server, *, allow: str = "free", more: str = "", turns: int = 5, **heartbeat: str) -> World:
+        words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | heartbeat
+        beat = ", ".join(f"{key}: {value}" for key, value in words.items())
+        yaml = f"""
+providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{model.url}"}}}}
+prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}
+agents:
+  ops:
+    runner:
+      kind: anthropic
+      tools:
+        mcp:
+          - {{name: disk, url: "{self._disk.url}", headers: {{X-Token: "${{TOKEN}}"}}, allow: [{allow}]{more}}}
+        max_turns: {turns}
+    heartbeat: {{{beat}}}
+"""
+        return self._make_world(yaml, environ={"KEY": KEY, "TOKEN": TOKEN})
+
+
+def model(*script: Act) -> Server:
+    return Server(list(script))
+
+
+def test_the_run_record_has_every_call_of_a_tool_and_the_cost_of_every_turn(make: MakeTooled) -> None:
+    with model(LOOK, text_answer("ALERT: / is nearly full")) as server:
+        world = make(server)
+        world.run(minutes=1)
+    row = world.records()[0]
+    assert (row["outcome"], row["text"]) == ("alert", "ALERT: / is nearly full")
+    assert [text for _, _, text in world.delivered] == ["ALERT: / is nearly full"]
+    (call,) = row["tool_calls"]
+    assert call.pop("duration_ms") >= 0
+    assert call == {"name": "disk__free", "count": 1, "arguments": '{"path": "/"}', "result_bytes": 11}
+    assert row["tokens"]["output"] == 60
+    assert row["cost_usd"] == pytest.approx(2 * ONE_CALL)
+    assert [used["calls"] for used in row["models"]] == [2]
+    assert len(world.events_of(CallCharged)) == 2
+    assert [event.result for event in world.events_of(ProviderCalled)] == ["ok", "ok"]
+
+
+def test_show_prints_each_call_with_its_arguments(make: MakeTooled, capsys: pytest.CaptureFixture[str]) -> None:
+    with model(LOOK, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server)
+        world.run(minutes=1)
+    assert main(["show", "1", "-c", str(world.config)]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("tool"))
+    assert line.split()[1] == "disk__free"
+    assert line.endswith('s {"path": "/"}: 11 bytes')
+
+
+def test_a_run_stopped_at_max_turns_fails_and_is_charged(make: MakeTooled) -> None:
+    with model(LOOK) as server:
+        world = make(server, turns=2, budget="{usd_per_day: 1}")
+        world.run(minutes=1)
+        assert len(server.requests) == 2
+    row = world.records()[0]
+    assert (row["outcome"], row["reason"]) == ("failed", "tool_use")
+    assert row["error"].endswith("the model asked for tools in its last turn, and wrote no text (max_turns: 2)")
+    assert row["charged"]["usd"] == pytest.approx(2 * ONE_CALL)
+
+
+def test_the_budget_of_a_run_stops_the_turns_before_it_is_exceeded(make: MakeTooled) -> None:
+    """The answer of one turn may cost 0.01 USD, and a prompt of 3,000 bytes 0.004 USD."""
+    with model(LOOK) as server:
+        world = make(server, turns=50, budget="{usd_per_run: 0.016}")
+        world.run(minutes=1)
+        turns = len(server.requests)
+    row = world.records()[0]
+    assert 1 <= turns < 10
+    assert (row["outcome"], row["charged"]["usd"]) == ("failed", pytest.approx(turns * ONE_CALL))
+    assert row["charged"]["usd"] <= 0.016
+    assert server.requests[-1].json["tool_choice"] == {"type": "tool", "name": "report_findings"} or row["reason"] == "too_large"
+
+
+def test_the_budget_of_a_day_reserves_all_turns(make: MakeTooled) -> None:
+    """Five turns may use 260,000 tokens. After the first run only 0.26m minus its usage are left of the day."""
+    with model(LOOK, text_answer("HEARTBEAT_OK"), text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, budget="{tokens_per_day: 260k}")
+        world.run(minutes=31)
+        assert len(server.requests) == 2
+    assert [line.split(" ", 3)[3] for line in world.history()] == ["ok heartbeat_ok", "skipped budget"]
+
+
+def test_an_attempt_that_only_read_is_retried_and_all_its_calls_are_recorded(make: MakeTooled) -> None:
+    with model(LOOK, error_answer(529, "overloaded_error", "busy"), LOOK, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server)
+        world.run(minutes=1)
+    row = world.records()[0]
+    assert (row["outcome"], row["attempt"]) == ("ok", 2)
+    assert [call["name"] for call in row["tool_calls"]] == ["disk__free"] * 2
+    assert [event.result for event in world.events_of(ProviderCalled)] == ["ok", "overloaded", "ok", "ok"]
+
+
+def test_an_attempt_that_may_have_changed_something_is_not_retried(make: MakeTooled, disk: ToolServer) -> None:
+    with model(CLEAN, error_answer(529, "overloaded_error", "busy"), text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="clean", more=", read_only: false")
+        world.run(minutes=1)
+        assert len(server.requests) == 2
+    assert disk.cleaned == ["/tmp"]
+    row = world.records()[0]
+    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "overloaded", 1)
+    assert row["error"].endswith("; not tried again, because the tool disk__clean may have changed something")
+
+
+def test_a_server_that_cannot_be_reached_fails_the_run_and_costs_nothing(make: MakeTooled) -> None:
+    with model(text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="no-such-tool", budget="{usd_per_day: 5}")
+        world.run(minutes=1)
+        assert server.requests == []
+    row = world.records()[0]
+    assert (row["outcome"], row["reason"], row["charged"]["usd"]) == ("failed", "bad_request", 0.0)
+    assert row["error"].startswith("server disk of the tools: it has no tool no-such-tool; its tools are: free, clean")
+    assert world.events_of(ProviderCalled) == []
+
+
+@pytest.mark.parametrize(("more", "runs_again"), [("", True), (", read_only: false", False)])
+def test_after_a_crash_a_run_whose_tools_may_change_something_is_not_repeated(
+    make: MakeTooled, more: str, runs_again: bool
+) -> None:
+    with model(text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, more=more)
+        (entry,) = (entry for entry in world.engine.plan.entries.values() if entry.name == "ops")
+        assert entry.retries_after_crash is runs_again
+
+
+def test_the_token_of_a_server_is_in_no_record(make: MakeTooled, tmp_path: Path) -> None:
+    leak = reply(message(tool("disk__free", {"path": TOKEN}), stop_reason="tool_use"))
+    with model(leak, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server)
+        world.run(minutes=1)
+        assert TOKEN not in json.dumps([request.json for request in server.requests][1]["messages"][-1])
+    assert world.records()[0]["tool_calls"][0]["arguments"] == '{"path": "***"}'
+    stored = b"".join(path.read_bytes() for path in world.state.parent.iterdir() if path.is_file())
+    assert TOKEN.encode() not in stored
