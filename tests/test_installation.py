@@ -92,6 +92,8 @@ def test_the_wheel_contains_the_documentation_and_no_tests(wheel: Path) -> None:
     names = {line.split()[0] for line in listed.stdout.splitlines()[1:]}
     shipped = {str(page.relative_to(HOME)) for page in PAGES if "bench" not in page.parts}
     assert {f"scheduler/shipped/{page}" for page in shipped} <= names
+    page = {f"scheduler/web/page/{name}" for name in ("templates/base.html", "static/style.css", "static/htmx.min.js")}
+    assert page <= names
     assert any(name.endswith("share/man/man1/heartbeatd.1") for name in names)
     assert [name for name in names if name.startswith(("tests/", "bench/", "agents/"))] == []
 

@@ -23,9 +23,9 @@ HOSTILE = (
 TOKEN = "chief-token-with-enough-bits-in-it-1"
 YAML = """
 server: {listen: "127.0.0.1:0", tokens: {chief: {value: "chief-token-with-enough-bits-in-it-1", may: [read, wake, operate, edit]}}}
-channels: {phone: {kind: command, argv: [send]}, away: {kind: command, argv: [send]}}
+channels: {hook: {kind: webhook, url: "https://example.org/hooks/s3cret-canary-0123456789"}, phone: {kind: command, argv: [send]}, away: {kind: command, argv: [send]}}
 agents:
-  hostile: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, answer: structured, deliver: phone, retries: 0, on_failure: {after: 1}}}
+  hostile: {runner: {kind: command, argv: [agent], env: {API_KEY: "s3cret-canary-0123456789"}}, heartbeat: {interval: 30m, stagger: 0s, answer: structured, deliver: phone, retries: 0, on_failure: {after: 1}}}
   long: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}}
 cron:
   job: {every: 1h, command: measure, deliver: away}
@@ -127,13 +127,19 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
         running.do(lambda: world.run(hours=1))
         running.do(lambda: world.pause(("heartbeat", "long")))
         running.do(lambda: world.wake("long", HOSTILE, sender="bot"))
-        running.config.write_text(YAML.replace("interval: 30m", "interval: 31 <script>"), "utf-8")
-        running.post("/-/reload", {}, running.token)
         yield running
 
 
 @pytest.fixture(scope="module")
 def pages(daemon: WebDaemon) -> dict[str, Answer]:
+    """Every view by its URL; and again, with `#` after it, while the config file has a hostile error."""
+    found = crawl(daemon)
+    daemon.config.write_text(YAML.replace("interval: 30m", "interval: 31 <script>"), "utf-8")
+    daemon.post("/-/reload", {}, daemon.token)
+    return found | {f"{url}#": answer for url, answer in crawl(daemon).items()}
+
+
+def crawl(daemon: WebDaemon) -> dict[str, Answer]:
     """Every view that a user can reach by links, a few of each kind."""
     user = PageUser(daemon)
     user.log_in(TOKEN)
@@ -153,7 +159,8 @@ def pages(daemon: WebDaemon) -> dict[str, Answer]:
 
 
 def test_every_view_can_be_reached_and_shown(pages: dict[str, Answer]) -> None:
-    assert {url: answer.status for url, answer in pages.items() if answer.status not in (200, 404, 409)} == {}
+    assert {url: answer.status for url, answer in pages.items() if answer.status != 200 and not url.endswith("#")} == {}
+    assert {answer.status for answer in pages.values()} <= {200, 409}
     assert {pages[url].status for url in ("/", "/page/agents/hostile", "/page/agents/long")} == {200}
     assert "zq7canary" in pages["/"].body
 
@@ -202,9 +209,13 @@ def test_without_a_login_no_text_of_an_agent_can_be_read(daemon: WebDaemon, page
         each.attributes.get("src") or each.attributes["href"] for each in pages["/"].elements if each.tag in ("script", "link")
     ]
     for url in (*pages, *static, "/page/login", "/metrics", "/healthz", "/readyz", "/api/v1/status", "/api/v1/events"):
-        answer = stranger.get(url)
+        answer = stranger.get(url.removesuffix("#"))
         assert CANARY not in answer.body, url
         assert "hostile" not in answer.body or url == "/metrics", url
+
+
+def test_no_page_shows_a_secret(pages: dict[str, Answer]) -> None:
+    assert [url for url, answer in pages.items() if "s3cret-canary" in answer.body or TOKEN in answer.body] == []
 
 
 def test_static_files_may_be_kept_and_are_what_they_say(pages: dict[str, Answer], daemon: WebDaemon) -> None:

@@ -18,6 +18,7 @@ from scheduler.web.queries import check_access
 
 PARAMETERS = ("q", "show", "page")
 CARDS_PER_PAGE = 48
+LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
 TONES = {
     "failing": "bad",
     "problem": "late",
@@ -80,6 +81,7 @@ def show_fleet(request: PageRequest) -> Page:
             "total": len(states),
             "matching": len(found),
             "filters": filters,
+            "live_every": max(LEAST_SECONDS, len(states) // 10),
             "search": search,
             "wanted": wanted,
             "page": number,

@@ -60,7 +60,10 @@
     countDown();
   }
 
-  function refreshAll() { for (const each of document.querySelectorAll("[data-live]")) refresh(each); }
+  // A part inside another part is loaded again with it.
+  function refreshAll() {
+    for (const each of document.querySelectorAll("[data-live]")) if (!each.parentElement.closest("[data-live]")) refresh(each);
+  }
 
   function receive(name, data) {
     const key = data.kind ? `${data.kind}/${data.name}` : null;
