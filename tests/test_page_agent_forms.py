@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_agents import CONFIG, form_fields, start_daemon, user_of
 from page_user import Answer, PageUser
+from test_cli_reading import add_run
 from web_daemon import WebDaemon
 
 from scheduler.web.page import agent_config
@@ -105,6 +108,28 @@ def test_runs_come_with_text_prompt_parts_and_time(kept_daemon: WebDaemon) -> No
     assert "The disk /srv is 92 % full." in found
     assert re.search(r"checklist 53 \d+ %", found)
     assert "ran, failed: exit" in found and "no checklist" in found
+
+
+def test_a_run_of_a_model_has_its_tokens_and_cost(daemon: WebDaemon) -> None:
+    tokens = {"input": 1200, "output": 34, "cache_read": 5600, "cache_write": 0}
+    run = daemon.do(
+        lambda: add_run(
+            daemon.world.store,
+            daemon.now + timedelta(minutes=1),
+            text="All is well.",
+            model_used="claude-haiku-5-5",
+            cost_usd=0.0123,
+            tokens=json.dumps(tokens),
+        )
+    )
+    for path in (OPS, f"/page/runs/{run}"):
+        found = user_of(daemon).get(path).text
+        assert "6,800 tokens in, 34 out, $0.0123" in found
+        assert "Tokens of claude-haiku-5-5 Input From the cache Into the cache Output Cost 1,200 5,600 0 34 $0.0123" in found
+
+
+def test_the_next_run_is_shown_with_the_time_until_it(kept_daemon: WebDaemon) -> None:
+    assert "Next run Mon 02 Mar 2026 15:30:00 ( in 30 min )" in user_of(kept_daemon).get(OPS).text
 
 
 def test_older_runs_are_on_further_pages(daemon: WebDaemon) -> None:

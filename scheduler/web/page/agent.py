@@ -206,6 +206,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
     explained = find_agent(request)
     status = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
     drawn = _draw_day(explained, _parse_day(request.query.get("on"), explained))
+    due_at = explained.row.due_at
     until = None if drawn.is_today else datetime.fromisoformat(drawn.explained["until"])
     shown, following = _read_runs(request, name, until)
     return Page(
@@ -216,6 +217,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
             "agent_state": status[0] if status else None,
             "entry_zone": explained.zone,
             "explained": (now := explanation.explain_now(explained)),
+            "due_in": max(due_at - request.now, timedelta()) if due_at else None,
             "obstacle": SlotCause(now["now"]["reason"], now["now"]["detail"]).text_for_now if now["now"]["reason"] else "",
             "day": drawn,
             "runs": shown,
