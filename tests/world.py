@@ -39,9 +39,11 @@ from scheduler.system import lanes
 from scheduler.system.process import Children
 from scheduler.work import agent_calls, plan
 from scheduler.work.executor import Done
+from scheduler.work.payloads import ClaimCodec
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
+THROUGH_PAYLOADS = os.environ.get("HEARTBEATD_TEST_PAYLOADS") == "1"  # for all stories, with the tests `-k story`
 E = TypeVar("E")
 
 
@@ -96,10 +98,16 @@ class VirtualExecutor:
         self._execute = execute
         self._tasks: dict[int, tuple[Any, Any, datetime]] = {}
         self.can_cancel = True
+        self.carry_over: Any = None  # the codec through which tasks and results pass, as between machines
         self.cancelled_result: Callable[[Any, str], Any] = _cancelled_result  # from the result without a cancellation, and why
 
     def submit(self, number: int, task: Any) -> None:
+        if self.carry_over is not None:
+            task = self.carry_over.read_task(self.carry_over.write_task(task))
         result, duration = self._execute(task)
+        if self.carry_over is not None:
+            done = self.carry_over.read_done(task, self.carry_over.write_done(Done(task, *_result_or_error(result))))
+            result = done.result or done.surprise
         self._tasks[number] = (task, result, self._clock.now + duration)
 
     def results(self) -> list[tuple[int, Done[Any, Any]]]:
@@ -156,6 +164,7 @@ class World:
     durations: dict[str, timedelta] = field(default_factory=dict)  # of each attempt, by entry name
     listeners: tuple[Callable[[Event], None], ...] = ()  # get every event of the engine
     server: str | None = None  # the address of an empty PostgreSQL database, which is then used instead of a file
+    through_payloads: bool = THROUGH_PAYLOADS  # each run and its result pass through JSON, as between machines
 
     def __post_init__(self) -> None:
         self.clock = Clock(utc(self.start))
@@ -170,12 +179,21 @@ class World:
         self.boot_count = 0
         self.boot()
 
-    def boot(self, *, at_once: bool = False, survivors: Mapping[str, bool] | None = None, tzdata: str = "0") -> None:
-        """Start the daemon on the same database."""
+    def boot(
+        self,
+        *,
+        at_once: bool = False,
+        runs: VirtualExecutor | None = None,
+        survivors: Mapping[str, bool] | None = None,
+        tzdata: str = "0",
+    ) -> None:
+        """Start the daemon on the same database. `runs`: workers have gone on with the runs of the last boot."""
         self.boot_count += 1
         self.store = self.open_store()
         self.inbox = Inbox(lambda: None)
-        self.runs = VirtualExecutor(self.clock, self._execute)
+        self.runs = runs or VirtualExecutor(self.clock, self._execute)
+        if self.through_payloads:
+            self.runs.carry_over = ClaimCodec(lambda: self.engine.plan.entries, self.folder, "worker")
         self.deliveries = VirtualExecutor(self.clock, self._send)
         self.engine = Engine(
             self.store, self.plan(strict=False), Executors(self.runs, self.deliveries, self.capacity), self.inbox,

@@ -26,6 +26,7 @@ RESULT_CHANNEL = "heartbeatd_result"
 MAX_CONNECTIONS = 4  # of one process, beside the one that waits for notifications
 CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
+RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and begin anew after this time
 STATEMENT_TIMEOUT = 20.0  # seconds; a server that hangs must not stop a worker from noticing it
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
@@ -90,7 +91,12 @@ class JobQueue:
         self._queue = queue
         options = {"connect_timeout": int(CONNECT_TIMEOUT), "application_name": "heartbeatd"}
         self._connector = PsycopgConnector(
-            conninfo=dsn.reveal(), kwargs=options, min_size=1, max_size=MAX_CONNECTIONS, timeout=CONNECT_TIMEOUT
+            conninfo=dsn.reveal(),
+            kwargs=options,
+            min_size=1,
+            max_size=MAX_CONNECTIONS,
+            timeout=CONNECT_TIMEOUT,
+            reconnect_timeout=RECONNECT_TIMEOUT,
         )
         self._manager = JobManager(self._connector)
         self._is_open = False

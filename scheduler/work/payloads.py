@@ -25,7 +25,7 @@ from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import SUCCESSES, AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.model.secret import MissingSecret, Secret
-from scheduler.work.executor import Done, Interrupted, NeverBegun
+from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -99,7 +99,7 @@ class Codec(ABC, Generic[T, R]):
         if isinstance(done.surprise, Interrupted):
             ended: Mapping[str, Any] = {"interrupted": str(done.surprise), "in_order": done.surprise.in_order}
         elif isinstance(done.surprise, NeverBegun):
-            ended = {"never_begun": True}
+            ended = {"never_begun": True, "not_taken": str(done.surprise) if isinstance(done.surprise, NotTaken) else None}
         elif done.surprise is not None:
             error, number = done.surprise, getattr(done.surprise, "errno", None)
             text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
@@ -115,7 +115,7 @@ class Codec(ABC, Generic[T, R]):
             if "interrupted" in data:
                 return Done(task, None, Interrupted(str(data["interrupted"]), in_order=bool(data.get("in_order"))))
             if data.get("never_begun"):
-                return Done(task, None, NeverBegun())
+                return Done(task, None, NotTaken(data["not_taken"]) if data.get("not_taken") else NeverBegun())
             if "error" in data:
                 number = data.get("errno")
                 return Done(task, None, OSError(number, data["error"]) if number else RuntimeError(data["error"]))

@@ -23,7 +23,7 @@ from scheduler.net.mcp_client import Converse, ToolHttp
 from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, Conversation, EndReason
-from scheduler.work.executor import Done, Interrupted, LocalExecutor, WorkerLoop
+from scheduler.work.executor import Done, Interrupted, LocalExecutor, NotTaken, WorkerLoop
 from scheduler.work.payloads import Codec, InvalidPayload, Refused
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, 
 CONFIG_LOOK_SECONDS = 0.5
 LOST_CONTACT = "had no contact to PostgreSQL for the time of its lease"
 STOPPED = "was stopped"
+TOO_LATE = "the time of the run was over before a worker could take it; start more workers, or raise limits.concurrency there"
 TIME_OVER = "the time of the run was over before the worker could call the agent"
 
 
@@ -241,7 +242,9 @@ class RemoteWorker(Generic[T, R]):
             return
         if fetched.seconds_left <= 0:
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
-        attempt.timer = self._loop_now().call_later(max(fetched.seconds_left, 0.0), self._end_overdue, attempt)
+            self._set_result(attempt, Done(None, None, NotTaken(TOO_LATE)))
+            return
+        attempt.timer = self._loop_now().call_later(fetched.seconds_left, self._end_overdue, attempt)
         try:
             self._begin(attempt, self._codec.read_task(fetched.payload))
         except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:

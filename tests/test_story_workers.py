@@ -1,0 +1,199 @@
+"""Runs that workers on other machines execute: lost and stopped workers, restarts of the scheduler, refused and late runs."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from test_story_slots import agent, job
+from world import Delayed, MakeWorld, World
+
+from scheduler.engine.pending_runs import CancelRun
+from scheduler.model.entry import Claim
+from scheduler.model.events import RunRecovered, StaleResultDropped
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
+from scheduler.work.executor import Done, Interrupted, NotTaken
+from scheduler.work.payloads import SCHEMA, ClaimCodec, InvalidPayload, Refused
+
+LOST = Interrupted("w1 was lost", in_order=False)
+STOPPED = Interrupted("w1 was stopped", in_order=True)
+LONG = Delayed("HEARTBEAT_OK", timedelta(minutes=3))
+
+
+def codec_of(world: World) -> ClaimCodec:
+    return ClaimCodec(lambda: world.engine.plan.entries, world.folder, "w1")
+
+
+def test_a_heartbeat_whose_worker_is_lost_runs_again_and_uses_up_no_retry(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"), through_payloads=True)
+    world.scripts["ops"] = lambda call: LOST if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.run(minutes=5)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert (len(world.calls), world.records()[0]["attempt"]) == (2, 2)
+    assert [event.again for event in world.events_of(RunRecovered)] == [True]
+
+
+def test_a_heartbeat_that_loses_each_worker_ends_after_the_third_repetition(make_world: MakeWorld) -> None:
+    world = make_world(agent(), through_payloads=True)
+    world.scripts["ops"] = lambda call: LOST
+    world.run(minutes=5)
+    assert world.history() == ["03-02 08:00 interval abandoned crash_count"]
+    assert len(world.calls) == 4
+    assert world.records()[0]["error"] == "its workers were lost 4 times during this run"
+
+
+def test_the_command_of_a_lost_worker_is_not_repeated_and_is_reported(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h"), through_payloads=True)
+    world.scripts["measure"] = lambda call: LOST
+    world.run(minutes=70)
+    assert world.history() == ["03-02 09:00 every abandoned child_may_still_run"]
+    assert "w1 was lost during this run; one of its processes may still be running" in world.delivered[0][2]
+
+
+def test_a_worker_that_is_stopped_gives_its_run_back_and_that_is_no_crash(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"), through_payloads=True)
+    world.scripts["ops"] = lambda call: STOPPED if len(world.calls) <= 5 else "HEARTBEAT_OK"
+    world.run(minutes=5)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert (len(world.calls), world.records()[0]["attempt"]) == (6, 1)
+
+
+def test_a_run_that_no_worker_takes_ends_as_a_timeout_that_says_so(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=20))
+    world.runs.cancelled_result = lambda result, why: NotTaken("no worker has taken it")
+    world.run(minutes=8)
+    assert world.history() == ["03-02 08:00 interval timeout timeout"]
+    assert world.records()[0]["error"] == "no worker has taken it"
+
+
+def test_a_restarted_scheduler_repeats_no_run_that_a_worker_executes(make_world: MakeWorld) -> None:
+    world = make_world(agent(), through_payloads=True)
+    world.scripts["ops"] = lambda call: LONG
+    world.run(minutes=1)
+    world.kill()
+    world.clock.advance(timedelta(seconds=30))
+    world.boot(runs=world.runs)
+    world.run(minutes=4)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert len(world.calls) == 1
+
+
+def test_a_result_that_arrived_while_the_scheduler_was_down_counts(make_world: MakeWorld) -> None:
+    world = make_world(agent(), through_payloads=True)
+    world.scripts["ops"] = lambda call: LONG
+    world.run(minutes=1)
+    leftover = dict(world.runs.inflight())
+    world.kill()
+    world.clock.advance(timedelta(minutes=5))
+    world.runs.inflight = lambda: leftover if world.runs.results() else {}  # it is asked once, and then has the result
+    world.boot(runs=world.runs)
+    del world.runs.inflight
+    world.settle()
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert len(world.calls) == 1
+
+
+def test_a_run_that_the_queue_does_not_know_is_repeated_after_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: LONG if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.run(minutes=1)
+    world.downtime(seconds=30)
+    world.run(minutes=4)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert len(world.calls) == 2
+
+
+def test_a_cancelled_run_is_not_given_to_another_worker(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: LONG
+    world.runs.cancelled_result = lambda result, why: LOST
+    world.run(minutes=1)
+    world.request(CancelRun(1))
+    world.run(minutes=1)
+    assert world.history() == ["03-02 08:00 interval abandoned cancelled"]
+    assert len(world.calls) == 1
+
+
+def test_a_lost_attempt_of_a_run_that_has_been_taken_over_is_stale(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: Delayed(LOST, timedelta(minutes=1))
+    world.engine.tick(world.clock.read())
+    world.store.connection.execute("update run set fence = fence + 1")
+    world.store.connection.commit()
+    world.run(minutes=2)
+    assert len(world.events_of(StaleResultDropped)) == 1
+
+
+# Payloads
+
+
+def first_claim(world: World) -> Claim:
+    world.scripts["ops"] = lambda call: LONG
+    world.engine.tick(world.clock.read())
+    return next(iter(world.runs.inflight().values()))
+
+
+def test_a_payload_contains_no_secret(make_world: MakeWorld) -> None:
+    yaml = agent().replace("{kind: command, argv: [agent]}", '{kind: command, argv: [agent], env: {LOGIN: "${KEY}"}}')
+    world = make_world(yaml, environ={"KEY": "sesame-open-1234"})
+    claim = first_claim(world)
+    assert "sesame" not in codec_of(world).write_task(claim)
+    assert codec_of(world).read_task(codec_of(world).write_task(claim)) == claim  # the worker has its own copy
+
+
+def test_a_worker_with_other_settings_refuses_a_run_and_says_what_to_do(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="4m"))
+    payload = codec_of(world).write_task(first_claim(world))
+    world.reload(agent(timeout="3m"))
+    with pytest.raises(Refused, match="the config of w1 has other settings for agent/ops"):
+        codec_of(world).read_task(payload)
+
+
+def test_the_same_config_in_another_folder_has_the_same_settings(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = make_world(agent())
+    payload = codec_of(world).write_task(first_claim(world))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other = World(elsewhere, world.yaml)
+    assert codec_of(other).read_task(payload).run_id == 1
+    other.store.close()
+
+
+@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
+def test_a_payload_of_the_neighbouring_schema_is_read_and_unknown_fields_are_ignored(make_world: MakeWorld, schema: int) -> None:
+    world = make_world(agent())
+    data = json.loads(codec_of(world).write_task(first_claim(world)))
+    data |= {"schema": schema, "colour": "red", "claim": {**data["claim"], "mood": "good"}}
+    assert codec_of(world).read_task(json.dumps(data)).run_id == 1
+
+
+@pytest.mark.parametrize(("schema", "advice"), [(SCHEMA + 2, "update heartbeatd"), (SCHEMA - 2, "update the scheduler")])
+def test_a_payload_of_a_distant_schema_is_refused_with_advice(make_world: MakeWorld, schema: int, advice: str) -> None:
+    world = make_world(agent())
+    data = json.loads(codec_of(world).write_task(first_claim(world)))
+    with pytest.raises(InvalidPayload, match=advice):
+        codec_of(world).read_task(json.dumps(data | {"schema": schema}))
+
+
+def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    codec, claim = codec_of(world), first_claim(world)
+    written = codec.write_done(Done(claim, AttemptResult(Outcome.OK)))
+    assert codec.read_done(claim, written).result == AttemptResult(Outcome.OK)
+    for wrong in ("", "[]", written.replace('"ok"', '"splendid"'), json.dumps({"schema": 99})):
+        assert "cannot be read" in str(codec.read_done(claim, wrong).surprise)
+
+
+def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world: MakeWorld) -> None:
+    result = codec_of(make_world(agent())).refusal("no such agent")
+    assert (result.outcome, result.reason, result.transient) == (Outcome.FAILED, Failure.EXIT, True)
+    assert [call.not_sent for call in result.calls] == [True]
+
+
+def test_jobs_of_one_agent_share_its_lock(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    claim = first_claim(world)
+    assert (codec_of(world).lock(claim), claim.entry.kind) == ("agent/ops", Kind.HEARTBEAT)

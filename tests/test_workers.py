@@ -1,0 +1,255 @@
+"""Tests workers over a real PostgreSQL: its failures, lost and frozen workers, deadlines, and whole processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import required_programs
+from cluster_processes import Cluster
+from remote_bench import RemoteBench
+from servers.postgres import PostgresServer
+
+from scheduler.system.process import Children
+from scheduler.work.executor import Interrupted
+
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
+
+PATIENCE = 30
+LEASE = 2.0
+
+
+@pytest.fixture
+def bench(postgres: PostgresServer) -> Iterator[RemoteBench]:
+    with RemoteBench(postgres) as bench:
+        yield bench
+
+
+def wait_until(is_true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+async def shout(task: str, children: Children) -> str:
+    return task.upper()
+
+
+def test_results_survive_a_kill_of_the_server_and_arrive_once() -> None:
+    server = PostgresServer().start()
+    began, go_on = threading.Semaphore(0), threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        began.release()
+        while not go_on.is_set():
+            await children.start(["sleep", "0.05"], stdin=b"", env={}, cwd=Path("/"))
+        return task.upper()
+
+    try:
+        with RemoteBench(server) as bench:
+            executor = bench.make(carry, lambda: None)
+            for number in range(3):
+                executor.submit(number, f"task{number}")
+            for _ in range(3):
+                assert began.acquire(timeout=PATIENCE)
+            server.kill()
+            executor.submit(3, "task3")  # while PostgreSQL is down
+            go_on.set()
+            wait_until(lambda: executor.problem is not None)
+            server.start()
+            wait_until(lambda: len(executor.results()) == 4)
+            assert sorted(str(done.result) for _, done in executor.results()) == ["TASK0", "TASK1", "TASK2", "TASK3"]
+            executor.ack([0, 1, 2, 3])
+            wait_until(executor.is_flushed)
+            assert server.query(bench.dsn.reveal(), "select count(*) from heartbeatd_attempt") == "0"
+            assert server.query(bench.dsn.reveal(), "select count(*) from procrastinate_jobs") == "0"
+    finally:
+        server.close()
+
+
+def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: RemoteBench, postgres: PostgresServer) -> None:
+    executor = bench.make_executor("vanished", lambda: None, lease=LEASE)
+    executor.submit(1, "a")
+    wait_until(executor.is_flushed)
+    wait_until(
+        lambda: postgres.query(bench.dsn.reveal(), "select count(*) from procrastinate_jobs where queue_name = 'vanished'") == "1"
+    )
+    postgres.query(  # what a worker leaves behind that was killed a moment after it fetched the job
+        bench.dsn.reveal(),
+        "select job.id from procrastinate_register_worker_v1() as worker (id), procrastinate_fetch_job_v2(array['vanished'], worker.id)"
+        " as job",
+    )
+    wait_until(executor.results)
+    surprise = executor.results()[0][1].surprise
+    assert isinstance(surprise, Interrupted)
+    assert not surprise.in_order
+
+
+def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench) -> None:
+    """The deadline passes in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
+    begun: list[str] = []
+
+    async def carry(task: str, children: Children) -> str:
+        begun.append(task)
+        return task
+
+    executor = bench.make_executor("late", lambda: None, seconds=0.2)
+    executor.submit(1, "late")
+    wait_until(executor.is_flushed)
+    time.sleep(0.3)
+    bench.start_worker("late", carry, clock=lambda: time.monotonic() + 600)
+    wait_until(executor.results)
+    assert begun == []
+    assert "the time of the run was over" in str(executor.results()[0][1].surprise)
+
+
+def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench) -> None:
+    """The clock jumps by ten minutes, as after SIGSTOP and SIGCONT. PostgreSQL has not given the task away in the meantime."""
+    frozen = 0.0
+    began = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        began.set()
+        if task == "slow":
+            await children.start(["sleep", "60"], stdin=b"", env={}, cwd=Path("/"))
+        return task.upper()
+
+    worker = bench.start_worker("frozen", carry, lease=LEASE, clock=lambda: time.monotonic() + frozen)
+    executor = bench.make_executor("frozen", lambda: None, lease=60.0)
+    executor.submit(1, "slow")
+    assert began.wait(PATIENCE)
+    frozen = 600.0
+    wait_until(executor.results)
+    surprise = executor.results()[0][1].surprise
+    assert isinstance(surprise, Interrupted)
+    assert worker.counts.lost_leases == 1
+    executor.ack([1])
+    executor.submit(2, "next")
+    wait_until(executor.results)
+    assert executor.results()[0][1].result == "NEXT"
+
+
+def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
+    began = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        began.set()
+        await children.start(["sleep", "60"], stdin=b"", env={}, cwd=Path("/"))
+        return task
+
+    worker = bench.start_worker("stopping", carry)
+    executor = bench.make_executor("stopping", lambda: None)
+    executor.submit(1, "a")
+    assert began.wait(PATIENCE)
+    worker.stop()
+    wait_until(executor.results)
+    surprise = executor.results()[0][1].surprise
+    assert isinstance(surprise, Interrupted)
+    assert surprise.in_order
+
+
+def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench) -> None:
+    first = bench.make_executor("adopted", lambda: None, owner="first")
+    first.submit(1, "a")
+    first.submit(2, "b")
+    wait_until(first.is_flushed)
+    second = bench.make_executor("adopted", lambda: None, owner="second")
+    assert second.adopt({"first/1/a": 1, "first/9/z": 9}, ["first"], lambda payload: json.loads(payload)["task"], lambda: False)
+    assert second.inflight() == {1: "a"}  # 9 never reached the queue, and 2 is wanted by nobody
+    bench.start_worker("adopted", shout)
+    wait_until(second.results)
+    assert [(number, done.result) for number, done in second.results()] == [(1, "A")]
+
+
+AGENT = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 6s}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+COUNTED = "echo x >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
+    marks, gate = tmp_path / "marks", tmp_path / "gate"
+    script = COUNTED.format(marks=f"'{marks}'", gate=f"'{gate}'")
+    with Cluster(tmp_path, AGENT.format(script=script), postgres.database()) as cluster:
+        yield cluster
+
+
+def marks(cluster: Cluster) -> int:
+    """How often the agent was called."""
+    path = cluster.folder / "marks"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_run_survives_a_kill_of_the_scheduler_and_is_not_repeated(cluster: Cluster) -> None:
+    scheduler = cluster.start("run")
+    cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    scheduler.send_signal(signal.SIGKILL)
+    scheduler.wait(timeout=PATIENCE)
+    cluster.start("run")
+    (cluster.folder / "gate").touch()
+    wait_until(lambda: cluster.outcomes() == ["ok"])
+    assert marks(cluster) == 1
+    assert cluster.query("select count(*) from heartbeatd_attempt where result is null") == "0"
+
+
+def test_a_stopped_scheduler_does_not_wait_for_runs_of_workers(cluster: Cluster) -> None:
+    scheduler = cluster.start("run")
+    cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    scheduler.send_signal(signal.SIGTERM)
+    assert scheduler.wait(timeout=PATIENCE) == 0
+    (cluster.folder / "gate").touch()
+    wait_until(lambda: cluster.query("select count(*) from heartbeatd_attempt where result is not null") == "1")
+    cluster.start("run")
+    wait_until(lambda: cluster.outcomes() == ["ok"])
+    assert marks(cluster) == 1
+
+
+def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster) -> None:
+    cluster.start("run")
+    worker = cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait(timeout=PATIENCE)
+    (cluster.folder / "gate").touch()  # ends the program of the killed worker, which holds the lane
+    cluster.start("worker")
+    wait_until(lambda: cluster.outcomes() == ["ok"])
+    assert marks(cluster) == 2
+
+
+def test_a_cancelled_run_ends_on_its_worker(cluster: Cluster) -> None:
+    cluster.start("run")
+    cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    cluster.call("cancel", "1")
+    wait_until(lambda: cluster.outcomes() == ["abandoned cancelled"])
+    assert cluster.query("select count(*) from procrastinate_jobs") == "0"
+
+
+def test_without_the_extra_the_config_is_refused_in_one_line(tmp_path: Path) -> None:
+    """The folder of the package's metadata is hidden by a program that runs with another import path."""
+    (tmp_path / "config.yaml").write_text(AGENT.format(script="true"))
+    hide = "import importlib.metadata as m, sys; old = m.version\ndef version(n):\n  if n == 'procrastinate': raise m.PackageNotFoundError(n)\n  return old(n)\nm.version = version\nfrom scheduler.cli.main import main; sys.exit(main(['check']))"
+    done = subprocess.run(
+        [sys.executable, "-c", hide], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "DSN": "postgresql://x@y/z"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "executor.kind: this needs heartbeatd[cluster]; write: pip install 'heartbeatd[cluster]'" in done.stderr
