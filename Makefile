@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench faults quiet-month run test unit lint types format man clean
+.PHONY: all bench cluster-kills faults quiet-month run test unit lint types format man clean
 
 all: format lint types unit
 
@@ -57,6 +57,10 @@ faults: .venv/ready
 # The alert rules over 30 days of normal operation. Takes some minutes.
 quiet-month: .venv/ready
 	$(BIN)/python -m bench.quiet_month
+
+# Kills the scheduler, the workers and the database of a cluster for ten minutes, and compares what was recorded.
+cluster-kills: .venv/ready
+	$(BIN)/python -m bench.cluster_kills 600
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist

@@ -15,9 +15,10 @@ PATIENCE = 30
 class Cluster:
     """The processes of one cluster. The scheduler's folder is `folder`, and each worker shares it or gets one of its own."""
 
-    def __init__(self, folder: Path, yaml: str, dsn: str) -> None:
+    def __init__(self, folder: Path, yaml: str, dsn: str, *, shows_logs: bool = True) -> None:
         self.folder = folder
         self.dsn = dsn
+        self._shows_logs = shows_logs  # pytest prints them if a test fails
         self.processes: list[subprocess.Popen[bytes]] = []
         (folder / "config.yaml").write_text(yaml, "utf-8")
 
@@ -25,7 +26,7 @@ class Cluster:
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:
-        for log in sorted(self.folder.rglob("*.log")):  # pytest shows them if the test fails
+        for log in sorted(self.folder.rglob("*.log")) if self._shows_logs else ():
             sys.stdout.write(f"{log.name}:\n{log.read_text('utf-8', 'replace')}\n")
         for process in self.processes:
             if process.poll() is None:

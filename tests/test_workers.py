@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 import required_programs
@@ -241,6 +244,29 @@ def test_a_cancelled_run_ends_on_its_worker(cluster: Cluster) -> None:
     cluster.call("cancel", "1")
     wait_until(lambda: cluster.outcomes() == ["abandoned cancelled"])
     assert cluster.query("select count(*) from procrastinate_jobs") == "0"
+
+
+def test_a_worker_reports_its_health_and_what_it_cannot_run(cluster: Cluster) -> None:
+    config = cluster.folder / "config.yaml"
+    config.write_text(
+        config.read_text() + "  other: {runner: {kind: command, argv: [no-such-program]}, heartbeat: {interval: 1h}}\n"
+    )
+    cluster.start("worker", "--listen", "127.0.0.1:0")
+    log = cluster.folder / "worker.log"
+    wait_until(lambda: "cannot_run" in log.read_text())
+    assert "entry=agent/other" in log.read_text()
+    url = re.search(r"listen=(\S+)", log.read_text())
+    assert url is not None
+    wait_until(lambda: get(url[1] + "/healthz") == "ok\n")
+    assert "heartbeatd_worker_ready 1\n" in get(url[1] + "/metrics")
+
+
+def get(url: str) -> str:
+    try:
+        with urlopen(url, timeout=PATIENCE) as answer:
+            return str(answer.read().decode())
+    except HTTPError as error:
+        return str(error.read().decode())
 
 
 def test_without_the_extra_the_config_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from scheduler.cli import options
 from scheduler.cli.options import InputError
 from scheduler.cli.run import LOG_LEVELS
 from scheduler.config.build import load
+from scheduler.config.build.missing_files import find_missing_files
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.model.entry import Claim, Entry, Key
@@ -34,6 +35,7 @@ from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
+from scheduler.work.payloads import missing_secret
 from scheduler.work.plan import Plan, make_plan
 
 
@@ -81,12 +83,37 @@ class WorkerConfig:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def find_unrunnable(config: WorkerConfig) -> Iterator[tuple[str, str]]:
+    """The agents and jobs that this worker cannot run, and why: a secret, a file or a program is missing on its machine."""
+    for (kind, name), entry in config.entries().items():
+        if entry.enabled and (problem := missing_secret(entry)):
+            yield kind.label_of(name), problem
+    for section, name, _, message in find_missing_files(config.settings):
+        if section != "channels":
+            yield f"{'agent' if section == 'agents' else 'cron'}/{name}", message
+
+
+def _parse_address(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    host, colon, port = value.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        raise InputError(f"--listen: {value!r} is not an address; write 127.0.0.1:7858")
+    return host.strip("[]"), int(port)
+
+
 @click.command()
 @click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1000),
     help="The maximum number of runs at the same time.  [default: `limits.concurrency` in the config]",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=_parse_address,
+    help="Serve /healthz and /metrics at this address. There is no token, so use an address that only your network reaches.",
 )
 @click.option(
     "--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The format of the log."
@@ -100,7 +127,9 @@ class WorkerConfig:
     help="Log only events of this level and above.",
 )
 @options.config_option
-def worker(name: str | None, concurrency: int | None, form: log.LogFormat, level: str, path: Path) -> int:
+def worker(
+    name: str | None, concurrency: int | None, listen: tuple[str, int] | None, form: log.LogFormat, level: str, path: Path
+) -> int:
     """Execute runs for a daemon on another machine.
 
     The config of the daemon has `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
@@ -117,12 +146,13 @@ def worker(name: str | None, concurrency: int | None, form: log.LogFormat, level
     make_state_folder(config.settings.state.parent)
     limit = concurrency or config.settings.limits.concurrency
     file_limits.raise_file_limit(limit)
-    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", limit)
+    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", limit, listen)
     return 0
 
 
-def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrency: int) -> None:
+def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrency: int, listen: tuple[str, int] | None) -> None:
     from scheduler.store.job_queue import JobQueue
+    from scheduler.web.worker_health import serve_health
     from scheduler.work.payloads import ClaimCodec
     from scheduler.work.remote_worker import RemoteWorker
 
@@ -156,8 +186,18 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
         main.add_signal_handler(signal.SIGTERM, on_stop)
         main.add_signal_handler(signal.SIGINT, on_stop)
         main.add_signal_handler(signal.SIGHUP, partial(config.reload, always=True))
-        log_event(logging.INFO, "started", pid=os.getpid(), worker=name, config=settings.path, concurrency=concurrency)
-        await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
+        health = serve_health(*listen, running.find_problem, running.metrics) if listen else None
+        url = health.url if health else None
+        log_event(
+            logging.INFO, "started", pid=os.getpid(), worker=name, config=settings.path, concurrency=concurrency, listen=url
+        )
+        for entry, problem in find_unrunnable(config):
+            log_event(logging.WARNING, "cannot_run", entry=entry, problem=problem)
+        try:
+            await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
+        finally:
+            if health is not None:
+                health.stop()
 
     asyncio.run(run_until_signal())
     loop.close(http.close)

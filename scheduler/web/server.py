@@ -43,7 +43,7 @@ class HttpServer:
         self._report_scarcity = report_scarcity
         self._app_state = app_state
         self._timeouts = timeouts
-        self._listening: _ServerThread | None = None
+        self._listening: ServerThread | None = None
 
     @property
     def url(self) -> str:
@@ -57,13 +57,13 @@ class HttpServer:
         Raises CannotListen and StateFolderError.
         """
         server = self._app_state.settings().server
-        listener = _bind_socket(server.host, server.port)
+        listener = bind_socket(server.host, server.port)
         port = listener.getsockname()[1]
         token = token_file.load_or_create_token(self._app_state.database_path)
         sessions = Sessions(self._app_state.settings, token, self._app_state.clock)
         application = build_application(self._app_state, sessions)
         gate = SecurityMiddleware(application, self._app_state.settings, self._app_state.metrics, port, token, sessions.find)
-        self._listening = _ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
+        self._listening = ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
         try:
             token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())
         except StateFolderError:
@@ -79,8 +79,8 @@ class HttpServer:
             self._listening = None
 
 
-class _ServerThread:
-    """The thread that runs uvicorn in an event loop."""
+class ServerThread:
+    """The thread that runs uvicorn in an event loop, from its creation until `stop`."""
 
     def __init__(
         self, app: ASGIApp, listener: socket, url: str, timeouts: ClientTimeouts, report_scarcity: Callable[[str], None] | None
@@ -94,6 +94,7 @@ class _ServerThread:
         self._ready.wait()
 
     def stop(self) -> None:
+        """Stop listening. Answers in progress get SHUTDOWN_SECONDS to finish."""
         self._uvicorn.request_stop()
         self._thread.join()
 
@@ -153,7 +154,8 @@ def _uvicorn_config(app: ASGIApp, timeouts: ClientTimeouts) -> TimeoutConfig:
     )
 
 
-def _bind_socket(host: str, port: int) -> socket:
+def bind_socket(host: str, port: int) -> socket:
+    """A socket that listens on this address. Raises CannotListen."""
     try:
         family = getaddrinfo(host, port, type=SOCK_STREAM)[0][0]
         return create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)

@@ -36,6 +36,7 @@ RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given up
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
+RESULTS = ("ok", "error", "refused", "interrupted")  # how a task ended on the worker; "ok" includes failed runs
 LOST_CONTACT = "had no contact to PostgreSQL for the time of its lease"
 STOPPED = "was stopped"
 TOO_LATE = "the time of the run was over before a worker could take it; start more workers, or raise limits.concurrency there"
@@ -124,10 +125,21 @@ class RemoteWorker(Generic[T, R]):
         """How many tasks are in progress, or have results that are not written yet."""
         return len(self._attempts)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it holds its lease, and fetches tasks."""
-        return not self._stopping and self._clock() < self._lease_ends
+    def find_problem(self) -> str | None:
+        """Why it takes no runs now; None if it does. From any thread."""
+        if self._stopping:
+            return "it is stopping"
+        return None if self._clock() < self._lease_ends else self.problem or "its lease is over"
+
+    def metrics(self) -> dict[str, float]:
+        """The values of its metrics, by their names with labels. From any thread."""
+        return {
+            **{f'heartbeatd_worker_runs_total{{result="{word}"}}': self.counts.ended[word] for word in RESULTS},
+            "heartbeatd_worker_running": self.in_progress,
+            "heartbeatd_worker_ready": float(self.find_problem() is None),
+            "heartbeatd_worker_stale_results_total": self.counts.stale,
+            "heartbeatd_worker_lost_leases_total": self.counts.lost_leases,
+        }
 
     @property
     def is_stopping(self) -> bool:
@@ -216,19 +228,20 @@ class RemoteWorker(Generic[T, R]):
     # Tasks.
 
     async def _fetch(self) -> None:
-        """Fetch a task whenever there is room for one."""
+        """Fetch tasks whenever there is room for one."""
         while not self._stopping:
             self._jobs_announced.clear()
-            fetched = None
-            if len(self._attempts) < self._concurrency and self._worker_id is not None and self._clock() < self._lease_ends:
+            fetched: list[FetchedJob] = []
+            room = self._concurrency - len(self._attempts)
+            if room > 0 and self._worker_id is not None and self._clock() < self._lease_ends:
                 asked_at = self._clock()
                 try:
-                    fetched = await self._queue.fetch(self._worker_id, self._name)
+                    fetched = await self._queue.fetch(self._worker_id, self._name, room)
                 except QueueUnavailable as error:
                     self._report_problem(str(error))
-                if fetched is not None:
-                    self._accept(fetched, asked_at)
-            if fetched is None:
+                for each in fetched:
+                    self._accept(each, asked_at)
+            if not fetched:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._jobs_announced.wait()

@@ -1,0 +1,112 @@
+"""Runs per second through the queue in PostgreSQL by the number of workers, and the latency of claims, beside one process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import asyncio
+
+from remote_bench import TextCodec
+from servers.postgres import PostgresServer
+
+from scheduler.model.secret import Secret
+from scheduler.store.job_queue import JobQueue
+from scheduler.system.process import Children
+from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+from scheduler.work.remote_executor import RemoteExecutor
+from scheduler.work.remote_worker import RemoteWorker
+
+PATIENCE = 300.0  # seconds
+SINGLE_RUNS = 100  # that are submitted one after the other
+PLACES = 20  # of each worker
+
+
+async def carry(task: str, children: Children) -> str:  # noqa: ARG001
+    return str(time.monotonic())  # when it began; all processes of a machine share this clock
+
+
+async def carry_in_time(task: str, children: Children, check_time: object) -> str:  # noqa: ARG001
+    return await carry(task, children)
+
+
+def work(dsn: str, queue: str) -> None:
+    """One worker, as a process."""
+    worker: RemoteWorker[str, str] = RemoteWorker(
+        JobQueue(Secret(dsn), queue), TextCodec(queue), carry_in_time, str, WorkerLoop(), name="bench", concurrency=PLACES,
+        lease=60.0, clock=time.monotonic,
+    )  # fmt: skip
+    asyncio.run(worker.run(0.0))
+
+
+def measure(executor: Executor[str, str], told: threading.Semaphore, runs: int) -> tuple[float, list[float]]:
+    """Runs per second of `runs` that are submitted at once, and the latencies of single runs in milliseconds."""
+    _wait_for(executor, told, [0])  # connections are open, and all is imported
+    latencies = []
+    for number in range(1, SINGLE_RUNS + 1):
+        begun = time.monotonic()
+        results = _wait_for(executor, told, [number])
+        latencies.append(1000 * (float(results[number]) - begun))
+    begun = time.monotonic()
+    _wait_for(executor, told, list(range(1000, 1000 + runs)))
+    return runs / (time.monotonic() - begun), latencies
+
+
+def _wait_for(executor: Executor[str, str], told: threading.Semaphore, numbers: list[int]) -> dict[int, str]:
+    for number in numbers:
+        executor.submit(number, f"run {number}")
+    results: dict[int, str] = {}
+    while len(results) < len(numbers):
+        assert told.acquire(timeout=PATIENCE)
+        ended = executor.results()
+        results |= {number: str(done.result) for number, done in ended}
+        executor.ack([number for number, _ in ended])
+    return results
+
+
+def report(what: str, rate: float, latencies: list[float], local: float) -> None:
+    quantiles = statistics.quantiles(latencies, n=100)
+    print(
+        f"{what}: {rate:,.0f} runs/s ({rate / local:.2f} of one process), a single run begins after"
+        f" {statistics.median(latencies):.1f} ms (median), 99 % within {quantiles[98]:.1f} ms",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    numbers = [int(each) for each in sys.argv[2:]] or [1, 2, 4]
+    told = threading.Semaphore(0)
+    here: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop())
+    local, latencies = measure(here, told, runs)
+    report("one process", local, latencies, local)
+    server = PostgresServer(fsync="on").start()
+    processes = multiprocessing.get_context("spawn")
+    try:
+        for workers in numbers:
+            dsn, queue, told = server.database(), f"bench{workers}", threading.Semaphore(0)
+            crew = [processes.Process(target=work, args=(dsn, queue), daemon=True) for _ in range(workers)]
+            for worker in crew:
+                worker.start()
+            executor: RemoteExecutor[str, str] = RemoteExecutor(
+                lambda dsn=dsn, queue=queue: JobQueue(Secret(dsn), queue),
+                TextCodec(queue),
+                told.release,
+                WorkerLoop(),
+                queue,
+                60.0,
+            )
+            rate, latencies = measure(executor, told, runs)
+            report(f"{workers} worker{'s' * (workers > 1)}", rate, latencies, local)
+            executor.close()
+            for worker in crew:
+                worker.kill()
+                worker.join(10)
+    finally:
+        server.close()

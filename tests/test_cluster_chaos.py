@@ -1,0 +1,18 @@
+"""A cluster whose parts are killed and frozen at random loses nothing and repeats nothing; `make cluster-kills` takes longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import required_programs
+from cluster_chaos import ClusterChaos
+
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
+
+
+def test_nothing_is_lost_and_nothing_doubled_when_parts_of_a_cluster_are_killed(tmp_path: Path) -> None:
+    chaos = ClusterChaos(tmp_path, seed=7, agents=3, jobs=2, workers=2, every=3)
+    chaos.play(seconds=12)
+    assert (chaos.lost, chaos.doubled) == ([], [])
+    assert chaos.counted["runs"] > 0
