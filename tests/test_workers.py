@@ -160,6 +160,16 @@ def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
     assert surprise.in_order
 
 
+def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:
+    executor = bench.make(shout, lambda: None)
+    executor.submit(1, {1, 2})  # type: ignore[arg-type]  # JSON has no sets
+    executor.submit(2, "next")
+    wait_until(lambda: len(executor.results()) == 2)
+    assert [(number, done.result, type(done.surprise)) for number, done in executor.results()] == [
+        (1, None, TypeError), (2, "NEXT", type(None)),
+    ]  # fmt: skip
+
+
 def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench) -> None:
     first = bench.make_executor("adopted", lambda: None, owner="first")
     first.submit(1, "a")

@@ -25,6 +25,7 @@ from scheduler.model.secret import Secret
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"
+KEPT_DAYS = 7
 MAX_CONNECTIONS = 4  # of one process, beside the one that waits for notifications
 CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
@@ -214,7 +215,16 @@ class JobQueue:
         await self._run("delete from heartbeatd_attempt where key = any(%(keys)s)", keys=list(keys))
 
     async def forget_all(self, owners: Collection[str], but: Collection[str]) -> int:
-        """Withdraw and delete every attempt of these owners, except some. Returns their number."""
+        """Withdraw and delete every attempt of these owners, except some. Returns their number.
+
+        What owners that never came back have left is deleted after `KEPT_DAYS`.
+        """
+        await self._run(
+            "with old as (delete from heartbeatd_attempt where coalesce(ended_at, deadline)"
+            " < now() - make_interval(days => %(days)s) returning job_id)"
+            " delete from procrastinate_jobs where id in (select job_id from old) and status = 'todo'",
+            days=KEPT_DAYS,
+        )
         rows = await self._all(
             "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)",
             owners=list(owners),

@@ -34,7 +34,7 @@ NAMED_SECTIONS = frozenset(("agents", "cron", "calendars", "prices"))  # maps fr
 PROTECTED_KEYS = frozenset(
     (
         *("runner", "command", "precheck", "shell", "stdin", "workspace", "workdir", "env", "context", "memory"),
-        *("provider", "providers", "channels", "server", "network", "deadman", "env_file", "state"),
+        *("provider", "providers", "channels", "server", "network", "deadman", "env_file", "state", "executor"),
     )
 )
 # What a token for certain agents may change in their heartbeats: nothing that spends more than the budget or sends elsewhere.

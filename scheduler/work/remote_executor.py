@@ -110,7 +110,7 @@ class RemoteExecutor(Generic[T, R]):
                 self._ends[remote.key] = why
             else:
                 self._new.remove(remote)
-                self._keep_result(remote, _never_fetched(remote.task, why))
+                self._keep_result(remote, _never_fetched(remote.task, why, self._problem))
         self._wake()
         if not remote.is_sending:
             self._notify()
@@ -203,8 +203,8 @@ class RemoteExecutor(Generic[T, R]):
         if self._wakeup is None:
             self._wakeup = asyncio.Event()
             self._queue = self._open_queue()
-            self._start_side_task(self._exchange())
-            self._start_side_task(self._listen())
+            self._start_side_task(run_again_after_errors(self._exchange))
+            self._start_side_task(run_again_after_errors(self._listen))
         self._wakeup.set()
 
     def _start_side_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -261,7 +261,7 @@ class RemoteExecutor(Generic[T, R]):
                     remote.is_sending = True
             if not batch:
                 break
-            await self._queue.submit([self._new_attempt(remote) for remote in batch])
+            await self._queue.submit([new for remote in batch if (new := self._new_attempt(remote)) is not None])
             with self._lock:
                 del self._new[: len(batch)]
         await self._send_ends()
@@ -272,9 +272,16 @@ class RemoteExecutor(Generic[T, R]):
             with self._lock:
                 del self._forgotten[: len(forgotten)]
 
-    def _new_attempt(self, remote: _RemoteTask[T]) -> NewAttempt:
+    def _new_attempt(self, remote: _RemoteTask[T]) -> NewAttempt | None:
+        """The attempt of a task; None if it cannot be written, which is then its result."""
         task, codec = remote.task, self._codec
-        return NewAttempt(remote.key, self._owner, codec.lock(task), codec.write_task(task), codec.seconds(task))
+        try:
+            return NewAttempt(remote.key, self._owner, codec.lock(task), codec.write_task(task), codec.seconds(task))
+        except (LookupError, TypeError, ValueError) as error:
+            with self._lock:
+                self._keep_result(remote, Done(task, None, error))
+            self._notify()
+            return None
 
     async def _send_ends(self) -> None:
         assert self._queue is not None
@@ -285,7 +292,7 @@ class RemoteExecutor(Generic[T, R]):
             with self._lock:
                 withdrawn = [self._tasks[self._numbers[key]] for key in removed if key in self._numbers]
                 for remote in withdrawn:
-                    self._keep_result(remote, _never_fetched(remote.task, why))
+                    self._keep_result(remote, _never_fetched(remote.task, why, None))
             if withdrawn:
                 self._notify()
         with self._lock:
@@ -358,5 +365,17 @@ class RemoteExecutor(Generic[T, R]):
         self._problem = problem
 
 
-def _never_fetched(task: T, why: EndReason) -> Done[T, R]:
-    return Done(task, None, NotTaken(NOT_TAKEN) if why == "timeout" else NeverBegun())
+async def run_again_after_errors(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run an endless loop, and start it again after an unexpected exception, which is logged. Ends by cancellation only."""
+    while True:
+        try:
+            await loop()
+            return
+        except Exception as error:  # noqa: BLE001 (without this loop, nothing would be executed any more)
+            log_event(logging.ERROR, "queue_broken", error=error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def _never_fetched(task: T, why: EndReason, problem: str | None) -> Done[T, R]:
+    text = NOT_TAKEN if problem is None else f"the run could not be given to a worker within its timeout: {problem}"
+    return Done(task, None, NotTaken(text) if why == "timeout" else NeverBegun())

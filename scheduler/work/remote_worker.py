@@ -25,6 +25,7 @@ from scheduler.system.log import log_event
 from scheduler.system.process import Children, Conversation, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NotTaken, WorkerLoop
 from scheduler.work.payloads import Codec, InvalidPayload, Refused
+from scheduler.work.remote_executor import run_again_after_errors
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -155,8 +156,8 @@ class RemoteWorker(Generic[T, R]):
         """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest."""
         self._main = asyncio.get_running_loop()
         loops = (self._keep_lease, self._watch_lease, self._fetch, self._watch_cancellations, self._listen)
-        tasks = [asyncio.create_task(each()) for each in loops]
-        reporting = asyncio.create_task(self._report_results())
+        tasks = [asyncio.create_task(run_again_after_errors(each)) for each in loops]
+        reporting = asyncio.create_task(run_again_after_errors(self._report_results))
         await self._stop_wanted.wait()
         self._stopping = True
         self._jobs_announced.set()
@@ -373,7 +374,10 @@ class RemoteWorker(Generic[T, R]):
             done = Done(done.task, None, attempt.interrupted)
         if not counted:
             self.counts.ended[_word_for(done)] += 1
-        self._ready[attempt.job_id] = self._codec.write_done(done)
+        try:
+            self._ready[attempt.job_id] = self._codec.write_done(done)
+        except (LookupError, TypeError, ValueError) as error:  # it has something that JSON has not
+            self._ready[attempt.job_id] = self._codec.write_done(Done(done.task, None, error))
         self._results_ready.set()
 
     async def _report_results(self) -> None:

@@ -23,7 +23,7 @@ from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.model.config_changes import NOT_SET, Override, StoredConfig, shorten_value
 from scheduler.model.secret import MASK
 
-SECRET_KEYS = frozenset({"url", "api_key", "value", "secret"})
+SECRET_KEYS = frozenset({"url", "api_key", "value", "secret", "dsn"})
 SECRET_MAPS = frozenset({"env", "headers"})
 KEYS_WITH_LOGIN = frozenset({"base_url", "proxy"})  # secret only if the URL contains a login or a reference
 TEXT_KEYS = frozenset({"command", "argv", "stdin", "prompt", "wake_text", "checklist"})  # free text, which may quote a secret
