@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -203,6 +204,16 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
 )
 def test_an_error_names_the_key_and_what_to_write(tmp_path: Path, tools: str, place: str, message: str) -> None:
     assert complaints(tmp_path, config(tools), ENVIRON) == [f"config.yaml:{place}: agents.ops.runner.tools{message}"]
+
+
+def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)  # as if it were not installed
+    assert complaints(tmp_path, config(f"mcp: [{DISK}]"), ENVIRON) == [
+        (
+            "config.yaml:7:7: agents.ops.runner.tools: tools need the package mcp, which is not installed; write: pip install"
+            " 'heartbeatd[mcp]'"
+        )
+    ]
 
 
 def test_the_secrets_of_servers_are_masked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_async import call_agent
+from run_async import call_agent, new_http_client
 from servers import completions, messages
-from servers.scripted import Act, Server, reply
+from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
 from servers.tools import ToolServer
 
 from heartbeat.prompt import max_tokens
-from heartbeat.runners import AgentRequest, Answer, Failure, Tokens, TurnLimits
+from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnLimits
+from heartbeat.runners import dispatch as runners
 from heartbeat.spec import McpServer, ModelRunner, Provider, ProviderKind, Tools
 from scheduler.model.secret import Secret
+from scheduler.net.mcp_client import McpTools
+from scheduler.system.process import Children
 
 KEY = "sk-canary-0123456789"
 SECRET = "s3cret-of-the-env"
@@ -333,6 +337,48 @@ def test_a_server_that_cannot_be_reached_fails_the_attempt_without_a_call(api: A
     answer, requests = ask(api, server, api.answer("well"))
     assert (requests, answer.failure, answer.transient, answer.turns) == ([], Failure.CONNECT, True, ())
     assert answer.error == "server disk of the tools: no connection: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (silence(), "no list of its tools came within 1 s"),
+        (drip(), "no list of its tools came within 1 s"),
+        (half({"jsonrpc": "2.0"}), "it closed the connection before its answer was complete"),
+        (reply(b"x" * 3_000_000), "its answer is larger than 1024 KiB"),
+        (reply(b"", 308, location="http://169.254.169.254/"), "HTTP 308 Permanent Redirect: redirects are not followed"),
+        (raw(b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n"), "its answer was not valid HTTP"),
+        (page(), "Unexpected content type: text/html"),
+        (reply(b"event: message\ndata: {}\n\n", kind="text/event-stream"), "SSE"),
+    ],
+    ids=["silent", "slow", "half", "huge", "redirect", "no HTTP", "page", "events"],
+)
+def test_a_server_that_speaks_http_badly_is_named(act: Act, error: str) -> None:
+    with Server([act]) as hostile:
+        answer, requests = ask(Messages(), replace(program("ok"), url=hostile.url, command=()), messages.text_answer("well"))
+    assert (requests, answer.turns, answer.not_sent) == ([], (), True)
+    assert answer.error.startswith("server disk of the tools: ")
+    assert error in answer.error
+
+
+def test_a_cancelled_run_reports_what_it_has_used(disk: ToolServer, api: Api) -> None:
+    async def cancel_in_call(runner: ModelRunner) -> Answer:
+        async with new_http_client() as http:
+            children = Children("test")
+            resources = Resources(children.start, http, open_tools=McpTools(children.converse, http))
+            task = asyncio.create_task(runners.call_agent(RUN, runner, resources))
+            await asyncio.to_thread(disk.called.wait, 20)
+            task.cancel()
+            return await task
+
+    with Server([api.use(("disk__wait", {}))]) as model:
+        tools = Tools((server_at(disk, "wait"),), 5)
+        answer = asyncio.run(cancel_in_call(ModelRunner(Provider(api.kind, api.kind, Secret(KEY), model.url), 2000, tools)))
+    disk.called.clear()
+    assert (answer.failure, answer.error) == (Failure.EXIT, "the call was interrupted")
+    assert answer.turns is not None
+    assert [turn.failure for turn in answer.turns] == [None]
+    assert [(call.name, call.error) for call in answer.tool_calls] == [("disk__wait", "the call was interrupted")]
 
 
 def test_a_server_that_rejects_the_token_is_named(api: Api) -> None:

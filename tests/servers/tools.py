@@ -20,8 +20,11 @@ READS = ToolAnnotations(read_only_hint=True)
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
 
-def make_server(cleaned: list[str]) -> MCPServer[Any]:
-    """A server with tools that read, a tool that changes something (noted in `cleaned`), and tools that fail."""
+def make_server(cleaned: list[str], called: threading.Event, released: threading.Event) -> MCPServer[Any]:
+    """A server with tools that read, a tool that changes something (noted in `cleaned`), and tools that fail.
+
+    The tool `wait` sets `called`, and returns when `released` is set.
+    """
     server: MCPServer[Any] = MCPServer("disk", log_level="CRITICAL")
 
     @server.tool(annotations=READS)
@@ -48,6 +51,12 @@ def make_server(cleaned: list[str]) -> MCPServer[Any]:
         raise ToolError("no such disk")
 
     @server.tool(annotations=READS)
+    def wait() -> str:
+        called.set()
+        released.wait(20)
+        return "released"
+
+    @server.tool(annotations=READS)
     def environment() -> dict[str, str]:
         return {**os.environ, "cwd": str(Path.cwd())}
 
@@ -60,7 +69,10 @@ class ToolServer:
     def __init__(self) -> None:
         self.cleaned: list[str] = []
         self.headers: list[dict[str, str]] = []
-        app = self._note_headers(make_server(self.cleaned).streamable_http_app())
+        self.called = threading.Event()
+        self._released = threading.Event()
+        server = make_server(self.cleaned, self.called, self._released)
+        app = self._note_headers(server.streamable_http_app())
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
         self._thread = threading.Thread(target=self._server.run)
         self._bound = threading.Event()
@@ -91,9 +103,10 @@ class ToolServer:
         return f"http://127.0.0.1:{port}/mcp"
 
     def __exit__(self, *_: object) -> None:
+        self._released.set()
         self._server.should_exit = True
         self._thread.join(10)
 
 
 if __name__ == "__main__":
-    make_server([]).run()
+    make_server([], threading.Event(), threading.Event()).run()

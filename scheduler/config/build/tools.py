@@ -27,7 +27,7 @@ def build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | 
         node.add_missing_error("mcp", NO_SERVER, *STEPS)
         return None
     if find_spec("mcp") is None:
-        node.add_error("tools need the package mcp, which is not installed; install heartbeatd[mcp]", *STEPS)
+        node.add_error("tools need the package mcp, which is not installed; write: pip install 'heartbeatd[mcp]'", *STEPS)
         return None
     if len(part.mcp) > MAX_SERVERS:
         node.add_error(f"at most {MAX_SERVERS} servers are possible; remove some", *STEPS, "mcp", MAX_SERVERS)
