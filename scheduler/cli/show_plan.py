@@ -72,7 +72,7 @@ def plan(
 ) -> None:
     """List the runs that are scheduled for the next hours or days.
 
-    With NAME, each run of that agent or job is on its own line. Intervals are counted from the start times in the database.
+    With NAME, each run of that agent or job is on its own line. The runs of intervals are computed from times in the database.
     Without a database, the plan assumes that the daemon starts now for the first time. Days and local times are in the time zone
     of each agent or job.
     """

@@ -93,7 +93,7 @@ class McpServer(ConfigPart):
         "The name of the server. The model sees the tool `free` of the server `disk` as `disk__free`."
     )
     allow: Annotated[tuple[str, ...], list_type(value_parsers.parse_tool_names, "tool or list")] = required_key(
-        "The tools of the server that the model may use. It gets no others."
+        "The only tools of the server that the model may use."
     )
     url: Annotated[str | None, SECRET] = optional_key(
         None, "The URL of a server with streamable HTTP. Private addresses are allowed.", default_in_words="none"
@@ -104,7 +104,7 @@ class McpServer(ConfigPart):
         ValueType(value_parsers.parse_argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of strings"),
     ] = optional_key(
         (),
-        "A program with its arguments that is such a server on stdin and stdout. It is started for each attempt, in the"
+        "A program with its arguments. The program is an MCP server on stdin and stdout. It is started for each attempt, in the"
         " workspace. No shell is used.",
         default_in_words="none",
     )
@@ -131,7 +131,7 @@ class Tools(ConfigPart):
         json_schema_extra=lambda schema: _mcp_schema(schema),
     )
     max_turns: Annotated[int, integer_type(2, 100)] = optional_key(
-        10, "How many requests to the model one attempt may take. In the last one, the model must answer."
+        10, "How many requests to the model one attempt may take. In the last request, the model must answer."
     )
 
 
@@ -389,8 +389,7 @@ class Heartbeat(ConfigPart):
     )
     max_input_tokens: Annotated[int, TOKENS] = optional_key(
         50_000,
-        "The maximum length of the prompt, estimated: three ASCII characters count as one token, and so does any other"
-        " character.",
+        "The maximum length of the prompt, estimated: three ASCII characters, or one other character, count as one token.",
         written_default="50k",
     )
     decide: Annotated[Decide | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
