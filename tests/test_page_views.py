@@ -24,10 +24,10 @@ from web_daemon import TOKENS, WebDaemon
 from world import AgentCall
 
 from scheduler.channels.message import DeliveryResult
+from scheduler.config.file.message_parts import format_usd
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report
 from scheduler.store.database import open_read_only
-from scheduler.web.page.rendering import format_usd
 
 pytestmark = needs_browser
 

@@ -17,7 +17,8 @@ from world import AgentCall, Delayed, MakeWorld, utc
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import report_text as report
 from scheduler.cli.main import main
-from scheduler.cli.output import abbreviate_count, format_reason, format_usd
+from scheduler.cli.output import abbreviate_count, format_reason
+from scheduler.config.file.message_parts import format_usd
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report
 from scheduler.store import run_history

@@ -25,12 +25,11 @@ from scheduler.cli.output import (
     format_table,
     format_target,
     format_time,
-    format_usd,
     shorten_to_line,
     utc_now,
     zone_name,
 )
-from scheduler.config.file.message_parts import format_count
+from scheduler.config.file.message_parts import format_count, format_usd
 from scheduler.insight.reason_texts import EFFECT_TEXTS
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome

@@ -251,15 +251,6 @@ def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
 
 
-def format_usd(cost: float | None) -> str:
-    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
-    if cost is None:
-        return "-"
-    if 0 < cost < 0.0001:
-        return "<$0.0001"
-    return f"${cost:.4f}" if 0 < cost < 0.1 else f"${cost:,.2f}"
-
-
 def abbreviate_count(count: int) -> str:
     """A count with at most three digits: 950, 1.2k, 310k, 4.1m."""
     for size, sign in COUNT_UNITS:

@@ -15,10 +15,9 @@ from scheduler.cli.output import (
     elapsed_time,
     entry_label,
     format_time,
-    format_usd,
     zone_name,
 )
-from scheduler.config.file.message_parts import abbreviate_duration
+from scheduler.config.file.message_parts import abbreviate_duration, format_usd
 from scheduler.insight import report_data, svg_charts
 from scheduler.insight.svg_charts import Bar
 from scheduler.system.text import one_line

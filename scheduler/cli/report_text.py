@@ -12,11 +12,10 @@ from scheduler.cli.output import (
     entry_label,
     format_table,
     format_time,
-    format_usd,
     wrap_text,
     zone_name,
 )
-from scheduler.config.file.message_parts import abbreviate_duration, format_count
+from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_usd
 from scheduler.insight.cost_breakdown import sum_costs
 from scheduler.insight.report_data import is_comparable
 from scheduler.model.outcome import Kind

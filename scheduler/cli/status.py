@@ -23,14 +23,13 @@ from scheduler.cli.output import (
     format_short_time,
     format_table,
     format_time,
-    format_usd,
     host_zone,
     utc_now,
     wrap_text,
     zone_name,
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
-from scheduler.config.file.message_parts import abbreviate_duration, format_count
+from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_usd
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait

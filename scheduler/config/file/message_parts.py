@@ -1,4 +1,4 @@
-"""Formats the parts of a message: quoted values, similar names, counts and durations."""
+"""Formats the parts of a message: quoted values, similar names, counts, amounts and durations."""
 
 from __future__ import annotations
 
@@ -99,6 +99,15 @@ def abbreviate_duration(span: timedelta) -> str:
     while len(parts) > 1 and not parts[0][0]:
         del parts[0]
     return _join_units(parts[:2])
+
+
+def format_usd(cost: float | None) -> str:
+    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
+    if cost is None:
+        return "-"
+    if 0 < cost < 0.0001:
+        return "<$0.0001"
+    return f"${cost:.4f}" if 0 < cost < 0.1 else f"${cost:,.2f}"
 
 
 def _split_into_units(seconds: int) -> list[tuple[int, str]]:

@@ -6,10 +6,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from scheduler.config.file.message_parts import format_usd
 from scheduler.insight import report_data, svg_charts
 from scheduler.insight.svg_charts import Bar
 from scheduler.web.http_errors import bad_request
-from scheduler.web.page.rendering import Page, format_usd
+from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 
 PARAMETERS = ("for",)

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
+from scheduler.config.file.message_parts import format_usd
 from scheduler.system.text import escape_control
 from scheduler.web.http_errors import not_found
 from scheduler.web.page import meanings
@@ -160,10 +161,3 @@ def run_time(run: Mapping[str, Any]) -> str:
     """How long a run took that has ended: in seconds, from a minute on as other durations."""
     took = _parse_moment(run["finished_at"]) - _parse_moment(run["started_at"])
     return f"{took.total_seconds():.1f} s" if took < timedelta(minutes=1) else format_span(took)
-
-
-def format_usd(cost: float | None) -> str:
-    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
-    if cost is None:
-        return "–"
-    return f"${cost:.2f}" if cost >= 0.1 or cost == 0 else f"${cost:.4f}"
