@@ -1,0 +1,101 @@
+"""The list of agents on the status page, without a browser: pages, search and groups with 1,000 agents, and problems above them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_user import Answer, PageUser
+from web_daemon import CONFIG, TOKENS, WebDaemon
+
+from scheduler.channels.message import DeliveryResult
+
+CHIEF = TOKENS["chief"]
+SERVER = f'server: {{listen: "127.0.0.1:0", tokens: {{chief: {{value: "{CHIEF}", may: [read]}}}}}}\n'
+MANY = (
+    f"{SERVER}defaults: {{agent: {{runner: {{kind: command, argv: [agent]}}}}, heartbeat: {{enabled: false, interval: 1h, deliver: log}}}}\nagents:\n"
+    '  works: {heartbeat: {enabled: true, interval: 30m, stagger: 0s, checklist: "- look\\n"}}\n'
+    + "".join(f"  a{number:03}: {{model: {'large' if number % 100 == 7 else 'small'}}}\n" for number in range(1000))
+)
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageUser]:
+    """A user of a daemon with 1,000 disabled agents and one that fails."""
+    with WebDaemon(tmp_path_factory.mktemp("many"), MANY) as daemon:
+        daemon.world.scripts["works"] = lambda call: 1
+        daemon.do(lambda: daemon.world.run(minutes=31))
+        found = PageUser(daemon)
+        found.log_in(CHIEF)
+        yield found
+
+
+def names(answer: Answer) -> list[str]:
+    return [
+        each.attributes["id"].removeprefix("card-")
+        for each in answer.elements
+        if each.attributes.get("id", "").startswith("card-")
+    ]
+
+
+def test_all_agents_are_on_pages_with_problems_first(user: PageUser) -> None:
+    first = user.get("/")
+    assert "1001 of 1001 agents, page 1 of 21" in first.text
+    assert names(first) == ["works", *(f"a{number:03}" for number in range(47))]
+    assert names(user.get("/?page=2"))[0] == "a047"
+    assert names(user.get("/?page=21")) == [f"a{number:03}" for number in range(959, 1000)]
+    assert names(user.get("/?page=99999")) == names(user.get("/?page=21"))
+    assert names(user.get("/?page=x")) == names(first)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("q=a77", [f"a77{digit}" for digit in range(10)]),
+        ("q=LARGE", [f"a{hundred}07" for hundred in range(10)]),
+        ("q=large+a3", ["a307"]),
+        ("q=failing", ["works"]),
+        ("show=problems", ["works"]),
+        ("show=problems&q=a1", []),
+        ("q=%22%3E%3Cscript%3E", []),
+    ],
+)  # fmt: skip
+def test_agents_are_found_by_their_words_and_groups(query: str, found: list[str], user: PageUser) -> None:
+    answer = user.get(f"/?{query}")
+    assert (answer.status, names(answer)) == (200, found)
+
+
+def test_the_groups_have_numbers_and_keep_the_search(user: PageUser) -> None:
+    answer = user.get("/?q=a7&show=off")
+    assert "Problems 0" in answer.text
+    assert "Off 100" in answer.text
+    targets = [each.attributes["href"] for each in answer.elements if each.attributes.get("id", "").startswith("filter-")]
+    assert all("q=a7" in target for target in targets)
+
+
+def test_an_unknown_group_is_an_error_that_names_the_groups(user: PageUser) -> None:
+    answer = user.get("/?show=nonsense")
+    assert (answer.status, "show: write problems, alerts, running, quiet, off or nothing" in answer.text) == (400, True)
+
+
+def test_problems_of_the_config_and_of_channels_are_above_the_agents(tmp_path: Path) -> None:
+    yaml = CONFIG.replace("deliver: log", "deliver: phone").replace(
+        "agents:\n", "channels: {phone: {kind: command, argv: [send]}}\nagents:\n", 1
+    )
+    with WebDaemon(tmp_path, yaml) as daemon:
+        daemon.world.send = lambda sent: DeliveryResult("dead", "the number does not exist")
+        daemon.world.scripts["ops"] = lambda call: "another disk is full"
+        daemon.do(lambda: daemon.world.run(minutes=31))
+        daemon.config.write_text(yaml.replace("interval: 30m", "interval: soon"), "utf-8")
+        daemon.post("/-/reload", {}, daemon.token)
+        chief, limited = PageUser(daemon), PageUser(daemon)
+        chief.log_in(CHIEF)
+        limited.log_in(TOKENS["opsman"])
+        text = chief.get("/").text
+        assert "The config file is not valid and was refused" in text
+        assert "'soon' is not a duration" in text
+        assert re.search("[0-9]+ messages? for phone (was|were) given up", text)
+        assert "for phone" not in limited.get("/").text
+        assert "The config file" not in limited.get("/").text
