@@ -8,6 +8,7 @@ import os
 import random
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -64,7 +65,7 @@ from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.traces import Traces
 from scheduler.web.app_state import AppState
-from scheduler.web.server import HttpServer
+from scheduler.web.server import HttpServer, connections_that_fit
 from scheduler.work import agent_calls, payloads
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
 TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
 MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads get the interpreter
+SWITCH_INTERVAL = 0.0005  # seconds after which a busy thread leaves the interpreter to the main loop; Python's default is 0.005
 END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
 STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
 MAX_NAMED_RUNS = 10  # in such a line
@@ -162,6 +164,7 @@ class Daemon:
         log.set_log_zone(self.settings.zone)
         for warning in loaded.warnings:
             log_event(logging.WARNING, "config", problem=str(warning))
+        sys.setswitchinterval(SWITCH_INTERVAL)
         file_limits.raise_file_limit(self.settings.limits.concurrency)
         self._descriptors = FileDescriptors(time.monotonic)
         self._wakeup = Wakeup()
@@ -207,7 +210,11 @@ class Daemon:
         )
         self._buttons = ButtonPoller(bot_calls, inbox.submit)
         self.reloader = Reloader(partial(self._load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
-        self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
+        self._server = self._make_server() if listen else None
+
+    def _make_server(self) -> HttpServer:
+        connections = connections_that_fit(file_limits.spare_files(self.settings.limits.concurrency))
+        return HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage, max_connections=connections)
 
     def _make_remote_executor(self, remote: RemoteQueue) -> RemoteExecutor[Claim, AttemptResult]:
         """The executor that has runs executed by workers. Its library is an optional extra, and is imported only here."""

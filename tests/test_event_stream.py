@@ -163,7 +163,7 @@ def test_the_stream_needs_a_token_that_may_read(daemon: WebDaemon) -> None:
 
 def test_further_readers_are_rejected_until_one_leaves(daemon: WebDaemon) -> None:
     with ExitStack() as opened:
-        readers = [opened.enter_context(reading(daemon)) for _ in range(event_feed.MAX_READERS)]
+        readers = [opened.enter_context(reading(daemon)) for _ in range(daemon.feed.max_readers)]
         reply = daemon.get("/api/v1/events", READER)
         assert (reply.status, reply.code) == (503, "too_many_readers")
         assert daemon.get("/api/v1/status", READER).status == 200
@@ -191,10 +191,11 @@ def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -
         }
         seen = 0
         while daemon.feed.reader_count > 1:
-            daemon.feed.publish(large)
-            assert good.next() == ("started", large_data)
-            seen += 1
-            assert seen < 5_000
+            for _ in range(event_feed.MAX_CHUNK):
+                daemon.feed.publish(large)
+            assert good.take(event_feed.MAX_CHUNK) == [("started", large_data)] * event_feed.MAX_CHUNK
+            seen += event_feed.MAX_CHUNK
+            assert seen < 50_000
         assert seen > 20  # the buffers of the system were full before
 
 
@@ -217,3 +218,32 @@ def test_a_quiet_stream_has_one_task_besides_its_answer(daemon: WebDaemon) -> No
             run(daemon)
         waiting = [repr(task.get_coro()) for task in asyncio.all_tasks(daemon.feed._loop)]
         assert [task.split()[2] for task in waiting if "disconnect" in task or "Event.wait" in task] == ["_wait_for_disconnect"]
+
+
+def test_many_events_at_once_wake_a_reader_a_few_times(daemon: WebDaemon) -> None:
+    """The first event after a quiet time wakes it at once."""
+    run(daemon)
+    [event, *_] = daemon.world.events_of(AttemptStarted)
+
+    async def is_woken(news: asyncio.Event) -> None:
+        async with asyncio.timeout(10):
+            while not news.is_set():
+                await asyncio.sleep(0.01)
+        news.clear()
+
+    async def count() -> int:
+        feed, news, woken = event_feed.EventFeed("boot1"), asyncio.Event(), 0
+        feed.add_reader(news)
+        feed.publish(event)
+        await is_woken(news)
+        began = asyncio.get_running_loop().time()
+        for _ in range(100):
+            feed.publish(event)
+            await asyncio.sleep(0)
+            woken += news.is_set()
+            news.clear()
+        await is_woken(news)
+        assert asyncio.get_running_loop().time() - began > event_feed.WAKE_INTERVAL / 2
+        return woken
+
+    assert asyncio.run(count()) <= 2

@@ -20,9 +20,11 @@ from typing import Any
 import pytest
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
+from scheduler.system import file_limits
 from scheduler.web import token_file
+from scheduler.web.app_state import READ_THREADS
 from scheduler.web.connection_timeouts import ClientTimeouts
-from scheduler.web.server import MAX_CONNECTIONS, CannotListen, HttpServer, _local_url
+from scheduler.web.server import MAX_CONNECTIONS, MIN_CONNECTIONS, CannotListen, HttpServer, _local_url, connections_that_fit
 
 SHORT = ClientTimeouts(request_seconds=0.4, answer_seconds=0.8)
 
@@ -246,7 +248,7 @@ def is_closed(connection: socket.socket) -> bool:
 @pytest.mark.parametrize("kind", ["silent", "slow", "kept"])
 def test_five_hundred_idle_connections_do_not_block_other_clients(tmp_path: Path, kind: str) -> None:
     """A scrape is answered, again and again, and of the idle connections the oldest are closed for it."""
-    with WebDaemon(tmp_path) as daemon, ExitStack() as stack:
+    with WebDaemon(tmp_path, max_connections=MIN_CONNECTIONS) as daemon, ExitStack() as stack:
         request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode()
         idle = []
         for _ in range(500):
@@ -270,20 +272,56 @@ def test_too_many_requests_at_once_are_answered_with_503(tmp_path: Path) -> None
         return replies[-1]
 
     with WebDaemon(tmp_path) as daemon:
-        busy = HttpServer(replace(daemon.app_state, submit_request=ask))
+        busy = HttpServer(replace(daemon.app_state, submit_request=ask), max_connections=MIN_CONNECTIONS)
         busy.start()
         port = int(busy.url.rpartition(":")[2])
         head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\n"
         with ExitStack() as stack:
-            waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MAX_CONNECTIONS)]
+            waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MIN_CONNECTIONS)]
             for client in waiting:
                 client.sendall(f"POST /api/v1/resume HTTP/1.1\r\n{head}\r\n".encode())
-            assert eventually(lambda: len(replies) == MAX_CONNECTIONS)
+            assert eventually(lambda: len(replies) == MIN_CONNECTIONS)
             late = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             late.sendall(f"GET /healthz HTTP/1.1\r\n{head}\r\n".encode())
             assert b" 503 " in late.recv(4096)
             assert not select.select(waiting, [], [], 0)[0]  # a client that waits for its answer is not disconnected
             busy.stop()
+
+
+def test_many_readers_wait_in_line_while_probes_and_changes_are_answered(tmp_path: Path) -> None:
+    """Only READ_THREADS requests of the API, and as many views, are computed at once, so that they do not delay runs."""
+    entered: list[None] = []
+    may_go_on = threading.Event()
+
+    def clock() -> Any:
+        if threading.current_thread().name.startswith("AnyIO"):  # a thread that computes an answer
+            entered.append(None)
+            assert may_go_on.wait(20)
+        return daemon.now
+
+    with WebDaemon(tmp_path) as daemon, ExitStack() as stack:
+        server = HttpServer(replace(daemon.app_state, clock=clock))
+        server.start()
+        port = int(server.url.rpartition(":")[2])
+        head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\nConnection: close\r\n"
+        readers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(3 * READ_THREADS)]
+        for reader in readers:
+            reader.sendall(f"GET /api/v1/status HTTP/1.1\r\n{head}\r\n".encode())
+        assert eventually(lambda: len(entered) == READ_THREADS)
+        for line in ("GET /healthz", "POST /api/v1/resume"):
+            other = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            other.sendall(f"{line} HTTP/1.1\r\n{head}\r\n".encode())
+            assert other.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert len(entered) == READ_THREADS
+        may_go_on.set()
+        assert {reader.recv(15) for reader in readers} == {b"HTTP/1.1 200 OK"}
+        server.stop()
+
+
+@pytest.mark.parametrize(("spare", "allowed"), [(0, 128), (100, 228), (512, 640), (8000, 640)])
+def test_a_low_limit_of_open_files_allows_fewer_connections(spare: int, allowed: int) -> None:
+    assert connections_that_fit(spare) == allowed
+    assert connections_that_fit(file_limits.FILES_FOR_READERS) == MAX_CONNECTIONS
 
 
 def test_several_requests_share_a_connection(tmp_path: Path) -> None:

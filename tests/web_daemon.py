@@ -27,7 +27,7 @@ from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts
 from scheduler.web.response_bodies import ConfigErrors, ErrorBody
 from scheduler.web.routes import OPERATIONS
-from scheduler.web.server import HttpServer
+from scheduler.web.server import MAX_CONNECTIONS, HttpServer
 
 TEXT = "the disk /srv is full"
 
@@ -79,7 +79,12 @@ class WebDaemon:
     """`with WebDaemon(folder) as daemon: daemon.get(...)`. The world lives in one thread, as the engine does."""
 
     def __init__(
-        self, folder: Path, yaml: str = CONFIG, timeouts: ClientTimeouts | None = None, start: str = "2026-03-02 08:00"
+        self,
+        folder: Path,
+        yaml: str = CONFIG,
+        timeouts: ClientTimeouts | None = None,
+        start: str = "2026-03-02 08:00",
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.config = folder / "config.yaml"
         self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -110,7 +115,7 @@ class WebDaemon:
             database_path=self.world.state,
             feed=self.feed,
         )
-        self.server = HttpServer(self.app_state, timeouts or ClientTimeouts())
+        self.server = HttpServer(self.app_state, timeouts or ClientTimeouts(), max_connections=max_connections)
 
     def __enter__(self) -> Self:
         self.server.start()

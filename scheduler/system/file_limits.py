@@ -14,7 +14,8 @@ from scheduler.system.log import log_event
 
 MAX_RUNS = 1000  # the most that limits.concurrency allows; a reload may change it
 FILES_PER_RUN = 8  # its lane, and a socket or the pipes and the pidfd of a program
-FILES_OF_DAEMON = 200  # the database, the interface, deliveries
+FILES_OF_DAEMON = 200  # the database, 128 connections of the interface, deliveries
+FILES_FOR_READERS = 512  # further connections of the interface, if the system allows them
 
 FILES_KEPT_FREE = 16  # never used for runs, so that the daemon can continue and answer requests
 LOG_INTERVAL = 60.0  # seconds between two log lines about a shortage
@@ -27,7 +28,7 @@ _UNLIMITED = 1 << 30
 
 def raise_file_limit(concurrency: int) -> None:
     """Raise the limit to what the largest possible config needs. Warn if it is too low for the `concurrency` of this config."""
-    wanted, allowed = files_needed(concurrency), set_file_limit(files_needed(MAX_RUNS))
+    wanted, allowed = files_needed(concurrency), set_file_limit(files_needed(MAX_RUNS) + FILES_FOR_READERS)
     if allowed < wanted:
         problem = f"concurrency: {concurrency} runs at a time may need {wanted} open files, and {allowed} are allowed"
         remedy = "write a smaller number, or allow more (ulimit -n, LimitNOFILE= of systemd)"
@@ -37,6 +38,11 @@ def raise_file_limit(concurrency: int) -> None:
 def files_needed(runs: int) -> int:
     """How many open files this many simultaneous runs may need, those of the daemon itself included."""
     return FILES_OF_DAEMON + FILES_PER_RUN * runs
+
+
+def spare_files(runs: int) -> int:
+    """How many files more than this many simultaneous runs and the daemon need are allowed at this moment."""
+    return max(_current_limit() - files_needed(runs), 0)
 
 
 def set_file_limit(wanted: int) -> int:

@@ -18,7 +18,7 @@ from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome
 from scheduler.model.timestamps import iso_utc
 
 KEPT_EVENTS = 1000  # for readers that resume, or that are slow
-MAX_READERS = 64  # half of the connections of the HTTP server
+WAKE_INTERVAL = 0.2  # seconds between two wakeups of the readers: many events at once are sent to each reader together
 MAX_CHUNK = 100  # events that a reader gets at once
 
 
@@ -46,7 +46,9 @@ class EventFeed:
         self._readers: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_wakeup_pending = False
+        self._woken_at = 0.0  # the loop's time
         self.is_closed = False
+        self.max_readers = 0  # set by the HTTP server, as each reader takes one of its connections
 
     def publish(self, happened: Event) -> None:
         """Keep an event if readers get events of its kind, and wake the readers."""
@@ -66,15 +68,22 @@ class EventFeed:
             self._wake_readers()
 
     def _wake_readers(self) -> None:
-        """Wake all readers by one call into their loop, however many events come before it is made."""
+        """Wake all readers by one call into their loop, however many events come before it is made.
+
+        The first event after a quiet time wakes them at once.
+        """
         if self._readers and self._loop is not None and not self._is_wakeup_pending:
             self._is_wakeup_pending = True
             with suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(self._set_readers)
+                self._loop.call_soon_threadsafe(self._schedule_wakeup, self._loop)
+
+    def _schedule_wakeup(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_at(self._woken_at + WAKE_INTERVAL, self._set_readers)
 
     def _set_readers(self) -> None:
         with self._lock:
             self._is_wakeup_pending = False
+            self._woken_at = asyncio.get_running_loop().time()
             readers = list(self._readers)
         for reader in readers:
             reader.set()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
+from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -57,7 +57,7 @@ def read_endpoint(
             app_state, authorized_caller(request, may), request.path_params, request.query_params, request.headers
         )
         api_request.allow_only(parameters)
-        return JSONResponse(await run_in_threadpool(answer, api_request))
+        return JSONResponse(await to_thread.run_sync(answer, api_request, limiter=app_state.read_limiter))
 
     return endpoint
 

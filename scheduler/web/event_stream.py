@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from scheduler.telemetry.event_feed import MAX_CHUNK, MAX_READERS, EventFeed, StreamEvent
+from scheduler.telemetry.event_feed import MAX_CHUNK, EventFeed, StreamEvent
 from scheduler.web.api_request import authorized_caller
 from scheduler.web.callers import Caller
 from scheduler.web.connection_timeouts import STREAMING
@@ -29,8 +29,8 @@ def stream_events(feed: EventFeed) -> Callable[[Request], Awaitable[Response]]:
         caller = authorized_caller(request, "read")
         for key in request.query_params:
             raise unknown_key(key, ())
-        if feed.reader_count >= MAX_READERS:
-            raise HttpError(503, "too_many_readers", f"{MAX_READERS} programs read the events already; close one of them")
+        if feed.reader_count >= feed.max_readers:
+            raise HttpError(503, "too_many_readers", f"{feed.max_readers} programs read the events already; close one of them")
         return _EventStream(feed, caller, request.headers.get("last-event-id"))
 
     return endpoint

@@ -20,7 +20,10 @@ from scheduler.web.middleware import MAX_HEADER_BYTES, SecurityMiddleware
 from scheduler.web.page.sessions import Sessions
 from scheduler.web.routes import build_application
 
-MAX_CONNECTIONS = 128  # above this number idle connections are closed; if none is idle, further requests are answered with 503
+# Above this number idle connections are closed. If none is idle, further requests are answered with 503. An open status page has
+# a stream of events and one connection for its parts. Two fifths may be streams. This is enough for 256 pages and 128 programs.
+MAX_CONNECTIONS = 640
+MIN_CONNECTIONS = 128  # where the system allows few open files: runs need them more than readers
 ACCEPT_BACKLOG = 128
 KEEP_ALIVE_SECONDS = 5  # seconds
 SHUTDOWN_SECONDS = 2  # seconds for answers in progress when the server stops
@@ -28,6 +31,11 @@ SHUTDOWN_SECONDS = 2  # seconds for answers in progress when the server stops
 
 class CannotListen(Exception):
     """Listening on the address failed; the message says why and what to write instead."""
+
+
+def connections_that_fit(spare_files: int) -> int:
+    """How many connections the server may have if the rest of the daemon leaves so many files (see `file_limits`)."""
+    return min(MIN_CONNECTIONS + spare_files, MAX_CONNECTIONS)
 
 
 class HttpServer:
@@ -38,11 +46,16 @@ class HttpServer:
         app_state: AppState,
         timeouts: ClientTimeouts = ClientTimeouts(),  # noqa: B008 (frozen)
         report_scarcity: Callable[[str], None] | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        """`report_scarcity` is called (often) when a connection cannot be accepted for lack of file descriptors."""
+        """`report_scarcity` is called (often) when a connection cannot be accepted for lack of file descriptors.
+
+        At most `max_connections` are open at once.
+        """
         self._report_scarcity = report_scarcity
         self._app_state = app_state
         self._timeouts = timeouts
+        self._max_connections = max_connections
         self._listening: ServerThread | None = None
 
     @property
@@ -63,7 +76,9 @@ class HttpServer:
         sessions = Sessions(self._app_state.settings, token, self._app_state.clock)
         application = build_application(self._app_state, sessions)
         gate = SecurityMiddleware(application, self._app_state.settings, self._app_state.metrics, port, token, sessions.find)
-        self._listening = ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
+        self._app_state.feed.max_readers = self._max_connections * 2 // 5
+        url = _local_url(server.host, port)
+        self._listening = ServerThread(gate, listener, url, self._timeouts, self._report_scarcity, self._max_connections)
         try:
             token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())
         except StateFolderError:
@@ -83,12 +98,18 @@ class ServerThread:
     """The thread that runs uvicorn in an event loop, from its creation until `stop`."""
 
     def __init__(
-        self, app: ASGIApp, listener: socket, url: str, timeouts: ClientTimeouts, report_scarcity: Callable[[str], None] | None
+        self,
+        app: ASGIApp,
+        listener: socket,
+        url: str,
+        timeouts: ClientTimeouts,
+        report_scarcity: Callable[[str], None] | None,
+        max_connections: int = MIN_CONNECTIONS,
     ) -> None:
         self.url = url
         self._listener = listener
         self._ready = threading.Event()
-        self._uvicorn = _EventStoppedServer(_uvicorn_config(app, timeouts), self._ready, report_scarcity)
+        self._uvicorn = _EventStoppedServer(_uvicorn_config(app, timeouts, max_connections), self._ready, report_scarcity)
         self._thread = threading.Thread(target=self._run_loop, name="heartbeatd-web", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -130,11 +151,11 @@ class _EventStoppedServer(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._over.set)
 
 
-def _uvicorn_config(app: ASGIApp, timeouts: ClientTimeouts) -> TimeoutConfig:
+def _uvicorn_config(app: ASGIApp, timeouts: ClientTimeouts, max_connections: int) -> TimeoutConfig:
     return TimeoutConfig(
         app,
         timeouts,
-        max_connections=MAX_CONNECTIONS,
+        max_connections=max_connections,
         http=TimeoutProtocol,
         ws="none",
         lifespan="off",
@@ -147,7 +168,7 @@ def _uvicorn_config(app: ASGIApp, timeouts: ClientTimeouts) -> TimeoutConfig:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MAX_CONNECTIONS + 1,
+        limit_concurrency=max_connections + 1,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,

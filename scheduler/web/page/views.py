@@ -6,9 +6,11 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
@@ -121,7 +123,8 @@ def view_endpoint(app_state: AppState, show: Show, may: Permission = "read", par
             authorized_caller(request, may)
             api = _api_request(app_state, request)
             api.allow_only(parameters)
-            response = await run_in_threadpool(_render_view, show, api, session, _url_of(request))
+            render = partial(_render_view, show, api, session, _url_of(request))
+            response = await to_thread.run_sync(render, limiter=app_state.view_limiter)
         except PAGE_ERRORS as error:
             return await run_in_threadpool(_error_response, request, app_state, session, error)
         if NOTICE_COOKIE in request.cookies:

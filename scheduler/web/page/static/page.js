@@ -12,6 +12,7 @@
   const opened = Date.now();
   const ahead = Date.parse(document.body.dataset.now) - opened || 0; // how far the clock of the daemon is ahead of this one
   let stream = null;
+  let queue = Promise.resolve(); // one part is loaded after the other, so that many open pages need few connections of the daemon
 
   document.addEventListener("htmx:config:request", (event) => {
     const code = document.body.dataset.formCode;
@@ -24,7 +25,7 @@
     if (waiting.has(element.id)) return;
     const every = 1000 * (element.dataset.liveEvery || 0);
     const rest = Math.max(0, (loaded.get(element.id) ?? opened) + every - Date.now());
-    waiting.set(element.id, setTimeout(() => load(element.id), rest + DELAY + Math.random() * (JITTER + every / 4)));
+    waiting.set(element.id, setTimeout(() => { queue = queue.then(() => load(element.id)); }, rest + DELAY + Math.random() * (JITTER + every / 4)));
   }
 
   async function load(id) {
