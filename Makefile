@@ -73,5 +73,6 @@ bench: .venv/ready
 	$(BIN)/python -m bench.kills 20
 	$(BIN)/python -m bench.jumps
 	$(BIN)/python -m bench.scrapes
+	$(BIN)/python -m bench.pages
 	$(BIN)/python -m bench.page
 	$(BIN)/python -m bench.beats 1000
