@@ -78,7 +78,7 @@ def test_the_record_of_changes_names_the_token(daemon: WebDaemon) -> None:
 
 
 def test_the_diff_has_every_changed_line_also_one_that_looks_like_its_head() -> None:
-    assert changed_lines("a: 1\n-- b\n", "a: 1\n++ c\n") == ("@@ -2 +2 @@", "--- b", "+++ c")
+    assert changed_lines("a: 1\n-- b\n", "a: 1\n") == ("@@ -2 +1,0 @@", "--- b")
     assert changed_lines("a: 1\n", "a: 1\n") == ()
 
 
