@@ -133,6 +133,10 @@ def config(server: Server) -> dict[str, Any]:
             for name, part in providers.items()
         },
         **{name: {"runner": {"kind": "http", **part}} for name, part in posts.items()},
+        **{
+            f"s-{how}": _tooled({"url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "headers": {"X-Key": "${KEY}"}}) for how in HOW
+        },
+        "speaks": _tooled({"command": ["sh", "-c", 'env >&2; echo "$TOKEN"; exit 3'], "env": lending}),
         "names": {
             "runner": _command("cut -z -d= -f1 /proc/self/environ | tr '\\0' ' '; echo $TOKEN; env | base64 -w 0", lending),
             "heartbeat": {"deliver": list(channels)},
@@ -185,6 +189,12 @@ def yaml(config: dict[str, Any]) -> str:
 
 def _chat(url: str, base: str) -> dict[str, Any]:
     return {"url": url, "base_url": base, "allow_private": True}
+
+
+def _tooled(server: dict[str, Any]) -> dict[str, Any]:
+    """An agent whose model may use a tool of this server."""
+    tools = {"mcp": [{"name": "s", "allow": "t", **server}]}
+    return {"runner": {"kind": "anthropic", "provider": "m-200", "tools": tools}, "model": "claude-haiku-5-5"}
 
 
 def _command(script: str, env: dict[str, str]) -> dict[str, Any]:

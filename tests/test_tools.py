@@ -332,6 +332,14 @@ def test_headers_reach_the_server_and_are_redacted_in_what_it_returns(api: Api) 
     assert answer.tool_calls[0].arguments == '{"path": "***"}'
 
 
+def test_a_login_in_the_address_of_a_server_is_sent(api: Api) -> None:
+    with ToolServer() as disk:
+        server = server_at(disk, "free", url=Secret(disk.url.replace("//", "//u:pass-canary@")))
+        answer, _ = ask(api, server, api.use(("disk__free", {"path": "/"})), api.answer("well"))
+        assert {headers["authorization"] for headers in disk.headers} == {"Basic dTpwYXNzLWNhbmFyeQ=="}
+    assert (answer.text, [call.error for call in answer.tool_calls]) == ("well", [None])
+
+
 def test_a_server_that_cannot_be_reached_fails_the_attempt_without_a_call(api: Api) -> None:
     server = replace(program("ok"), url="http://127.0.0.1:1/mcp", command=())
     answer, requests = ask(api, server, api.answer("well"))

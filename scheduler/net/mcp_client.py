@@ -275,20 +275,21 @@ class _HttpTransport:
 
         transport = _httpx_transport(self._exchange)
         client = httpx2.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
-        async with client, streamable_http_client(self._url, http_client=client) as streams:
+        without_login = str(httpx2.URL(self._url).copy_with(userinfo=b""))  # our client sends the login itself
+        async with client, streamable_http_client(without_login, http_client=client) as streams:
             yield streams
 
     def describe_problem(self) -> str | None:
         return self._problem
 
-    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
+    async def _exchange(self, method: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
         """The reply. Instead of an exception, which would end the connection, a reply with status 502."""
         if method == "GET":
             return NO_STREAM
         try:
             if method == "DELETE":
-                return await self._http.delete(url, headers, min(self._seconds, CLOSE_TIME))
-            reply = await self._http.post(url, headers, body, self._seconds)
+                return await self._http.delete(self._url, headers, min(self._seconds, CLOSE_TIME))
+            reply = await self._http.post(self._url, headers, body, self._seconds)
             if not 200 <= reply.status < 300:
                 raise error_from_reply(reply, self._redactor)
         except CallError as error:
@@ -390,7 +391,7 @@ def _httpx_transport(exchange: Callable[..., Any]) -> Any:
     class Transport(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             body = await request.aread()
-            reply = await exchange(request.method, str(request.url), dict(request.headers), body)
+            reply = await exchange(request.method, dict(request.headers), body)
             return httpx2.Response(reply.status, headers=dict(reply.headers), content=reply.body, request=request)
 
     return Transport()
