@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from config_file import complaints
 from page_user import PageUser
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
+from scheduler import __version__
 from scheduler.web.page.rendering import PAGE_HEADERS
 from scheduler.web.page.sessions import MAX_AGE, cookie_name, is_own_url
 
@@ -30,6 +32,12 @@ def user(daemon: WebDaemon) -> PageUser:
     return found
 
 
+def refused_tokens(daemon: WebDaemon) -> float:
+    """The counter of refused tokens."""
+    (value,) = re.findall(rb"^heartbeatd_http_tokens_refused_total (\S+)$", daemon.get("/metrics").body, re.MULTILINE)
+    return float(value)
+
+
 def is_paused(daemon: WebDaemon) -> bool:
     return daemon.rows()["paused"] > 0
 
@@ -40,7 +48,10 @@ def test_without_a_login_every_page_leads_to_the_login(daemon: WebDaemon) -> Non
         answer = stranger.get(path)
         assert (answer.status, answer.headers["location"].partition("?")[0]) == (303, "/page/login"), path
         assert "ops" not in answer.body
-    assert "ops" not in stranger.get("/page/login").text
+    login = stranger.get("/page/login")
+    assert "ops" not in login.text
+    assert __version__ not in login.text
+    assert daemon.settings.host not in login.text.split()
 
 
 def test_a_login_leads_back_to_the_page_that_was_asked_for(daemon: WebDaemon) -> None:
@@ -63,7 +74,9 @@ def test_a_login_never_leads_to_another_site(target: str, daemon: WebDaemon) -> 
 @pytest.mark.parametrize("token", ["", "wrong", TOKENS["chief"] + "x", "\N{PILE OF POO}", "a" * 5000])
 def test_a_wrong_token_is_refused_and_counted(token: str, daemon: WebDaemon) -> None:
     stranger = PageUser(daemon)
+    before = refused_tokens(daemon)
     answer = stranger.log_in(token)
+    assert refused_tokens(daemon) == before + 1
     assert (answer.status, "This token is not valid." in answer.text) == (403, True)
     assert not stranger.cookies
     assert token == "" or token not in answer.body
