@@ -1,4 +1,4 @@
-"""Runs per second through the queue in PostgreSQL by the number of workers, and the latency of claims, beside one process."""
+"""Runs per second and CPU time through the queue in PostgreSQL by the number of workers, and the latency, beside one process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -36,13 +37,22 @@ async def carry_in_time(task: str, children: Children, check_time: object) -> st
     return await carry(task, children)
 
 
-def work(dsn: str, queue: str) -> None:
-    """One worker, as a process."""
+def work(dsn: str, queue: str, cpu: Connection) -> None:
+    """One worker, as a process. At its end it sends the CPU time that it has used, without its start."""
     worker: RemoteWorker[str, str] = RemoteWorker(
         JobQueue(Secret(dsn), queue), TextCodec(queue), carry_in_time, str, WorkerLoop(), name="bench", concurrency=PLACES,
         lease=60.0, clock=time.monotonic,
     )  # fmt: skip
-    asyncio.run(worker.run(0.0))
+    asyncio.run(_work_until_told(worker, cpu))
+
+
+async def _work_until_told(worker: RemoteWorker[str, str], cpu: Connection) -> None:
+    begun = time.process_time()
+    asyncio.get_running_loop().add_reader(cpu.fileno(), worker.stop)
+    await worker.run(0.0)
+    asyncio.get_running_loop().remove_reader(cpu.fileno())
+    cpu.recv()
+    cpu.send(time.process_time() - begun)
 
 
 def measure(executor: Executor[str, str], told: threading.Semaphore, runs: int) -> tuple[float, list[float]]:
@@ -91,7 +101,8 @@ if __name__ == "__main__":
     try:
         for workers in numbers:
             dsn, queue, told = server.database(), f"bench{workers}", threading.Semaphore(0)
-            crew = [processes.Process(target=work, args=(dsn, queue), daemon=True) for _ in range(workers)]
+            pipes = [processes.Pipe() for _ in range(workers)]
+            crew = [processes.Process(target=work, args=(dsn, queue, theirs), daemon=True) for _, theirs in pipes]
             for worker in crew:
                 worker.start()
             executor: RemoteExecutor[str, str] = RemoteExecutor(
@@ -102,11 +113,16 @@ if __name__ == "__main__":
                 queue,
                 60.0,
             )
+            begun = time.process_time()
             rate, latencies = measure(executor, told, runs)
-            report(f"{workers} worker{'s' * (workers > 1)}", rate, latencies, local)
             executor.close()
+            here_ms = 1000 * (time.process_time() - begun) / (runs + SINGLE_RUNS)
+            for ours, _ in pipes:
+                ours.send("stop")
+            there_ms = 1000 * sum(ours.recv() for ours, _ in pipes) / (runs + SINGLE_RUNS)
+            report(f"{workers} worker{'s' * (workers > 1)}", rate, latencies, local)
+            print(f"  CPU time per run: {here_ms:.2f} ms in the scheduler, {there_ms:.2f} ms in the workers", flush=True)
             for worker in crew:
-                worker.kill()
                 worker.join(10)
     finally:
         server.close()

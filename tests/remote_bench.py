@@ -105,7 +105,7 @@ class RemoteBench:
         name: str = "worker",
         lease: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
-        dsn: Secret | None = None,
+        codec: TextCodec | None = None,
     ) -> RemoteWorker[str, str]:
         """A worker in a thread of this process."""
         loop = WorkerLoop("worker")
@@ -114,7 +114,7 @@ class RemoteBench:
             return await carry(task, children)
 
         worker: RemoteWorker[str, str] = RemoteWorker(
-            JobQueue(dsn or self.dsn, queue), TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
+            JobQueue(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
             clock=clock,
         )  # fmt: skip
         thread = threading.Thread(target=lambda: asyncio.run(worker.run(0.0)), daemon=True)

@@ -10,15 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 import required_programs
 from cluster_processes import Cluster
-from remote_bench import RemoteBench
+from remote_bench import RemoteBench, TextCodec
 from servers.postgres import PostgresServer
 
 from scheduler.system.process import Children
@@ -139,6 +140,29 @@ def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: Re
     executor.submit(2, "next")
     wait_until(executor.results)
     assert executor.results()[0][1].result == "NEXT"
+
+
+def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: RemoteBench) -> None:
+    begun: list[str] = []
+    frozen = 0.0
+
+    async def carry(task: str, children: Children) -> str:
+        begun.append(task)
+        return task
+
+    class FreezingCodec(TextCodec):
+        def task_from_json(self, data: Mapping[str, Any]) -> str:
+            nonlocal frozen
+            frozen = 600.0
+            return super().task_from_json(data)
+
+    clock = lambda: time.monotonic() + frozen  # noqa: E731
+    bench.start_worker("freezing", carry, lease=LEASE, clock=clock, codec=FreezingCodec("freezing"))
+    executor = bench.make_executor("freezing", lambda: None, seconds=3600.0)
+    executor.submit(1, "a")
+    wait_until(executor.results)
+    assert begun == []
+    assert isinstance(executor.results()[0][1].surprise, Interrupted)
 
 
 def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:

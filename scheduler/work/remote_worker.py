@@ -296,9 +296,11 @@ class RemoteWorker(Generic[T, R]):
         self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
 
     async def _carry_job(self, job: _Job[T], children: Children) -> R:
-        check_time = partial(self.check_time, job.ends_at)
-        check_time()
-        return await self._carry(job.task, children, check_time)
+        if self._clock() >= self._lease_ends:  # the process was frozen after it had fetched the job
+            raise Interrupted(f"{self._name} {LOST_CONTACT}", in_order=True)
+        if self._clock() >= job.ends_at:
+            raise NotTaken(TOO_LATE)
+        return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
 
     def _end_overdue(self, attempt: _Attempt) -> None:
         self._local.cancel(attempt.job_id, "timeout")
