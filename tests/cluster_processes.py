@@ -58,8 +58,9 @@ class Cluster:
     def outcomes(self) -> list[str]:
         """The outcome of each closed run, oldest first, with its reason if there is one."""
         path = self.folder / "state" / "h.db"
-        if not path.exists():
-            return []
+        if not path.exists():  # it is on the server, or not there yet
+            rows = self.query("select concat(outcome, ' ', reason) from heartbeatd.run where state = 'closed' order by id")
+            return [line.strip() for line in rows.splitlines()]
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             rows = db.execute("select outcome, coalesce(reason, '') from run where state = 'closed' order by id").fetchall()
         return [" ".join(row).strip() for row in rows]

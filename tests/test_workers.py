@@ -208,7 +208,7 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
 
 
 AGENT = """\
-state: state/h.db
+state: {state}
 server: {{listen: "127.0.0.1:0"}}
 executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 6s}}
 agents:
@@ -220,10 +220,11 @@ COUNTED = "echo x >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HE
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
-    marks, gate = tmp_path / "marks", tmp_path / "gate"
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
+    marks, gate, dsn = tmp_path / "marks", tmp_path / "gate", postgres.database()
     script = COUNTED.format(marks=f"'{marks}'", gate=f"'{gate}'")
-    with Cluster(tmp_path, AGENT.format(script=script), postgres.database()) as cluster:
+    state = dsn if getattr(request, "param", "file") == "server" else "state/h.db"
+    with Cluster(tmp_path, AGENT.format(script=script, state=state), dsn) as cluster:
         yield cluster
 
 
@@ -233,6 +234,7 @@ def marks(cluster: Cluster) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+@pytest.mark.parametrize("cluster", ["file", "server"], indirect=True)
 def test_a_run_survives_a_kill_of_the_scheduler_and_is_not_repeated(cluster: Cluster) -> None:
     scheduler = cluster.start("run")
     cluster.start("worker")
@@ -303,9 +305,15 @@ def get(url: str) -> str:
         return str(error.read().decode())
 
 
+def test_a_daemon_without_workers_imports_nothing_of_the_extra() -> None:
+    code = "import sys, scheduler.app, scheduler.cli.run; print({'procrastinate', 'psycopg', 'psycopg_pool'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_without_the_extra_the_config_is_refused_in_one_line(tmp_path: Path) -> None:
     """The folder of the package's metadata is hidden by a program that runs with another import path."""
-    (tmp_path / "config.yaml").write_text(AGENT.format(script="true"))
+    (tmp_path / "config.yaml").write_text(AGENT.format(script="true", state="state/h.db"))
     hide = "import importlib.metadata as m, sys; old = m.version\ndef version(n):\n  if n == 'procrastinate': raise m.PackageNotFoundError(n)\n  return old(n)\nm.version = version\nfrom scheduler.cli.main import main; sys.exit(main(['check']))"
     done = subprocess.run(
         [sys.executable, "-c", hide], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,

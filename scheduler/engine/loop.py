@@ -213,7 +213,8 @@ class Engine:
             clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)
             if last is not None and last["ended_at"] is not None and seen and tick.now - seen <= LONGEST_RESTART:
                 planning.excuse_slots(tick.tx, seen, tick.now)
-            adopted = self._runs.inflight()
+            adopted = dict(self._runs.inflight())
+            adopted |= {run_id: done.task for run_id, done in self._runs.results()}  # read last: a run moves from there to here
             startup.recover_runs(tick, survivors, seen, adopted)
             delivery.recover_deliveries(tick.tx, self.plan.settings.channels)
             incident_notices.note_dead_messages(tick)
