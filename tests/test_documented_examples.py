@@ -50,7 +50,13 @@ NOT_EXECUTED = {
 CHECKED = {"yaml", "sh", "crontab", "ini", "python", "markdown", "json", "json5", "promql", "text"}
 
 # Values of the environment variables that the examples use. All others get OTHER_VALUE.
-ENVIRONMENT = {"TG_TOKEN": "123456:ABC", "TG_CHAT": "4711", "HC_URL": "https://hc.example.org/ping/1", "TOKEN": ""}
+ENVIRONMENT = {
+    "TG_TOKEN": "123456:ABC",
+    "TG_CHAT": "4711",
+    "HC_URL": "https://hc.example.org/ping/1",
+    "TOKEN": "",
+    "HEARTBEATD_DSN": "postgresql:///x",
+}
 OTHER_VALUE = "0123456789abcdef-canary"
 TOKEN = "token-of-the-scripts-1234"  # may only wake, as in the examples
 
