@@ -18,6 +18,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "pictures"
 PICTURES: dict[str, tuple[str, str, str, int | None]] = {
     "page-fleet": ("/", "desktop", "light", None),
     "page-agent": ("/page/agents/websites", "desktop", "light", 1100),
+    "page-plan": ("/page/plan", "desktop", "light", None),
     "page-phone": ("/page/agents/backups", "phone", "dark", 1000),
 }
 
