@@ -226,6 +226,8 @@ def test_the_plan_shows_the_clock_change_and_the_same_runs_in_its_table(page: Pa
     page.goto("/page/plan?kind=cron")
     expect(page.get_by_text("Clock change in Europe/Berlin: Sun 29 Mar: 02:00 CET is 03:00 CEST.")).to_be_visible()
     expect(page.get_by_role("img", name="cron/backup: Sun 29 Mar: 03:15; Mon 30 Mar: 03:15")).to_be_visible()
+    marks = page.locator("line.clock-change").all()  # 16 of the 48 hours from now
+    assert {mark.get_attribute("x1") for mark in marks} == {"33.33%"}
     page.get_by_text("The same as a table").click()
     assert [row.split() for row in page.locator("#plan-table tbody tr", has_text="backup").all_inner_texts()] == [
         ["cron/backup", "Sun", "29", "Mar", "1", "03:15", "Europe/Berlin"],
@@ -326,6 +328,10 @@ def test_a_token_that_may_only_read_has_no_buttons(browser: Browser, daemon: Web
             page.goto(f"/page/{path}")
             forms = page.locator("main form[method=post]")
             assert forms.count() == 0, path
+        fields = {"form_code": page.locator("body").get_attribute("data-form-code") or "", "next": "/page/changes"}
+        for path in ("changes/check", "do/reload", "do/cron/backup/run", "do/outbox/1/retry"):
+            answer = page.request.post(f"/page/{path}", form=fields, headers={"Origin": daemon.server.url})
+            assert "may not operate" in answer.text(), path
 
 
 @pytest.mark.parametrize(
