@@ -47,6 +47,16 @@ def test_check_names_the_tools_without_a_connection(tmp_path: Path, capsys: pyte
     ]
 
 
+def test_check_warns_about_a_program_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(config(tmp_path))
+    write(
+        tmp_path, path.read_text().replace(f'"{sys.executable}", "{HOSTILE}", ok], allow: [free]}}', "./no-tools], allow: free}")
+    )
+    assert main(["check", "-c", str(path)]) == 0
+    missing = tmp_path / "agents" / "ops" / "no-tools"
+    assert f"agents.ops.runner.tools.mcp[0].command: there is no program {missing}\n" in capsys.readouterr().err
+
+
 def test_check_tools_lists_what_the_servers_offer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--tools", "-c", config(tmp_path)]) == 0
     head, *rows = (line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines())

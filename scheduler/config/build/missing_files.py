@@ -12,7 +12,7 @@ from pathlib import Path
 from cron.job import Job
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.runners.redaction import reveal_secret
-from heartbeat.spec import CommandRunner, Heartbeat
+from heartbeat.spec import CommandRunner, Heartbeat, ModelRunner
 from scheduler.model.settings import Settings
 
 KeyProblem = tuple[tuple[str | int, ...], str]
@@ -62,6 +62,10 @@ def _check_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[KeyProblem
         problem := _check_program(beat.runner.argv[0], beat.workspace, beat.runner.env)
     ):
         yield ("runner", "argv"), problem
+    if isinstance(beat.runner, ModelRunner) and beat.runner.tools:
+        for index, server in enumerate(beat.runner.tools.servers):
+            if server.command and (problem := _check_program(server.command[0], beat.workspace, server.env)):
+                yield ("runner", "tools", "mcp", index, "command"), problem
     if beat.precheck and (problem := _check_first_word(beat.precheck.command, beat.workspace, {})):
         yield ("heartbeat", "precheck", "command"), problem
 
