@@ -9,7 +9,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 class Cluster:

@@ -21,7 +21,7 @@ from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
 from scheduler.work.executor import Done, Executor, LocalExecutor, NeverBegun, WorkerLoop
 from scheduler.work.remote_executor import RemoteExecutor
 
-PATIENCE = 10
+PATIENCE = 30
 HERE = Path(__file__).parent
 
 

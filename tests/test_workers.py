@@ -27,7 +27,7 @@ from scheduler.work.executor import Interrupted
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
-PATIENCE = 30
+PATIENCE = 60
 LEASE = 2.0
 
 
@@ -210,7 +210,7 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
 AGENT = """\
 state: {state}
 server: {{listen: "127.0.0.1:0"}}
-executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 6s}}
+executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 10s}}
 agents:
   ops:
     runner: {{kind: command, argv: [sh, -c, "{script}"]}}
