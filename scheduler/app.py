@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,7 +21,7 @@ from importlib.metadata import version
 from math import ceil
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heartbeat.runners import Resources, StartProcess
 from heartbeat.runners import dispatch as runners
@@ -39,7 +40,7 @@ from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.inbox import Inbox, Refused
+from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.engine.requests import NoteDeadmanProblem
 from scheduler.model.entry import Claim
@@ -70,6 +71,7 @@ from scheduler.work import agent_calls, payloads
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 
 if TYPE_CHECKING:
+    from scheduler.store.leadership import Leadership
     from scheduler.work.remote_executor import RemoteExecutor
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
@@ -80,6 +82,8 @@ END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were canc
 STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
 MAX_NAMED_RUNS = 10  # in such a line
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
+STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
+STANDS_BY_AGAIN = -1  # instead of an exit code: this daemon does not lead any more, and a new one should stand by
 CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
 
 
@@ -170,6 +174,8 @@ class Daemon:
         self._wakeup = Wakeup()
         self._main_loop = MainLoop(self._wakeup, time.monotonic, time.sleep)
         self._stop_signals = 0
+        self._leadership: Leadership | None = None
+        self._lost_because: str | None = None
         self._reload_wanted = False
         self._failed_runs = 0
         self.instance = secrets.token_hex(8)
@@ -179,6 +185,7 @@ class Daemon:
         self._lanes.make_lock_files()
         last = config_history.config_in_force(self.store.connection)
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
+        self._first_config = loaded
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop()
         self._traces = Traces()
@@ -235,7 +242,11 @@ class Daemon:
         """Run until a stop signal, or for `duration`. Returns the exit code."""
         assert self._server is not None
         self._server.start()  # first of all: if it cannot listen, nothing has been started
+        until = None if duration is None else time.monotonic() + duration.total_seconds()
+        self._install_signal_handlers()
         try:
+            if not self._wait_to_lead(until):
+                raise _StoppedAtStart
             self._start_engine(at_once=False)
         except DatabaseUnavailable:
             self._server.stop()
@@ -245,16 +256,20 @@ class Daemon:
             self._close_connections()
             return 0
         self._watch.start()
-        until = None if duration is None else time.monotonic() + duration.total_seconds()
-        self._run_ticks(lambda: self._stop_signals > 0 or (until is not None and time.monotonic() >= until), until)
+        self._run_ticks(lambda: self._is_over(until), until)
         self._watch.stop()
         self._server.stop()
+        if self._must_yield():
+            return self._yield_leadership()
         self._wait_for_runs()
         self._close_everything()
         return 0
 
     def run_once(self) -> int:
         """Run what is due now, with its retries, wakes and deliveries; 1 if a run failed. A new entry counts as due."""
+        self._install_signal_handlers()
+        if not self._wait_to_lead(time.monotonic()):
+            raise DatabaseUnavailable(f"{self.engine.health.standby}; --once does not wait for that")
         self._start_engine(at_once=True)
         self._run_tick()
         self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
@@ -262,10 +277,75 @@ class Daemon:
         self._close_everything()
         return 1 if self._failed_runs else 0
 
+    def _is_over(self, until: float | None) -> bool:
+        return self._stop_signals > 0 or self._must_yield() or (until is not None and time.monotonic() >= until)
+
+    def _must_yield(self) -> bool:
+        """Whether another daemon leads, or may lead soon."""
+        return self._lost_because is not None or self.store.is_fenced
+
+    def _wait_to_lead(self, until: float | None) -> bool:
+        """Stand by until no other daemon leads. False if this daemon is to stop before. Without a server it always leads."""
+        if self.settings.postgresql is None:
+            return True
+        from scheduler.store.leadership import Leadership
+
+        self._leadership = Leadership(
+            self.settings.postgresql, self.instance, self.settings.host, time.monotonic, self._on_leadership_lost
+        )
+        while (standby := self._try_to_lead(self._leadership)) is not None:
+            if self.engine.health.standby != standby:
+                log_event(logging.INFO, "standby", because=standby)
+                self.engine.health.standby = standby
+                self._systemd.report_ready()
+            self.engine.health.tried_at = utc_now()
+            self._systemd.report_status(f"standby: {standby}")
+            self._systemd.ping_watchdog(time.monotonic())
+            if self._stop_signals or (until is not None and time.monotonic() >= until):
+                return False
+            self._wakeup.wait_for(STANDBY_INTERVAL)
+            self._wakeup.clear()
+        self.engine.health.standby = None
+        return True
+
+    def _try_to_lead(self, leadership: Leadership) -> str | None:
+        """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads."""
+        if leadership.epoch is None and (standby := leadership.try_to_lead()) is not None:
+            return standby
+        self.store.epoch = leadership.epoch
+        try:
+            with self.store.transaction() as db:
+                last = config_history.config_in_force(db)
+        except DatabaseUnavailable as error:
+            leadership.give_back()
+            return str(error)
+        _, self._changed_since_last_boot = config_reload.plan_for_start(self._first_config, last[0] if last else None)
+        leadership.start()
+        log_event(logging.INFO, "leading", epoch=leadership.epoch)
+        return None
+
+    def _on_leadership_lost(self, problem: str) -> None:
+        """In the thread of the lease: end all runs at once, because another daemon may start them soon."""
+        self._lost_because = problem
+        if self._remote is None:
+            for run_id in self.runs.inflight():
+                self.runs.cancel(run_id, "shutdown")
+        self._wakeup.notify()
+
+    def _yield_leadership(self) -> int:
+        """End without writing anything, because another daemon leads or may lead. Returns STANDS_BY_AGAIN."""
+        log_event(logging.ERROR, "leadership_lost", problem=self._lost_because or self.engine.health.problem)
+        self._on_leadership_lost(self._lost_because or "")
+        deadline = time.monotonic() + END_RUNS_TIMEOUT
+        while self._remote is None and self.runs.inflight() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._close_connections(release_lease=False)
+        return STANDS_BY_AGAIN if not self._stop_signals else 0
+
     def _app_state(self) -> AppState:
         return AppState(
             settings=lambda: self.engine.plan.settings,
-            submit_request=self.engine.inbox.submit,
+            submit_request=self._submit_request,
             reload_config=self.reloader.reload,
             edit_config=self.reloader.edit,
             reload_state=lambda: self.reloader.reload_state,
@@ -278,10 +358,15 @@ class Daemon:
             server=self.settings.postgresql,
         )
 
+    def _submit_request(self, request: Request) -> Future[Any]:
+        if self.engine.health.standby is not None:
+            raise Refused("standby", f"this daemon stands by: {self.engine.health.standby}; send the request there")
+        return self.engine.inbox.submit(request)
+
     def _count_running(self) -> Mapping[str, int]:
         return Counter(claim.entry.kind.value for claim in self.runs.inflight().values())
 
-    def _start_engine(self, *, at_once: bool) -> None:
+    def _install_signal_handlers(self) -> None:
         for number, handler in (
             (signal.SIGTERM, self._on_stop_signal),
             (signal.SIGINT, self._on_stop_signal),
@@ -289,6 +374,8 @@ class Daemon:
             (signal.SIGCONT, self._on_continue_signal),
         ):
             signal.signal(number, handler)
+
+    def _start_engine(self, *, at_once: bool) -> None:
         survivors = startup.end_orphans(self.store, runs_here=self._remote is None)
         if self._remote is None:
             import_runner_libraries(self.settings)
@@ -388,7 +475,9 @@ class Daemon:
             log_event(logging.ERROR, "database_unavailable", problem=str(error))
         self._close_connections()
 
-    def _close_connections(self) -> None:
+    def _close_connections(self, *, release_lease: bool = True) -> None:
+        if self._leadership is not None:
+            self._leadership.stop(release=release_lease)
         if self._remote is not None:
             self._remote.close()
         self._workers.close(self._http.close)

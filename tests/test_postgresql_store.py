@@ -53,7 +53,7 @@ def columns_of_file(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
 def columns_of_server(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
     rows = db.execute(
         "select table_name, column_name, data_type, is_nullable, column_default from information_schema.columns"
-        " where table_schema = 'heartbeatd' and table_name <> '_migration'"
+        " where table_schema = 'heartbeatd' and left(table_name, 1) <> '_'"
     )
     return {
         (table, name, TYPES[kind], nullable == "NO", default and default.removesuffix("::text"))
@@ -80,7 +80,7 @@ def indexes_of_server(db: sqlite3.Connection) -> set[tuple[str, bool, tuple[str,
         " unnest(indkey::int[]) with ordinality as used (number, place)"
         " join pg_attribute on attrelid = owner.oid and attnum = number)"
         " from pg_index join pg_class as owner on owner.oid = indrelid join pg_namespace as space on space.oid = relnamespace"
-        " where nspname = 'heartbeatd' and relname <> '_migration'"
+        " where nspname = 'heartbeatd' and left(owner.relname, 1) <> '_'"
     )
     return {(table, bool(unique), tuple(names.split(",")), bool(partial)) for table, unique, partial, names in rows}
 

@@ -173,7 +173,7 @@ class World:
         self.delivered: list[tuple[datetime, str, str]] = []
         self.events: list[Event] = []
         self.config = self.folder / "config.yaml"
-        self.config.write_text(self.yaml, "utf-8")
+        self._write_config(self.yaml)
         self.state = self.folder / "state" / "heartbeatd.db"
         self.state.parent.mkdir(mode=0o700, exist_ok=True)
         self.boot_count = 0
@@ -280,7 +280,7 @@ class World:
         return self.request(RunJob(name, Trigger.MANUAL))
 
     def reload(self, yaml: str) -> Any:
-        self.config.write_text(yaml, "utf-8")
+        self._write_config(yaml)
         return self.request(AdoptPlan(self.plan()))
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
@@ -289,6 +289,10 @@ class World:
         today = TimeCheck(self.clock.now, was_seen, strict)
         settings = load_config(self.config, self.environ, time_check=today).settings
         return plan.make_plan(replace(settings, postgresql=self.server) if self.server else settings)
+
+    def _write_config(self, yaml: str) -> None:
+        """Write the config file. On a server it names the server, in its last line."""
+        self.config.write_text(f"{yaml.rstrip()}\nstate: {self.server}\n" if self.server else yaml, "utf-8")
 
     def lock_database(self) -> sqlite3.Connection:
         """Lock the database as another process would, until the returned connection is rolled back."""

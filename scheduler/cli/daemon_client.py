@@ -10,6 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -351,12 +352,17 @@ class OfflineDaemonClient:
             check_file(state)
             check_links(state)
         make_state_folder(state.parent)
-        with StateLock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
+        with ExitStack() as closing:
+            closing.enter_context(StateLock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance))
             store = open_for_writing(self._plan.settings.database)
-            try:
-                return self._apply_in_transaction(store, instance, request)
-            finally:
-                store.close()
+            closing.callback(store.close)
+            if self._plan.settings.postgresql:
+                from scheduler.store.leadership import lead_for_a_command
+
+                lease = lead_for_a_command(self._plan.settings.postgresql, instance)
+                closing.callback(lease.stop)
+                store.epoch = lease.epoch
+            return self._apply_in_transaction(store, instance, request)
 
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
         pending, now = PendingRequest(request), utc_now()

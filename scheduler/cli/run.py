@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.app import Daemon
+from scheduler.app import STANDS_BY_AGAIN, Daemon
 from scheduler.cli import options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.options import InputError
@@ -54,5 +54,8 @@ def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str,
         raise InputError("--once ends by itself; remove --for")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     faulthandler.enable()  # on SIGABRT, which the systemd watchdog sends, all threads print their stacks
-    daemon = Daemon(path, os.environ, listen=not once)
-    return daemon.run_once() if once else daemon.run(duration=duration)
+    if once:
+        return Daemon(path, os.environ, listen=False).run_once()
+    while (code := Daemon(path, os.environ).run(duration=duration)) == STANDS_BY_AGAIN:
+        pass
+    return code

@@ -42,7 +42,7 @@ from scheduler.model.events import Event
 from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
-from scheduler.store.database import DatabaseFull, DatabaseUnavailable, Store
+from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
@@ -179,6 +179,7 @@ class Engine:
         self._was_stopped = False  # a signal has stopped the process since the last tick
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
+        self._unknown_commit: Callable[[], None] | None = None  # finishes the tick whose commit may have been carried out
 
     def start_boot(
         self,
@@ -249,8 +250,10 @@ class Engine:
         3. Cancel runs that exceed their timeout.
         """
         self.health.tried_at = reading.now
-        results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
+        finish: Callable[[], None] | None = None
         try:
+            self._settle_unknown_commit()
+            results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
@@ -263,15 +266,42 @@ class Engine:
                 again_at = self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.record_last_tick(tick.tx)
+                finish = partial(self._finish_tick, reading, tick, claims, deliveries, results, maintenance_state, is_full=full)
         except DatabaseUnavailable as error:
+            if isinstance(error, CommitUnknown):
+                self._unknown_commit = finish
             return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
+        finish()
+        return min(again_at, self._enforce_deadlines(reading))
+
+    def _settle_unknown_commit(self) -> None:
+        """If it was not known whether the last transaction was committed, find out, and finish its tick if it was."""
+        if self._unknown_commit is None:
+            return
+        was_committed = self.store.was_committed()
+        finish, self._unknown_commit = self._unknown_commit, None
+        if was_committed:
+            finish()
+
+    def _finish_tick(
+        self,
+        reading: ClockReading,
+        tick: Tick,
+        claims: list[Claim],
+        deliveries: list[Delivery],
+        results: tuple[Results[Claim, AttemptResult], Results[Delivery, DeliveryResult], list[PendingRequest]],
+        maintenance_state: MaintenanceState,
+        *,
+        is_full: bool,
+    ) -> None:
+        """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages."""
         self._maintenance, self.plan = maintenance_state, tick.plan
         self._clock_change = self._slept = self._stall = timedelta()
         self._was_stopped = False
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
-        self._full_since = (self._full_since or reading.now) if full else None
-        self._places.note({claim.run_id: claim for claim in (*self._runs.inflight().values(), *claims)}, reading, full=full)
+        self._full_since = (self._full_since or reading.now) if is_full else None
+        self._places.note({claim.run_id: claim for claim in (*self._runs.inflight().values(), *claims)}, reading, full=is_full)
         self._after_commit(tick.tx.events, *results)
         for claim in claims:
             self._deadlines.start_deadline(claim, reading.monotonic)
@@ -285,7 +315,6 @@ class Engine:
         self.health.ticked_at = reading.now
         if maintenance_state.done_at == reading.now:
             self.store.keep_reserve()
-        return min(again_at, self._enforce_deadlines(reading))
 
     def _record_results(
         self,

@@ -11,10 +11,11 @@ class EngineHealth:
     """Whether the engine can do its work. Other threads read it.
 
     `problem` says what is wrong, or is None. `tried_at` is the time of the last tick, `ticked_at` that of the last one committed.
-    `busy` counts the ticks that could not be committed.
+    `failed_commits` counts the ticks that could not be committed. `standby` says which daemon leads instead of this one.
     """
 
     problem: str | None = None
+    standby: str | None = None
     tried_at: datetime | None = None
     ticked_at: datetime | None = None
     failed_commits: int = 0

@@ -49,6 +49,14 @@ class DatabaseFull(DatabaseUnavailable):
     """The database could not be written because its disk is full."""
 
 
+class CommitUnknown(DatabaseUnavailable):
+    """The connection to the server was lost during a commit. `Store.was_committed` finds out whether it was carried out."""
+
+
+class LeadershipLost(DatabaseUnavailable):
+    """Another daemon leads: this one must not write any more."""
+
+
 def parse_row_id(text: str) -> int | None:
     """The row id that a user wrote; None if it is no number, or has more digits than an SQLite integer."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
@@ -58,8 +66,11 @@ class Store:
     """The daemon's only writing connection.
 
     It uses WAL with `synchronous=FULL`, because an acknowledged commit must survive a power loss. Every write goes through
-    `transaction`.
+    `transaction`. `epoch` is set while this daemon leads others on a server, and `is_fenced` once another one has led since.
     """
+
+    epoch: int | None = None
+    is_fenced = False
 
     def __init__(self, path: Path, connection: sqlite3.Connection, reserve: DiskReserve) -> None:
         self.path = path
@@ -105,6 +116,10 @@ class Store:
     def close(self) -> None:
         """Close the connection. The last connection that closes folds the write-ahead log into the file."""
         self.connection.close()
+
+    def was_committed(self) -> bool:
+        """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet."""
+        raise NotImplementedError  # a commit to a file has succeeded or failed
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from scheduler.model.state_address import describe_server, schema_of
-from scheduler.store.database import DatabaseFull, DatabaseUnavailable, Store, StoreError
+from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, LeadershipLost, Store, StoreError
 from scheduler.store.postgresql_schema import apply_schema, unknown_migrations
 
 try:
@@ -132,10 +132,10 @@ class ServerConnection:
     Every error of the server is raised as `ServerError`.
     """
 
-    def __init__(self, url: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, url: str, settings: Mapping[str, object], parameters: Mapping[str, str] = CONNECTION_DEFAULTS) -> None:
         self.url = url
         self.total_changes = 0
-        self._raw = _connect(url, settings)
+        self._raw = _connect(url, settings, parameters)
 
     def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
         """Run a statement with parameters as SQLite has them: `?` or `:name`."""
@@ -180,10 +180,10 @@ class ServerConnection:
         return ServerError(_one_line(str(error)), "" if lost else error.sqlstate or "XX000")
 
 
-def _connect(url: str, settings: Mapping[str, object]) -> Any:
+def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, str]) -> Any:
     try:
         raw = psycopg.connect(
-            make_conninfo("", **{**CONNECTION_DEFAULTS, **_parameters(url), "client_encoding": "utf8"}),
+            make_conninfo("", **{**CONNECTION_DEFAULTS, **parameters, **_parameters(url), "client_encoding": "utf8"}),
             autocommit=True, prepare_threshold=2, cursor_factory=psycopg.RawCursor, row_factory=_make_rows,
         )  # fmt: skip
     except psycopg.Error as error:
@@ -243,12 +243,16 @@ def _one_line(text: str) -> str:
 
 
 class ServerStore(Store):
-    """The daemon's only writing connection, to a PostgreSQL server. It connects again when the connection was lost."""
+    """The daemon's only writing connection, to a PostgreSQL server. It connects again when the connection was lost.
+
+    With `epoch`, each transaction first checks that this daemon still leads, and keeps any other from taking over until its end.
+    """
 
     def __init__(self, url: str, connection: ServerConnection) -> None:
         self.url = url
         self._server = connection
         self.connection = cast("sqlite3.Connection", connection)
+        self._unknown: str | None = None  # the id of the transaction whose commit may have been carried out
 
     @classmethod
     def open_server(cls, url: str) -> ServerStore:
@@ -289,14 +293,45 @@ class ServerStore(Store):
         try:
             self._reconnect_if_lost()
             self._server.execute("begin")
+            number = self._check_leadership()
             yield self.connection
-            self._server.execute("commit")
+            self._commit(number)
         except ServerError as error:
             self._roll_back()
             raise self._translate_server_error(error) from error
         except BaseException:
             self._roll_back()
             raise
+
+    def was_committed(self) -> bool:
+        """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet."""
+        try:
+            self._reconnect_if_lost()
+            row = self._server.execute("select pg_xact_status(cast(? as text)::xid8) as status", (self._unknown,)).fetchone()
+        except ServerError as error:
+            if error.sqlstate == "22023":  # the id is in the future: another server has taken over without this transaction
+                return False
+            raise self._translate_server_error(error) from error
+        if row["status"] == "in progress":
+            raise DatabaseUnavailable("the server has not finished the last commit yet")
+        return bool(row["status"] == "committed")
+
+    def _check_leadership(self) -> str:
+        """Returns the id of the transaction. Raises LeadershipLost if another daemon has led since."""
+        row = self._server.execute("select epoch, host, pg_current_xact_id()::text as number from _leader for share").fetchone()
+        if self.epoch is not None and row["epoch"] != self.epoch:
+            self.is_fenced = True
+            raise LeadershipLost(f"{row['host'] or 'another daemon'} leads since this one was cut off or frozen")
+        return str(row["number"])
+
+    def _commit(self, number: str) -> None:
+        try:
+            self._server.execute("commit")
+        except ServerError as error:
+            if not self._server.is_lost:
+                raise
+            self._unknown = number
+            raise CommitUnknown(str(error)) from error
 
     def _reconnect_if_lost(self) -> None:
         if self._server.is_lost:

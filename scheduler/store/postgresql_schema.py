@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.store.database import StoreError
+from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.store.migrations import Database, Migrations, migrations
 
 TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": 'text collate "C"', "BLOB": "bytea"}
@@ -157,6 +157,11 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
         if unknown is None:
             _create_all(db, schema, steps)
         elif missing:
+            leader = db.execute("select host from _leader where until_at > clock_timestamp() for update").fetchone()
+            if leader:
+                raise DatabaseUnavailable(
+                    f"an older heartbeatd leads on {leader['host']}; stop it, so that this one can upgrade the tables"
+                )
             _migrate(db, missing, steps)
         db.execute("commit")
     except BaseException:
@@ -211,6 +216,11 @@ def _create_all(db: sqlite3.Connection, schema: str, steps: Migrations) -> None:
         wanted = read_schema(twin)
     for statement in (*creation(wanted), *index_creation(wanted)):
         db.execute(statement)
+    db.execute(
+        "create table _leader (one boolean primary key default true check (one), epoch bigint not null default 0, holder text,"
+        " host text, until_at timestamptz not null default '-infinity')"
+    )
+    db.execute("insert into _leader default values")
     db.execute("create table _migration (name text not null primary key, applied_at timestamptz not null default now())")
     db.executemany("insert into _migration (name) values (?)", [(name,) for name in _names(steps)])
 

@@ -22,6 +22,7 @@ STATUS_BY_CODE = {
     "too_many_wakes": 429,
     "broken": 500,
     "no_answer": 503,
+    "standby": 503,
 }  # by the code of a Refused; any other code is a conflict, 409
 
 

@@ -123,7 +123,7 @@ class PostgresServer:
 
 EMPTY = """
 do $$ declare found record; begin
-  for found in select tablename from pg_tables where schemaname = 'heartbeatd' and tablename <> '_migration' loop
+  for found in select tablename from pg_tables where schemaname = 'heartbeatd' and left(tablename, 1) <> '_' loop
     execute format('delete from heartbeatd.%I', found.tablename);
   end loop;
   for found in select sequencename from pg_sequences where schemaname = 'heartbeatd' and last_value is not null loop

@@ -1,0 +1,154 @@
+"""Lets one of several daemons lead, by a lease on the PostgreSQL server. The clock of the server decides."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from scheduler.model.state_address import describe_server
+from scheduler.store.database import DatabaseUnavailable, StoreError
+from scheduler.store.postgresql import ServerConnection, ServerError
+
+LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
+RENEW_EVERY = 1.0
+GIVE_UP_AFTER = 4.0  # seconds without a renewal: the leader then ends its runs, before another daemon starts them
+PATIENCE = (
+    1.0  # seconds for which a standby sees an expired lease before it leads: after a restart of the server, the leader is first
+)
+SETTINGS = {"statement_timeout": 1_500, "lock_timeout": 1_200, "idle_in_transaction_session_timeout": 4_000}
+CONNECTION = {"connect_timeout": "2", "tcp_user_timeout": "2000"}
+
+# The server is starting or stopping, or does not run on this host. Nobody else can take the lease then, so the leader keeps it.
+DOWN_FOR_ALL = re.compile(r"the database system is|connection to server on socket .* failed: (Connection refused|No such file)")
+
+SEEN = (
+    "select epoch, coalesce(host, '') as host, until_at::text as until_at, until_at <= clock_timestamp() as is_over,"
+    " until_at = '-infinity' as is_free from _leader"
+)
+TAKE = (
+    "update _leader set epoch = epoch + 1, holder = ?, host = ?, until_at = clock_timestamp() + make_interval(secs => ?)"
+    " where epoch = ? and until_at <= clock_timestamp() returning epoch"
+)
+RENEW = (
+    "update _leader set until_at = clock_timestamp() + make_interval(secs => ?) where epoch = ? and holder = ? returning epoch"
+)
+RELEASE = "update _leader set until_at = '-infinity' where epoch = ? and holder = ?"
+
+
+class Leadership:
+    """The lease of one daemon. `holder` is its instance id, `host` the name of its machine, `clock` a monotonic clock in seconds.
+
+    `on_lost` is called once, in another thread, when this daemon must stop at once, because another one leads or may lead soon.
+    """
+
+    def __init__(self, url: str, holder: str, host: str, clock: Callable[[], float], on_lost: Callable[[str], None]) -> None:
+        self.epoch: int | None = None
+        self._url, self._holder, self._host = url, holder, host
+        self._clock = clock
+        self._on_lost = on_lost
+        self._connection: ServerConnection | None = None
+        self._expired: tuple[object, float] | None = None  # the expired lease, and since when a standby has seen it
+        self._renewed_at = 0.0
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def try_to_lead(self) -> str | None:
+        """Take the lease if it is free. Returns why this daemon does not lead; None: it leads now.
+
+        Raises StoreError if there are no tables of this version."""
+        try:
+            asked_at = self._clock()
+            seen = self._connect().execute(SEEN).fetchone()
+            if not seen["is_over"]:
+                self._expired = None
+                return f"{seen['host'] or 'another daemon'} leads"
+            lease = (seen["epoch"], seen["until_at"])
+            if self._expired is None or self._expired[0] != lease:
+                self._expired = (lease, asked_at)
+            if not seen["is_free"] and asked_at - self._expired[1] < PATIENCE:
+                return f"{seen['host'] or 'another daemon'} led until now"
+            row = self._connect().execute(TAKE, (self._holder, self._host, LEASE, seen["epoch"])).fetchone()
+        except ServerError as error:
+            self._disconnect()
+            self._expired = None
+            if not error.is_passing or error.sqlstate == "42P01":
+                raise StoreError(f"cannot use {describe_server(self._url)}: {error}") from error
+            return str(error)
+        if row is None:
+            return "another daemon leads"
+        self.epoch, self._renewed_at = row["epoch"], asked_at
+        return None
+
+    def give_back(self) -> None:
+        """Let another daemon lead, because this one cannot write."""
+        with suppress(ServerError):
+            self._connect().execute(RELEASE, (self.epoch, self._holder))
+        self.epoch = None
+
+    def start(self) -> None:
+        """Renew the lease from now on, in a thread."""
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    def stop(self, *, release: bool = True) -> None:
+        """Stop renewing. With `release` another daemon may lead at once."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(10)
+        if release and self.epoch is not None:
+            with suppress(ServerError):
+                self._connect().execute(RELEASE, (self.epoch, self._holder))
+        self._disconnect()
+
+    def _keep(self) -> None:
+        while not self._stopped.wait(RENEW_EVERY):
+            problem = self._renew()
+            if problem is not None and not self._stopped.is_set():
+                self._on_lost(problem)
+                return
+
+    def _renew(self) -> str | None:
+        """Renew the lease. Returns why this daemon must stop; None if it may go on."""
+        asked_at = self._clock()
+        was_connected = self._connection is not None
+        try:
+            row = self._connect().execute(RENEW, (LEASE, self.epoch, self._holder)).fetchone()
+        except ServerError as error:
+            self._disconnect()
+            if was_connected:
+                return self._renew()  # over a new connection
+            if DOWN_FOR_ALL.search(str(error)):
+                self._renewed_at = self._clock()
+            if self._clock() - self._renewed_at < GIVE_UP_AFTER:
+                return None
+            return f"the lease could not be renewed: {error}"
+        if row is None:
+            return "another daemon has taken over"
+        self._renewed_at = asked_at
+        return None
+
+    def _connect(self) -> ServerConnection:
+        if self._connection is None or self._connection.is_lost:
+            self._connection = ServerConnection(self._url, SETTINGS, CONNECTION)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def lead_for_a_command(url: str, holder: str) -> Leadership:
+    """The lease for a command that changes the database while no daemon runs. Raises DatabaseUnavailable if one leads."""
+
+    def ignore(_: str) -> None:
+        """The epoch keeps the command from writing."""
+
+    found = Leadership(url, holder, "a command", lambda: 0.0, ignore)
+    standby = found.try_to_lead()
+    if standby is None:
+        return found
+    found.stop(release=False)
+    raise DatabaseUnavailable(f"{standby}: run this command on that host, or use its HTTP API")
