@@ -85,6 +85,7 @@ COMMANDS = {
     "import": ("import_config:import_config", "Import the config of another heartbeat system."),
     "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
     "backup": ("backup:backup", "Copy the database to a file, also while the daemon runs."),
+    "migrate": ("migrate:migrate", "Copy the database from a file to a PostgreSQL server, or back."),
     "mcp": ("mcp_stdio:mcp", "Offer the daemon to an agent as tools (MCP server on stdin and stdout)."),
     "docs": ("docs:docs", "Print a page of the documentation, or list all pages."),
     "systemd": ("deployment_files:systemd", "Write a hardened systemd unit, and a file that creates its user."),

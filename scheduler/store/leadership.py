@@ -140,15 +140,19 @@ class Leadership:
         self._connection = None
 
 
-def lead_for_a_command(url: str, holder: str) -> Leadership:
-    """The lease for a command that changes the database while no daemon runs. Raises DatabaseUnavailable if one leads."""
+def lead_for_a_command(url: str, holder: str, host: str = "a command") -> Leadership:
+    """The lease for a command that needs the database for itself. Raises DatabaseUnavailable if a daemon leads.
+
+    `host` names the command for daemons that wait for it.
+    """
 
     def ignore(_: str) -> None:
         """The epoch keeps the command from writing."""
 
-    found = Leadership(url, holder, "a command", lambda: 0.0, ignore)
+    found = Leadership(url, holder, host, lambda: 0.0, ignore)
     standby = found.try_to_lead()
     if standby is None:
+        found.start()
         return found
     found.stop(release=False)
     raise DatabaseUnavailable(f"{standby}: run this command on that host, or use its HTTP API")

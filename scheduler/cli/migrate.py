@@ -1,0 +1,83 @@
+"""The command `migrate`: copies the database from a file to a PostgreSQL server, or back."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from scheduler.cli.output import utc_now
+from scheduler.cli.progress import show_progress
+from scheduler.config.file.lenient_reading import real_path
+from scheduler.model.state_address import address_problem, is_server
+from scheduler.store import transfer
+from scheduler.store.database import Store
+from scheduler.store.locations import open_for_writing
+from scheduler.system.state_lock import StateLock, make_state_folder
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+def migrate(source: str, target: str) -> None:
+    """Copy the database from a file to a PostgreSQL server, or back.
+
+    FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. Stop the daemons of both first.
+    FROM is not changed. At the end the numbers of rows are compared. If the command is interrupted, nothing was copied.
+    """
+    with ExitStack() as held:
+        for text in (source, target):
+            if is_server(text) and (problem := address_problem(text)):
+                raise click.ClickException(problem)
+        origin = _locked(source, held)
+        with show_progress("copying"):
+            counts = transfer.copy_all_rows(origin, _open_target(target, held))
+    for table, number in counts.items():
+        click.echo(f"{table:<20} {number:>9,}")
+    total = sum(counts.values())
+    click.echo(
+        f"copied {total:,} rows of {len(counts)} tables, and counted them in both: now set `state: {target}` in the config"
+    )
+
+
+def _locked(text: str, held: ExitStack) -> Path | str:
+    """The database that is read, which no daemon may use meanwhile."""
+    if is_server(text):
+        _lead(text, held)
+        return text
+    path = real_path(Path(text))
+    if not path.exists():
+        raise click.ClickException(f"there is no database {text}")
+    _lock_file(path, held)
+    return path
+
+
+def _open_target(text: str, held: ExitStack) -> Store:
+    if is_server(text):
+        store = open_for_writing(text)
+        held.callback(store.close)
+        store.epoch = _lead(text, held)
+        return store
+    path = real_path(Path(text))
+    make_state_folder(path.parent)
+    _lock_file(path, held)
+    store = open_for_writing(path)
+    held.callback(store.close)
+    return store
+
+
+def _lock_file(path: Path, held: ExitStack) -> None:
+    lock = path.with_name(path.name + ".lock")
+    held.enter_context(StateLock.take(lock, started_at=utc_now(), instance=secrets.token_hex(8)))
+
+
+def _lead(address: str, held: ExitStack) -> int | None:
+    """Take the lease, so that no daemon leads meanwhile. The tables are created first if there are none."""
+    from scheduler.store.leadership import lead_for_a_command
+
+    open_for_writing(address).close()
+    lease = lead_for_a_command(address, f"migrate-{secrets.token_hex(4)}", "heartbeatd migrate")
+    held.callback(lease.stop)
+    return lease.epoch

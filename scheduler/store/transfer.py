@@ -1,0 +1,84 @@
+"""Copies all rows from one database to another, between a file and a PostgreSQL server, and compares the counts."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from scheduler.store.database import Store, StoreError, open_empty_database
+from scheduler.store.locations import open_read_only_any_version
+
+BATCH = 500  # rows
+
+
+def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
+    """Copy all rows to an empty database of this version, in one transaction; returns their number by table.
+
+    IDs stay the same, and IDs of deleted rows are not used again. The source is only read. Raises StoreError if the target has
+    rows, or if the counts differ at the end; then the target is unchanged.
+    """
+    with closing(open_read_only_any_version(source)) as origin, closing(open_empty_database()) as model:
+        tables = [
+            row["name"]
+            for row in model.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
+        ]
+        for side in (origin, target.connection):
+            if not isinstance(side, sqlite3.Connection):
+                side.execute("set statement_timeout = 0")
+                side.execute("set idle_in_transaction_session_timeout = 0")
+        origin.execute("begin")  # one state of the database, also while a daemon writes
+        with target.transaction() as db:
+            for table in tables:
+                if db.execute(f"select 1 from {table} limit 1").fetchone():  # noqa: S608 (a name of ours)
+                    raise StoreError(f"the target has rows already (in the table {table}); name an empty database")
+            counts = {table: _copy_table(origin, db, table) for table in tables}
+            used = {table: last for table, last in _last_ids(origin, tables) if last}
+            for table, last in used.items():
+                _reserve_ids(db, table, last)
+            for table, number in counts.items():
+                for side in (origin, db):
+                    found = side.execute(f"select count(*) from {table}").fetchone()[0]  # noqa: S608
+                    if found != number:
+                        raise StoreError(f"the table {table} has {found} rows instead of {number}; nothing was copied")
+    return counts
+
+
+def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) -> int:
+    rows = origin.execute(f"select * from {table}")  # noqa: S608
+    names = [column[0] for column in rows.description]
+    columns = ", ".join(f'"{name}"' for name in names)
+    statement = f"insert into {table} ({columns}) values ({', '.join('?' * len(names))})"  # noqa: S608
+    number = 0
+    while batch := rows.fetchmany(BATCH):
+        db.executemany(statement, [tuple(row) for row in batch])
+        number += len(batch)
+    return number
+
+
+def _last_ids(db: sqlite3.Connection, tables: list[str]) -> Iterator[tuple[str, int | None]]:
+    """The highest id that each table with generated ids has ever used."""
+    if isinstance(db, sqlite3.Connection):
+        used = {row["name"]: row["seq"] for row in db.execute("select name, seq from sqlite_sequence")}
+        with_ids = [table for table in tables if "id integer primary key" in _definition(db, table)]
+    else:
+        rows = db.execute("select sequencename, last_value from pg_sequences where schemaname = current_schema()")
+        used = {row["sequencename"].removesuffix("_id_seq"): row["last_value"] for row in rows}
+        with_ids = [table for table in tables if table in used]
+    for table in with_ids:
+        present = db.execute(f"select max(id) from {table}").fetchone()[0]  # noqa: S608
+        yield table, max(used.get(table) or 0, present or 0)
+
+
+def _definition(db: sqlite3.Connection, table: str) -> str:
+    return str(db.execute("select sql from sqlite_master where type = 'table' and name = ?", (table,)).fetchone()[0]).lower()
+
+
+def _reserve_ids(db: sqlite3.Connection, table: str, last: int) -> None:
+    """Let the next new row of a table get a higher id than this."""
+    if not isinstance(db, sqlite3.Connection):
+        db.execute("select setval(pg_get_serial_sequence(?, 'id'), ?)", (table, last))
+    elif "autoincrement" in _definition(db, table):
+        db.execute("delete from sqlite_sequence where name = ?", (table,))
+        db.execute("insert into sqlite_sequence (name, seq) values (?, ?)", (table, last))

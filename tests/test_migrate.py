@@ -1,0 +1,123 @@
+"""`heartbeatd migrate` copies every row to a PostgreSQL server and back, or nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import required_programs
+from servers.postgres import PostgresServer
+from world import MakeWorld, World
+
+from scheduler.cli.main import main
+from scheduler.store.database import Store, StoreError, open_read_only
+from scheduler.store.locations import open_for_writing, open_read_only_any_version
+from scheduler.store.transfer import copy_all_rows
+from scheduler.system.state_lock import StateLock
+
+pytestmark = required_programs.needs("initdb")
+
+AGENTS = """
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, checklist: "- look\\n", deliver: phone}
+cron:
+  check: {schedule: "*/20 * * * *", command: check, wake_heartbeat: ops}
+channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/"}}
+"""
+
+
+@pytest.fixture
+def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Half a day of runs, wakes and messages in a file."""
+    monkeypatch.delenv("HEARTBEATD_TEST_STORE", raising=False)
+    made = make_world(AGENTS, scripts={"ops": lambda call: f"Disk full at {call.at:%H:%M}. 東京"}, server=None)
+    made.run(hours=12)
+    made.wake("ops", "hello")
+    made.stop()
+    return made
+
+
+def all_rows(where: Path | str) -> dict[str, list[Any]]:
+    with closing(open_read_only_any_version(where)) as db, closing(sqlite3.connect(":memory:")):
+        is_file = isinstance(where, Path)
+        names = (
+            "select name from sqlite_master where type = 'table' and sql like '%strict%'"
+            if is_file
+            else "select tablename from pg_tables where schemaname = 'heartbeatd' and left(tablename, 1) <> '_'"
+        )
+        tables = sorted(row[0] for row in db.execute(names).fetchall())
+        rows = {table: [tuple(row) for row in db.execute(f"select * from {table}").fetchall()] for table in tables}
+        return {table: sorted(found, key=str) for table, found in rows.items()}
+
+
+def test_all_rows_are_the_same_on_a_server_and_back_in_a_file(
+    world: World, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, copy = postgres.database(), tmp_path / "copy" / "back.db"
+    assert main(["migrate", str(world.state), address]) == 0
+    assert "copied" in capsys.readouterr().out
+    assert main(["migrate", address, str(copy)]) == 0
+    before = all_rows(world.state)
+    assert sum(map(len, before.values())) > 100
+    assert all_rows(address) == before
+    assert all_rows(copy) == before
+    for where in (address, copy):
+        with closing(open_for_writing(where)) as store, store.transaction() as db:
+            highest = db.execute("select max(id) from run").fetchone()[0]
+            row = db.execute(
+                "insert into run (kind, name, slot, trigger, state) values ('cron', 'x', 1, 'api', 'closed') returning id"
+            ).fetchone()
+            assert row[0] == highest + 1
+
+
+def test_ids_of_deleted_rows_are_not_used_again(world: World, postgres: PostgresServer, tmp_path: Path) -> None:
+    with closing(Store.open(world.state)) as store, store.transaction() as db:
+        used = db.execute("select max(id) from run").fetchone()[0]
+        db.execute("delete from run where id > ?", (used - 5,))
+    address = postgres.database()
+    for source, target in ((world.state, address), (address, tmp_path / "back.db")):
+        with closing(open_for_writing(target)) as store:
+            copy_all_rows(source, store)
+            with pytest.raises(KeyError), store.transaction() as db:
+                row = db.execute(
+                    "insert into run (kind, name, slot, trigger, state) values ('cron', 'x', 1, 'api', 'closed') returning id"
+                ).fetchone()
+                assert row[0] > used
+                raise KeyError
+
+
+def test_a_target_with_rows_and_a_running_daemon_are_refused(
+    world: World, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = postgres.database()
+    with StateLock.take(world.state.with_name(world.state.name + ".lock"), started_at=world.clock.now, instance="a"):
+        assert main(["migrate", str(world.state), address]) == 1
+        assert "another heartbeatd holds" in capsys.readouterr().err
+    assert main(["migrate", str(world.state), address]) == 0
+    rows = all_rows(address)
+    assert main(["migrate", str(world.state), address]) == 1
+    assert "the target has rows already" in capsys.readouterr().err
+    assert all_rows(address) == rows
+    assert main(["migrate", "nowhere.db", address]) == 1
+    assert main(["migrate", str(world.state), "postgresql://a:secretpass@db/x"]) == 1
+    assert "secretpass" not in capsys.readouterr().err
+
+
+def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServer) -> None:
+    address = postgres.database()
+    with closing(open_for_writing(address)) as store:
+        postgres.query(address, "alter table heartbeatd.wake add constraint stop check (id < 0)")
+        with pytest.raises(sqlite3.Error):
+            copy_all_rows(world.state, store)
+        assert not any(all_rows(address).values())
+        postgres.query(address, "alter table heartbeatd.wake drop constraint stop")
+        copy_all_rows(world.state, store)
+        with pytest.raises(StoreError, match="rows already"):
+            copy_all_rows(world.state, store)
+    with closing(open_read_only(world.state)) as db:
+        assert db.execute("select count(*) from run").fetchone()[0] == len(all_rows(address)["run"])
