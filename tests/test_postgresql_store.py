@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import pkgutil
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from servers.postgres import EmptyDatabases, PostgresServer
 from sqlite_utils import Database, Migrations
 from world import MakeWorld
 
+import scheduler.store
 from scheduler.model.state_address import address_problem, describe_server, schema_of, server_of_path
 from scheduler.store import boots, postgresql_schema
 from scheduler.store.database import DatabaseUnavailable, Store, StoreError, open_empty_database
@@ -184,7 +188,29 @@ def test_placeholders_are_translated_outside_of_texts_and_comments() -> None:
         "select '?', \":a\", x::int -- ?\n where a = $1 and b = $2",
         (),
     )
+    assert _translate("select ? is null, :a is null") == ("select $1::text is null, $1::text is null", ("a",))
     assert _translate("select :one, :two, :one") == ("select $1, $2, $1", ("one", "two"))
+
+
+def statements_of(module: Any) -> Iterator[str]:
+    """The statements of a module: those that its functions have as one literal, and those in its constants."""
+    tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr | ast.BinOp) for part in ast.walk(node)}
+    found = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in parts]
+    for value in vars(module).values():
+        found += value.values() if isinstance(value, dict) else [value]
+    for text in found:
+        if isinstance(text, str) and text.strip().startswith(("select ", "insert ", "update ", "delete ", "with ")):
+            yield text
+
+
+@pytest.mark.parametrize("name", [each.name for each in pkgutil.iter_modules(scheduler.store.__path__)])
+def test_every_statement_is_understood_by_the_server(name: str, store: Store) -> None:
+    if name in ("database", "migrations", "postgresql", "postgresql_schema", "leadership", "job_queue"):
+        return
+    for statement in set(statements_of(importlib.import_module(f"scheduler.store.{name}"))):
+        store.connection._raw.execute(f"prepare checked as {_translate(statement)[0]}")  # type: ignore[attr-defined]
+        store.connection.execute("deallocate checked")
 
 
 def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:

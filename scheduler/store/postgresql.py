@@ -219,14 +219,16 @@ def _translate(statement: str) -> tuple[str, tuple[str, ...]]:
 
     def replace(found: re.Match[str]) -> str:
         nonlocal count
+        # The server asks for the type of a parameter that is only compared with null.
+        as_text = "::text" if statement.startswith(" is null", found.end()) else ""
         if found["place"]:
             count += 1
-            return f"${count}"
+            return f"${count}{as_text}"
         if found["name"] is None:
             return found[0]
         if found["name"] not in names:
             names.append(found["name"])
-        return f"${names.index(found['name']) + 1}"
+        return f"${names.index(found['name']) + 1}{as_text}"
 
     return _STATEMENT_PARTS.sub(replace, statement), tuple(names)
 

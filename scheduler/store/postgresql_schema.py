@@ -30,6 +30,8 @@ create function max(bigint, bigint) returns bigint language sql immutable parall
   'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
 create function max(double precision, double precision) returns double precision language sql immutable parallel safe as
   'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
+create function substr(text, bigint, bigint) returns text language sql immutable parallel safe as
+  'select pg_catalog.substr($1, $2::integer, $3::integer)';
 create function add_boolean(bigint, boolean) returns bigint language sql immutable parallel safe as
   'select case when $2 is null then $1 else coalesce($1, 0) + $2::int end';
 create aggregate sum(boolean) (sfunc = add_boolean, stype = bigint);
