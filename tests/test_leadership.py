@@ -214,10 +214,17 @@ class RealDaemon:
             [sys.executable, "-m", "scheduler", "run", "-c", str(folder / "config.yaml")], stderr=self.log, cwd=Path.cwd()
         )
 
+    def url(self) -> str:
+        return str(json.loads((self.folder / "state/daemon.json").read_text("utf-8"))["url"])
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"{self.url()}/metrics", timeout=20) as page:
+            return str(page.read(), "utf-8")
+
     def ready(self) -> str:
         """`ok`, or why it is not ready."""
         try:
-            url = json.loads((self.folder / "state/daemon.json").read_text("utf-8"))["url"]
+            url = self.url()
             with urllib.request.urlopen(f"{url}/healthz", timeout=5), urllib.request.urlopen(f"{url}/readyz", timeout=5):
                 return "ok"
         except urllib.error.HTTPError as error:
@@ -249,6 +256,7 @@ def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(address:
             time.sleep(0.1)
         leader, standby = (one, two) if one.ready() == "ok" else (two, one)
         standby.wait_until(f"standby: {leader.folder.name} leads")
+        assert ("heartbeatd_standby 0" in leader.metrics(), "heartbeatd_standby 1" in standby.metrics()) == (True, True)
         leader.process.send_signal(signal.SIGSTOP)
         assert standby.wait_until("ok") < TAKEOVER + 5  # the machine may be busy
         leader.process.send_signal(signal.SIGCONT)

@@ -245,6 +245,9 @@ class Metrics:
         busy = _new_counter("db_busy_total", "Times that the database could not be written.")
         busy.set_value(now.health.failed_commits)
         yield busy
+        if self._settings.postgresql is not None:
+            standby = int(now.health.standby is not None)
+            yield single_gauge("heartbeatd_standby", "1 while another daemon leads, and this one stands by.", standby)
         if self._settings.deadman is not None:
             pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by result.", "result")
             for result, count in now.health.pings.items():
