@@ -152,7 +152,7 @@ def test_every_file_begins_with_a_one_sentence_docstring(path: Path) -> None:
 
 
 def test_sql_is_never_built_from_user_input() -> None:
-    """Statements are literals, or built from literals in the four places that give the reason."""
+    """Statements are literals, or built from literals in the five places that give the reason."""
     made = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -166,6 +166,7 @@ def test_sql_is_never_built_from_user_input() -> None:
         "scheduler/store/migrations.py",
         "scheduler/store/database.py",
         "scheduler/store/postgresql_schema.py",
+        "scheduler/store/transfer.py",
     }
 
 

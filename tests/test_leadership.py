@@ -183,10 +183,11 @@ def test_a_commit_whose_answer_is_lost_neither_loses_nor_doubles_anything(
             world.run(minutes=29)
         assert proxy.lost == 12
         world.run(minutes=30)
-    history = world.history("ops")
-    assert len(history) == 13
-    assert {line.split()[3] for line in history} == {"alert"}
-    assert len(world.calls) == 13
+    # A slow server may take hours of the virtual clock to answer: then slots are missed, but recorded.
+    records = world.records("ops")
+    assert sum(record["slots"] for record in records) == 13
+    assert {record["outcome"] for record in records} <= {"alert", "skipped"}
+    assert len(world.calls) == sum(record["outcome"] == "alert" for record in records) > 0
     assert [text for _, _, text in world.delivered] == [f"Disk full at {call.at:%H:%M}." for call in world.calls]
 
 
