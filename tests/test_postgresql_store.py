@@ -223,6 +223,14 @@ def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
     assert len(boots.all_boots(store.connection)) == 1
 
 
+def test_an_integer_that_is_too_large_concerns_only_its_statement(store: Store) -> None:
+    with store.transaction() as db:
+        with pytest.raises(OverflowError):
+            db.execute("select 1 from outbox where id = ?", (2**70,))
+        db.execute(ONE_BOOT)
+    assert len(boots.all_boots(store.connection)) == 1
+
+
 def test_a_wrong_statement_is_a_bug(store: Store) -> None:
     with pytest.raises(sqlite3.OperationalError, match="nowhere"), store.transaction() as db:
         db.execute("select * from nowhere")

@@ -17,13 +17,13 @@ try:
     import psycopg
     from psycopg import pq
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    from psycopg.types.numeric import Int8Dumper
 except ImportError:  # pragma: no cover (the tests have it)
     raise StoreError(
         "state: postgresql:// needs the extra `cluster`; pip install 'heartbeatd[cluster]' (with pipx: pipx inject"
         " heartbeatd 'heartbeatd[cluster]')"
     ) from None
 
+LARGEST = 2**63
 OLDEST_SERVER = 130_000  # as PostgreSQL numbers its versions
 
 # A server that cannot be reached is noticed within seconds, also if packets are dropped without an answer.
@@ -100,6 +100,17 @@ def _make_rows(cursor: Any) -> Any:
         return tuple
     row_class = _row_class(tuple([column.name for column in found]))
     return lambda values: tuple.__new__(row_class, values)
+
+
+class _IntegerDumper(psycopg.adapt.Dumper):  # type: ignore[misc]
+    """An integer or a boolean. One that does not fit into a column raises OverflowError, as with sqlite3."""
+
+    oid = psycopg.postgres.types["int8"].oid
+
+    def dump(self, obj: int) -> bytes:
+        if not -LARGEST <= obj < LARGEST:
+            raise OverflowError("the integer is too large for the database")
+        return b"%d" % obj
 
 
 class _TextDumper(psycopg.adapt.Dumper):  # type: ignore[misc]
@@ -190,8 +201,8 @@ def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, 
         why = _one_line(str(error)).removeprefix("connection failed: ")
         raise ServerError(f"cannot connect to {describe_server(url)}: {why}", error.sqlstate or "") from error
     raw.prepared_max = 500
-    raw.adapters.register_dumper(int, Int8Dumper)
-    raw.adapters.register_dumper(bool, Int8Dumper)
+    raw.adapters.register_dumper(int, _IntegerDumper)
+    raw.adapters.register_dumper(bool, _IntegerDumper)
     raw.adapters.register_dumper(str, _TextDumper)
     raw.adapters.register_loader("numeric", _NumberLoader)
     raw.adapters.register_loader("bool", _BooleanLoader)
