@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench cluster-kills faults quiet-month run test unit lint types format man clean
+.PHONY: all bench cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit
 
@@ -25,6 +25,11 @@ test: .venv/ready
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not process"
+
+# Story tests once more, in PostgreSQL: those that together run nearly every statement of the store.
+STORIES := answers breakers budgets buttons closed_conditions conditions costs deliver_last explain mutes outages paused_entries schedules wakes
+test-postgresql: .venv/ready
+	HEARTBEATD_TEST_STORE=postgresql $(BIN)/python -m pytest -n 4 --dist worksteal $(STORIES:%=tests/test_story_%.py)
 
 lint: .venv/ready
 	$(BIN)/ruff check

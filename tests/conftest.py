@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -63,6 +65,29 @@ def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeW
         world.store.close()
     if databases:
         databases.take_back()
+
+
+# What only a database in a file has: its path, its other connections, its trace of statements, its query plans.
+OF_A_FILE = re.compile(
+    r"world\.state\b|[sS]crape|metrics|_downgrade|type\(world\.store\)|without_a_config|first_release|sqlite3\.|set_trace_callback"
+    r"|lock_database|iterdump|query plan|\bseries\(|Store\.open|FailingCommit"
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In PostgreSQL, leave out tests about the file, and run each test with the first of its parameter sets."""
+    if os.environ.get(STORE_VARIABLE) != "postgresql":
+        return
+    seen: set[str] = set()
+    kept = []
+    for item in items:
+        function = getattr(item, "function", None)
+        name = item.nodeid.partition("[")[0]
+        if function is not None and name not in seen and not OF_A_FILE.search(inspect.getsource(function)):
+            seen.add(name)
+            kept.append(item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")
