@@ -63,6 +63,11 @@ class McpServer:
     max_result: int
 
 
+def offered_name(server: str, tool: str) -> str:
+    """The name of a server's tool for a model. Models accept only letters, digits, `_` and `-`."""
+    return f"{server}__{tool}".replace(".", "_").replace("/", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The tools that a model may use in a run, and how many requests to the model a run may take with them."""

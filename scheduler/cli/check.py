@@ -12,7 +12,7 @@ import click
 
 from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
-from heartbeat.spec import ModelRunner, Tools
+from heartbeat.spec import ModelRunner, Tools, offered_name
 from scheduler.cli import arguments, config_preview, options
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
@@ -140,7 +140,7 @@ def _agents_with_tools(settings: Settings) -> list[tuple[str, Tools]]:
 def _list_tools(tools: Tools) -> str:
     """The names of the tools for the model. Of some servers, the tools may change something."""
     names = [
-        f"{mcp_client.offered_name(server.name, tool)}{'' if server.read_only else ' (may change something)'}"
+        f"{offered_name(server.name, tool)}{'' if server.read_only else ' (may change something)'}"
         for server in tools.servers
         for tool in server.allow
     ]

@@ -26,7 +26,7 @@ from heartbeat.runners import Failure, HttpReply, OfferedTool, ToolResult
 from heartbeat.runners.agent_json import clean_data, clean_text
 from heartbeat.runners.errors import MAX_STDERR, CallError, error_from_reply, redacted_line
 from heartbeat.runners.redaction import Redactor, is_secret, reveal_secret, secret_parts
-from heartbeat.spec import McpServer, Tools
+from heartbeat.spec import McpServer, Tools, offered_name
 from heartbeat.threads import finish_despite_cancellation
 from scheduler import __version__
 from scheduler.system.process import Conversation, NotStarted
@@ -58,11 +58,6 @@ class ToolHttp(Protocol):
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply: ...
 
     async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply: ...
-
-
-def offered_name(server: str, tool: str) -> str:
-    """The name of a tool for a model. Models accept only letters, digits, `_` and `-`."""
-    return f"{server}__{tool}".replace(".", "_").replace("/", "_")
 
 
 class McpTools:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from heartbeat.spec import McpServer, Tools
+from heartbeat.spec import McpServer, Tools, offered_name
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.remedies import InvalidValue
 from scheduler.config.keys import models
 from scheduler.model.secret import Secret
-from scheduler.net.mcp_client import offered_name
 
 MAX_SERVERS = 20
 MAX_NAME = 64  # characters of the name of a tool for a model
