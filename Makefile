@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
+.PHONY: all bench client cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit
 
@@ -40,6 +40,11 @@ format: .venv/ready
 
 types: .venv/ready
 	$(BIN)/mypy
+
+# The client for ordinary programs, after a change of heartbeatd/async_client.py.
+client: .venv/ready
+	$(BIN)/python heartbeatd/generate_sync_client.py
+	$(BIN)/ruff format heartbeatd
 
 man: .venv/ready
 	$(BIN)/python -m scheduler.cli.manual > packaging/heartbeatd.1

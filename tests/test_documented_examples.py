@@ -454,7 +454,23 @@ def test_systemd_accepts_the_units_of_a_page(tmp_path: Path) -> None:
     assert [line for line in verified.stderr.splitlines() if any(name in line for name in names)] == []
 
 
-@blocks("python")
+def uses_the_client(block: Block) -> bool:
+    return "from heartbeatd import" in block.text
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("block", [block for block in runnable("python") if uses_the_client(block)], ids=str)
+def test_a_python_example_of_the_client_runs(
+    block: Block, scratch: Scratch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The code is executed in the folder of a running daemon."""
+    monkeypatch.chdir(scratch.folder)
+    exec(compile(block.text, str(block), "exec"), {})
+    printed = capsys.readouterr().out
+    assert ("ops active" in printed and "not_found there is no run 999999" in printed) or "ended host alert" in printed
+
+
+@pytest.mark.parametrize("block", [block for block in runnable("python") if not uses_the_client(block)], ids=str)
 def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
     """The code is executed. Names that the page leaves to the reader, and calls that never return, are replaced."""
     text = block.text.replace("datetime.now(UTC)", "NOW").replace(".serve_forever()", ".server_close()").replace("8099", "0")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parent.parent
-FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path in (HOME / package).rglob("*.py"))
+FILES = sorted(path for package in ("scheduler", "heartbeat", "cron", "heartbeatd") for path in (HOME / package).rglob("*.py"))
 
 DOORS = {
     "croniter": {"cron/job_schedules.py"},
@@ -20,7 +20,15 @@ DOORS = {
     "prometheus_client": {"scheduler/telemetry/metrics.py", "scheduler/telemetry/gauges.py"},
     "aiohttp": {"scheduler/net/http_client.py"},
     "anthropic": {"heartbeat/runners/anthropic.py"},
-    "httpx2": {"heartbeat/runners/anthropic.py", "scheduler/net/mcp_client.py"},
+    "httpx2": {
+        "heartbeat/runners/anthropic.py",
+        "scheduler/net/mcp_client.py",
+        "heartbeatd/async_client.py",
+        "heartbeatd/sync_client.py",
+        "heartbeatd/http_messages.py",
+        "heartbeatd/errors.py",
+        "heartbeatd/events.py",
+    },
     "apprise": {"scheduler/channels/apprise.py"},
     "opentelemetry": {"scheduler/telemetry/traces.py"},
     "jinja2": {"scheduler/web/page/rendering.py"},
@@ -36,6 +44,7 @@ ROOMS = {
     "uvicorn": ("scheduler/web/",),
     "pydantic": (
         "scheduler/config/",
+        "heartbeatd/",
         "scheduler/web/request_bodies.py",
         "scheduler/web/response_bodies.py",
         "scheduler/web/openapi.py",
@@ -68,8 +77,8 @@ def imports(path: Path) -> Iterator[str]:
 def test_a_file_imports_only_the_libraries_allowed_for_its_package(path: Path) -> None:
     package = name_of(path).split("/")[0]
     known = {name.split(".")[0] for name in imports(path)}
-    foreign = {"heartbeat": {"scheduler", "cron"}, "cron": {"scheduler", "heartbeat"}, "scheduler": set()}[package]
-    assert not known & foreign
+    foreign = {"heartbeat": {"scheduler", "cron"}, "cron": {"scheduler", "heartbeat"}, "heartbeatd": {"heartbeat", "cron"}}
+    assert not known & foreign.get(package, set())
     for library, doors in DOORS.items():
         assert library not in known or name_of(path) in doors, f"{library} has another door: {doors}"
     for library, rooms in ROOMS.items():

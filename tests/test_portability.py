@@ -15,7 +15,7 @@ import pytest
 HOME = Path(__file__).parent.parent
 SOURCES = sorted(
     path
-    for top in ("scheduler", "heartbeat", "cron", "agents", "bench", "grafana", "tests")
+    for top in ("scheduler", "heartbeat", "cron", "heartbeatd", "agents", "bench", "grafana", "tests")
     for path in (HOME / top).rglob("*.py")
 )
 # These match wrongly before 3.11.5: python/cpython#106052 and #100061.

@@ -320,7 +320,7 @@ def test_only_the_process_module_uses_subprocess() -> None:
     root = Path(process.__file__).parents[2]
     users = {
         str(file.relative_to(root))
-        for package in ("scheduler", "heartbeat", "cron")
+        for package in ("scheduler", "heartbeat", "cron", "heartbeatd")
         for file in (root / package).rglob("*.py")
         if any(word in file.read_text() for word in ("subprocess.", "os.system(", "os.popen(", "os.spawn", "os.fork("))
     }

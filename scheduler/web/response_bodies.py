@@ -1,16 +1,18 @@
-"""Defines the JSON answers of the API as pydantic models, for openapi.json and for the tests. Nothing is validated at run time.
+"""Defines the JSON answers of the API as pydantic models, for openapi.json, for the tests and for the client.
 
+The daemon does not validate its answers. The client reads them with these models.
 Clients must ignore keys that they do not know: a later version may add some.
 """
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-Day = Annotated[str, Field(json_schema_extra={"format": "date"})]
+Time = AwareDatetime
+Day = date
 EntryKind = Literal["heartbeat", "cron"]
 Severity = Literal["critical", "warning", "info"]
 Cursor = Annotated[str | None, Field(description="the `cursor` of the next page; null on the last page")]
@@ -19,7 +21,7 @@ Cursor = Annotated[str | None, Field(description="the `cursor` of the next page;
 class ResponseBody(BaseModel):
     """A JSON object with these keys."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
 
 class ErrorDetail(ResponseBody):
