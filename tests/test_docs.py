@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from config_file import read
 
 import heartbeat
 from scheduler.cli import manual
+from scheduler.cli.alert_rules import RuleSettings, rule_groups
 from scheduler.config.build.load import config_schema
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.web.routes import OPERATIONS
 
+KNOWN_PATHS = ["/metrics", "/healthz", "/readyz", "/mcp", "/api/v1/openapi.json", *(each.path for each in OPERATIONS)]
 DOCS = Path(__file__).parent.parent / "docs"
 COMING = (DOCS / "coming-from.md").read_text("utf-8")
 SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])
@@ -76,6 +80,15 @@ def test_the_mistake_in_the_readme_gives_the_error_shown_there(tmp_path: Path) -
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, shipped.replace("interval: 5m ", "interval: soon ", 1), {})
     assert str(refused.value).removeprefix(f"{tmp_path}/") == shown
+
+
+def test_every_path_of_the_daemon_in_the_pages_and_in_the_alerts_exists() -> None:
+    pages = "\n".join(page.read_text("utf-8") for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")))
+    named = set(re.findall(r"(?:127\.0\.0\.1|localhost):7857(/[\w.-][\w./-]*)", pages))
+    named |= set(re.findall(r"\bURL(/[\w.-][\w./-]*)", json.dumps(rule_groups(RuleSettings()))))
+    routes = [re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in KNOWN_PATHS]
+    assert len(named) > 8
+    assert [path for path in sorted(named) if not any(route.fullmatch(path) for route in routes)] == []
 
 
 def test_the_man_page_has_the_help_texts_of_all_commands() -> None:

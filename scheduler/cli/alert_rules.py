@@ -160,7 +160,7 @@ DAEMON = (
         'sum by (job, instance) (new(heartbeatd_http_requests_total{route="unknown"}, $window)) > $above',
         f"{HOST} is asked for paths that do not exist",
         "Requests: {{ $value | humanize }}. A program uses a wrong URL, or a scanner is at work. Type"
-        " `curl -s URL/openapi.json` for the paths that exist.",
+        " `curl -H 'Authorization: Bearer TOKEN' URL/api/v1/openapi.json` for the paths that exist.",
         thresholds={"above": ("20", "requests"), "window": ("15m", "the time in which these events are counted")},
     ),
     Alert(
