@@ -95,7 +95,8 @@ def test_the_wheel_contains_the_documentation_and_no_tests(wheel: Path) -> None:
     page = {f"scheduler/web/page/{name}" for name in ("templates/base.html", "static/style.css", "static/htmx.min.js")}
     assert page <= names
     assert any(name.endswith("share/man/man1/heartbeatd.1") for name in names)
-    assert [name for name in names if name.startswith(("tests/", "bench/", "agents/"))] == []
+    assert {"heartbeatd/__init__.py", "heartbeatd/py.typed"} <= names
+    assert [name for name in names if name.startswith(("tests/", "bench/", "agents/", "heartbeatd/generate"))] == []
 
 
 def test_the_image_has_the_user_and_its_folder(image: Path) -> None:
