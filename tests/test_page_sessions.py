@@ -13,8 +13,8 @@ from page_user import PageUser
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler import __version__
+from scheduler.web.page.page_sessions import MAX_AGE, cookie_name, is_own_url
 from scheduler.web.page.rendering import PAGE_HEADERS
-from scheduler.web.page.sessions import MAX_AGE, cookie_name, is_own_url
 
 OPEN = CONFIG.replace("server: {", "server: {page: open, ")
 

@@ -21,7 +21,7 @@ from scheduler.system.log import log_event
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.callers import find_caller
 from scheduler.web.http_errors import HttpError, error_response
-from scheduler.web.page.sessions import Session, is_page_path
+from scheduler.web.page.page_sessions import Session, is_page_path
 
 MAX_HEADER_BYTES = 8 * 1024  # bytes, including the request line
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

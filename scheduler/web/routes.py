@@ -20,8 +20,8 @@ from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, Endpoint, read
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
 from scheduler.web.openapi import Operation, QueryParameter
-from scheduler.web.page import routes as page_routes
-from scheduler.web.page.sessions import Sessions
+from scheduler.web.page import page_routes
+from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.request_bodies import (
     AcknowledgeBody,
     ActivityBody,

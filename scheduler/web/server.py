@@ -17,7 +17,7 @@ from scheduler.web import token_file
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts, TimeoutConfig, TimeoutProtocol
 from scheduler.web.middleware import MAX_HEADER_BYTES, SecurityMiddleware
-from scheduler.web.page.sessions import Sessions
+from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.routes import build_application
 
 # Above this number idle connections are closed. If none is idle, further requests are answered with 503. An open status page has

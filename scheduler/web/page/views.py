@@ -24,8 +24,8 @@ from scheduler.web.api_request import ApiRequest, Endpoint, authorized_caller, r
 from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError
+from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.page.rendering import Page, render_page
-from scheduler.web.page.sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.queries import open_reader
 
 NAVIGATION = (

@@ -15,9 +15,21 @@ from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.openapi import Operation
-from scheduler.web.page import agent, agent_checklist, agent_config, changes, costs, doctor, fleet, jobs, outbox, plan, problems
+from scheduler.web.page import (
+    agent_checklist,
+    agent_config,
+    agent_view,
+    changes_view,
+    costs_view,
+    doctor_view,
+    fleet_view,
+    jobs_view,
+    outbox_view,
+    plan_view,
+    problems_view,
+)
+from scheduler.web.page.page_sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
 from scheduler.web.page.rendering import Page, render_page, static_response
-from scheduler.web.page.sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
 from scheduler.web.page.views import (
     FormRequest,
     Handle,
@@ -36,30 +48,30 @@ NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use
 
 # The views: path, function, and the keys that the query may have.
 VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = (
-    ("/", fleet.show_fleet, fleet.PARAMETERS),
-    ("/page/cards/{name}", fleet.show_card, ()),
-    ("/page/agents/{name}", agent.show_agent, agent.PARAMETERS),
+    ("/", fleet_view.show_fleet, fleet_view.PARAMETERS),
+    ("/page/cards/{name}", fleet_view.show_card, ()),
+    ("/page/agents/{name}", agent_view.show_agent, agent_view.PARAMETERS),
     ("/page/agents/{name}/checklist", agent_checklist.show_checklist, ()),
     ("/page/agents/{name}/config", agent_config.show_config, ()),
-    ("/page/runs/{id}", agent.show_run, ()),
-    ("/page/problems", problems.show_problems, problems.PARAMETERS),
-    ("/page/jobs", jobs.list_jobs, jobs.LIST_PARAMETERS),
-    ("/page/jobs/{name}", jobs.show_job, jobs.JOB_PARAMETERS),
-    ("/page/outbox", outbox.list_messages, outbox.LIST_PARAMETERS),
-    ("/page/outbox/{id}", outbox.show_message, ()),
-    ("/page/plan", plan.show_plan, plan.PARAMETERS),
-    ("/page/costs", costs.show_costs, costs.PARAMETERS),
-    ("/page/changes", changes.list_changes, changes.LIST_PARAMETERS),
-    ("/page/changes/{id}", changes.show_change, ()),
-    ("/page/doctor", doctor.show_doctor, doctor.PARAMETERS),
+    ("/page/runs/{id}", agent_view.show_run, ()),
+    ("/page/problems", problems_view.show_problems, problems_view.PARAMETERS),
+    ("/page/jobs", jobs_view.list_jobs, jobs_view.LIST_PARAMETERS),
+    ("/page/jobs/{name}", jobs_view.show_job, jobs_view.JOB_PARAMETERS),
+    ("/page/outbox", outbox_view.list_messages, outbox_view.LIST_PARAMETERS),
+    ("/page/outbox/{id}", outbox_view.show_message, ()),
+    ("/page/plan", plan_view.show_plan, plan_view.PARAMETERS),
+    ("/page/costs", costs_view.show_costs, costs_view.PARAMETERS),
+    ("/page/changes", changes_view.list_changes, changes_view.LIST_PARAMETERS),
+    ("/page/changes/{id}", changes_view.show_change, ()),
+    ("/page/doctor", doctor_view.show_doctor, doctor_view.PARAMETERS),
 )
 
 # Forms whose handlers check the permission themselves. Whenever a form is refused, they show it with everything that was sent.
 FORMS: tuple[tuple[str, Handle], ...] = (
     ("/page/agents/{name}/checklist", agent_checklist.save_checklist),
     ("/page/agents/{name}/config", agent_config.send_config),
-    ("/page/agents/{name}/{action}", agent.act),
-    ("/page/changes/check", changes.check_reload),
+    ("/page/agents/{name}/{action}", agent_view.act),
+    ("/page/changes/check", changes_view.check_reload),
 )
 
 
