@@ -18,6 +18,8 @@ from scheduler.cli import alert_rules
 from scheduler.cli.alert_rules import RuleSettings
 from scheduler.cli.main import main
 
+pytestmark = pytest.mark.once
+
 QUIET = shipped_dashboard.GRAFANA / "prometheus" / "tests" / "quiet.yml"
 RUNBOOKS = shipped_dashboard.GRAFANA.parent / "docs" / "runbooks.md"
 NAMES = [rule["alert"] for rule in shipped_dashboard.rules()]

@@ -25,7 +25,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind
 
-pytestmark = [pytest.mark.process, required_programs.needs("prometheus", "promtool")]
+pytestmark = [pytest.mark.process, pytest.mark.once, required_programs.needs("prometheus", "promtool")]
 
 SCRAPE, BEFORE, AFTER = timedelta(seconds=30), 8, 20  # scrapes before and after the fault
 START = utc("2026-03-02 08:00").timestamp()

@@ -25,7 +25,7 @@ from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
 from scheduler.store.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, lead_for_a_command
 from scheduler.store.locations import open_for_writing
 
-pytestmark = required_programs.needs("initdb")
+pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 EXPIRE = "update heartbeatd._leader set until_at = clock_timestamp() - interval '1 second'"

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from servers.completions import completion, tool
 from servers.scripted import Act, Request, Server, hang_up, reply
 from world import AgentCall, Delayed, World
 
 from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
+
+pytestmark = pytest.mark.once
 
 DAYS = 100
 START = "2027-02-20 00:00"  # includes 28 March, when Berlin's clocks go forward, and 4 April, when Sydney's go back

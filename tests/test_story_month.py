@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from month_simulation import DAYS, EVENTS, Month, readme_config
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nearly_every_event_of_a_month_is_reported_once_with_few_calls(tmp_path: Path, seed: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kill_simulation import KilledDaemon, KilledDeliveries
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.once]
 
 
 @pytest.mark.parametrize("policy", ["resend", "hold"])

@@ -25,7 +25,7 @@ from servers.postgres import PostgresServer
 from scheduler.system.process import Children
 from scheduler.work.executor import Interrupted
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
 
 PATIENCE = 60
 LEASE = 2.0
