@@ -290,7 +290,8 @@ ENTRIES = (
         'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="rejected"}, $window)) > 0',
         "Wakes for {{ $labels.name }} from {{ $labels.source }} are rejected",
         "Rejected wakes: {{ $value | humanize }}. Their texts do not reach the agent. Type `journalctl -u heartbeatd | grep wake`"
-        " for the sender. Merge or slow down its wakes, or raise `limits.wake_flood`.",
+        " for the sender and the reason: too many waiting senders, an agent that is disabled or not in the config, or an agent"
+        " that wakes itself.",
         "agent",
         {"window": ("1h", "how long the alert lasts")},
     ),
