@@ -390,7 +390,7 @@ MODELS = (
         "UnpricedTokens", "warning", "0s",
         "new(heartbeatd_unpriced_tokens_total, $window) > 0",
         "{{ $labels.model }} has no price",
-        "Tokens with an unknown cost: {{ $value | humanize }}. Budgets in USD do not count them. Add the model to `prices` in"
+        "Tokens with an unknown cost: {{ $value | humanize }}. They are missing in reports. Add the model to `prices` in"
         " config.yaml, then type `heartbeatd reload`.",
         "fleet",
         {"window": ("1h", "how long the alert lasts")},
@@ -591,7 +591,7 @@ def rule_file(settings: RuleSettings) -> str:
     """The rule file of Prometheus, as YAML."""
     head = (
         "# Rules of heartbeatd for Prometheus, written by `heartbeatd grafana`. Its options set the job, the links and the\n"
-        "# thresholds. critical: no agent runs. warning: something is lost or will be lost. info: needs no action.\n\n"
+        "# thresholds. critical: no agent runs. warning: something is lost or will be lost. info: not urgent.\n\n"
     )
     return head + as_yaml({"groups": rule_groups(settings)})
 
