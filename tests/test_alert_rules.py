@@ -309,6 +309,13 @@ EXPLAINED = {
             "heartbeatd_skips_total{kind=heartbeat,name=slow,reason=already_running}": "0+1x60",
         }, (24,), (40,))
     ),
+    "slots that were lost while entries waited for a place fire no alert afterwards": (
+        Situation("DispatchLate", {
+            "heartbeatd_oldest_due_timestamp_seconds": "600x40 9000x40",
+            "heartbeatd_skips_total{kind=heartbeat,name=slow,reason=already_running}": "0x20 0+1x20 20x40",
+            "heartbeatd_runs_total{kind=heartbeat,name=slow,outcome=ok}": "0x80",
+        }, (24, 60, 75), (40,))
+    ),
     "alerts that were suppressed are no storm": (
         Situation("AlertStorm", {
             "heartbeatd_runs_total{kind=heartbeat,name=ops,outcome=alert}": "0+1x60",

@@ -237,7 +237,9 @@ ENTRIES = (
         " > $share * sum by (job, instance, kind, name) (increase(heartbeatd_runs_total[$window])))"
         " unless on (job, instance, kind, name) sum by (job, instance, kind, name)"
         ' (increase(heartbeatd_runs_total{outcome=~"failed|timeout|abandoned"}[$window])) > 0'
-        ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}',
+        ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}'
+        " unless on (job, instance) last_over_time("  # the slots that such a problem lost stay in the window after its repair
+        'ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck",alertstate="firing"}[$window])',
         f"{ENTRY} loses slots",
         "It is slower than its interval, or locked by another program: its slots are skipped because the run before is still in"
         f" progress. {EXPLAIN} Use a longer `interval`, a shorter `timeout` or a faster `model`.",
