@@ -341,7 +341,7 @@ def test_pause_resume_mute_and_unmute_are_sent_to_a_running_daemon(
     capsys.readouterr()
     assert call(config, *arguments) == 0
     assert daemon.asked == [(path, body)]
-    printed = {"resume": "cron/both resumed\n", "unmute": "cron/both unmuted; messages of 3 runs were held back\n"}
+    printed = {"resume": "cron/both resumed\n", "unmute": "cron/both unmuted; messages of 3 runs were suppressed\n"}
     assert capsys.readouterr().out == printed.get(arguments[0]) or arguments[0] in ("pause", "mute")
 
 
@@ -355,7 +355,7 @@ def test_an_entry_is_muted_in_the_database_of_a_stopped_daemon(config: Path, pla
     assert "muted: agent/ops until " in capsys.readouterr().out
     assert call(config, "unmute", "ops") == 0
     assert call(config, "unmute", "ops") == 0
-    assert capsys.readouterr().out == "agent/ops unmuted; messages of 0 runs were held back\nagent/ops was not muted\n"
+    assert capsys.readouterr().out == "agent/ops unmuted; messages of 0 runs were suppressed\nagent/ops was not muted\n"
 
 
 def test_ack_without_a_key_takes_the_number_of_a_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

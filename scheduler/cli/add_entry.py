@@ -29,7 +29,8 @@ from scheduler.system import files
 
 ECHO = {"kind": "command", "argv": ["echo", "HEARTBEAT_OK"]}
 ECHO_ADVICE = "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p]."
-TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
+AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
+JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host (certificate)."
 
 
 @click.group()
@@ -40,16 +41,16 @@ def add() -> None:
 @add.command(short_help="Add an agent from a template.")
 @click.argument("name")
 @click.option("--template", type=click.Choice([*TEMPLATES]), required=True, help="What the agent watches.")
-@click.option("--target", help=TARGET_HELP)
+@click.option("--target", help=AGENT_TARGET_HELP)
 @click.option("--interval", type=DurationParam(), help="The time between runs.  [default: chosen by the template]")
-@click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
 @options.config_option
 @options.color_option
 def agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
     """Add an agent from a template, with a precheck that looks for work before the agent is called.
 
-    The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. Its
-    HEARTBEAT.md is written if there is none. The rest of the config stays as it is.
+    The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. A
+    HEARTBEAT.md is written if the agent has none. The rest of the config is not changed.
     """
     before, root = _read_config(path)
     _check_is_new(name, "agents", root, path)
@@ -71,15 +72,16 @@ def agent(name: str, template: str, target: str | None, interval: timedelta | No
 @add.command(short_help="Add a job from a template.")
 @click.argument("name")
 @click.option("--template", type=click.Choice(JOB_TEMPLATES), required=True, help="What the job watches.")
-@click.option("--target", help=TARGET_HELP)
+@click.option("--target", help=JOB_TARGET_HELP)
 @click.option("--interval", type=DurationParam(), help="The time between runs.  [default: chosen by the template]")
-@click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
 @options.config_option
 @options.color_option
 def job(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
-    """Add a job from a template. It fails if there is something to do, so you get a failure notification with its output.
+    """Add a job from a template.
 
-    The rest of the config stays as it is.
+    The job fails if it finds something to do. You then get a failure notification with its output. The rest of the config is not
+    changed.
     """
     before, root = _read_config(path)
     _check_is_new(name, "cron", root, path)

@@ -18,9 +18,10 @@ from scheduler.store import database
 @options.config_option
 @options.state_option
 def backup(copy: Path, path: Path, state: Path | None) -> None:
-    """Copy the database to a file, also while the daemon runs.
+    """Copy the database to a file, even while the daemon is running.
 
-    FILE must not exist yet. To restore a copy, stop the daemon, move the database and its -wal away, and copy FILE to its place.
+    FILE must not exist yet. To restore a backup, stop the daemon, move the database and its -wal file to another folder, and copy
+    FILE to the path of the database.
     """
     files = daemon_files.locate_files(path, state)
     if files.server:

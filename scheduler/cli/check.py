@@ -45,12 +45,12 @@ MAX_DESCRIPTION_WIDTH = 60
 @click.option(
     "--diff",
     is_flag=True,
-    help="Show what the file would change in the config that is in force: keys, next runs, runs a week, highest possible cost.",
+    help="Show what the file would change in the active config: keys, next runs, runs a week, and maximum cost of a day.",
 )
 @click.option(
     "--tools",
     is_flag=True,
-    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if this fails.",
+    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if one fails.",
 )
 @options.config_option
 @options.state_option

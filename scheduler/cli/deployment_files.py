@@ -40,7 +40,7 @@ Command = Callable[..., None]
 
 def out_options(command: Command) -> Command:
     """Add `--out DIR` as `folder` and `--force` to a command."""
-    command = click.option("--force", is_flag=True, help="Replace files that differ.")(command)
+    command = click.option("--force", is_flag=True, help="Overwrite existing files that differ.")(command)
     return click.option(
         "--out",
         "folder",
@@ -152,7 +152,8 @@ def compose(folder: Path, force: bool) -> None:
 def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url: str, changes: tuple[str, ...]) -> None:
     """Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.
 
-    The rules are also written for the Prometheus Operator of Kubernetes, with an example config for Alertmanager.
+    The rules are also written in the format of the Prometheus Operator for Kubernetes. An example config for Alertmanager is
+    written too.
     """
     if not re.fullmatch(r"[\w./-]+", job):
         raise InputError(f"--job {job}: use letters, digits and . _ - /")

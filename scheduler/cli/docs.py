@@ -19,7 +19,8 @@ FURTHER_PAGES = {"readme": "README.md", "changes": "CHANGELOG.md", "grafana": "g
 def docs(topic: str | None) -> None:
     """Print a page of the documentation, or list all pages.
 
-    TOPIC is the name of a page, such as `getting-started`. The pages are Markdown: `heartbeatd docs time | less`.
+    TOPIC is the name of a page, such as `getting-started`. The pages are Markdown.
+    To scroll through a long page, run `heartbeatd docs time | less`.
     """
     pages = {PurePosixPath(path).stem: path for path in list_files("docs") if path.endswith(".md")} | FURTHER_PAGES
     if topic is None:

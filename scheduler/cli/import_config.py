@@ -38,9 +38,7 @@ from scheduler.system.text import one_line
     help="The config file to add the agents, jobs, channels and providers to. Without this option, a new config is printed.",
 )
 @click.option("--strict", is_flag=True, help="Write nothing if a setting would be lost or a file is damaged (exit code 2).")
-@click.option(
-    "--timezone", metavar="ZONE", help="The IANA time zone of times without a zone of their own.  [default: this host's]"
-)
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone of times that name no zone.  [default: this host's]")
 @options.format_option
 @load.pause_garbage_collection()
 def import_config(system: str, paths: Sequence[str], into: Path | None, strict: bool, timezone: str | None, form: str) -> int:
@@ -49,11 +47,12 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     SYSTEM is the name of the system in lower case, such as openclaw. FILE is a config, a job store (jobs.json) or a HEARTBEAT.md
     of that system.
 
-    A receipt lists every value of the files: kept, changed or dropped, with the reason. The new config is printed, and the
-    receipt goes to standard error. With --into, the entries are added to a config, and the receipt is printed. The rest of that
-    config stays the same. Secrets become references to environment variables, which the receipt names.
+    The new config is printed on standard output, and a receipt on standard error. The receipt lists every value of the files:
+    kept, changed or dropped, with the reason. With --into, the agents and jobs are added to an existing config instead, the rest
+    of that config is not changed, and the receipt is printed on standard output. Each secret is replaced by a reference to an
+    environment variable. The receipt names these variables.
 
-    The exit code is 1 if a file is damaged or has nothing to import. Everything else is imported.
+    The exit code is 1 if a file is damaged, or if there is nothing to import. The valid parts are imported nevertheless.
     """
     found = foreign_system.load_system(system)
     with show_progress(f"reading the files of {found.title}"):

@@ -53,7 +53,7 @@ class ListOrSubcommand(click.Group):
 
 
 @click.group(cls=ListOrSubcommand, invoke_without_command=True, subcommand_metavar="[AGENT]")
-@click.option("--all", "closed", is_flag=True, help="Also list the closed conditions that are still on record.")
+@click.option("--all", "closed", is_flag=True, help="Also list closed conditions that are still in the database.")
 @options.config_option
 @options.state_option
 @options.format_option

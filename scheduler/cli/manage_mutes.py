@@ -21,13 +21,17 @@ from scheduler.store.database import parse_row_id
 @click.command()
 @click.argument("name", shell_complete=arguments.complete_names())
 @click.option("--for", "span", type=DurationParam(), help="Unmute automatically after this time, for example 2h.")
-@click.option("--until-changed", is_flag=True, help="Unmute as soon as a condition or a message differs from what is known now.")
+@click.option(
+    "--until-changed",
+    is_flag=True,
+    help="Unmute when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins or ends.",
+)
 @options.config_option
 def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
-    """Hold back the messages of an agent or a job. Its runs continue.
+    """Suppress the messages of an agent or a job. Its runs continue.
 
-    Messages that are held back are recorded, and are not sent later. When the mute is over, the next run reports the conditions
-    that are still open and the failure that still lasts.
+    Suppressed messages are recorded, but not sent later. After the mute, the next run reports the conditions that are still open,
+    and a failure that is not over.
     """
     door = open_client(path)
     key = arguments.resolve_entry(name, door.has_entry, door.list_entries)
@@ -41,9 +45,9 @@ def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> 
 @click.argument("name", shell_complete=arguments.complete_names())
 @options.config_option
 def unmute(name: str, path: Path) -> None:
-    """Send the messages of a muted agent or job again.
+    """Stop suppressing the messages of an agent or job.
 
-    The next run reports the conditions that are still open and the failure that still lasts.
+    The next run reports the conditions that are still open, and a failure that is not over.
     """
     door = open_client(path)
     key = arguments.resolve_entry(name, door.has_entry, door.list_entries)
@@ -51,7 +55,7 @@ def unmute(name: str, path: Path) -> None:
     if held is None:
         click.echo(f"{entry_label(*key)} was not muted")
     else:
-        click.echo(f"{entry_label(*key)} unmuted; messages of {format_count(held, 'run')} were held back")
+        click.echo(f"{entry_label(*key)} unmuted; messages of {format_count(held, 'run')} were suppressed")
 
 
 @click.command()
@@ -61,7 +65,7 @@ def unmute(name: str, path: Path) -> None:
 def ack(name: str, key: str | None, path: Path) -> None:
     """Suppress the messages about an open condition until it gets worse or ends.
 
-    Give the agent and the key of the condition, or the number of a run to acknowledge all of its conditions that are open.
+    Give the agent and the key of the condition, or the number of a run to acknowledge all open conditions that it reported.
     Case and blanks in KEY are ignored.
     """
     agent, run_id = _find_subject(name, key, path)
@@ -74,10 +78,10 @@ def ack(name: str, key: str | None, path: Path) -> None:
 @click.argument("key", required=False)
 @options.config_option
 def unack(name: str, key: str | None, path: Path) -> None:
-    """Report an acknowledged condition again.
+    """Remove the acknowledgement of a condition.
 
-    Give the agent and the key of the condition, or the number of a run for all of its conditions that are open. Reminders
-    are sent again from the next run on.
+    Give the agent and the key of the condition, or the number of a run for all open conditions that it reported. From the next
+    run on, reminders are sent again.
     """
     agent, run_id = _find_subject(name, key, path)
     keys = open_client(path).unacknowledge(agent, key, run_id)

@@ -42,8 +42,8 @@ MessageRequest = Callable[[DaemonClient, int], None]
 def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form: str) -> None:
     """List undelivered messages, send them again, or drop them.
 
-    Pending and held messages come first, then dead letters. For a held message it is unknown whether it arrived, so it is not
-    sent again automatically.
+    Pending and held messages are listed first, then dead letters (messages that could not be delivered). A message is held if it
+    is unknown whether it arrived. It is not sent again automatically.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -79,11 +79,11 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     )
 
 
-@outbox.command(short_help="Drop messages for good.")
+@outbox.command(short_help="Drop messages without sending them.")
 @_message_arguments
 @options.config_option
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    """Drop messages for good. `heartbeatd show RUN` still shows their text."""
+    """Drop messages without sending them. `heartbeatd show RUN` still shows their text."""
     return _request_each(
         _choose_messages(ids, everything, path), path, lambda door, message_id: door.drop_message(message_id), "is dropped"
     )

@@ -17,8 +17,11 @@ EXIT_CODES = (
     ("130", "interrupted"),
 )
 FILES = (
-    ("config.yaml", "The config, in the current folder. `-c` names another file."),
-    ("state/heartbeatd.db", "The database, beside the config. `state` in the config names another file."),
+    ("config.yaml", "The config, in the current folder. `-c` selects another file."),
+    (
+        "state/heartbeatd.db",
+        "The database, next to the config. `state` in the config selects another file or a PostgreSQL server.",
+    ),
 )
 
 

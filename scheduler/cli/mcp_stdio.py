@@ -25,10 +25,10 @@ TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="A file with the token to use.")
 @options.config_option
 def mcp(token_file: Path | None, path: Path) -> None:
-    """Offer the daemon to an agent as tools (MCP server on stdin and stdout).
+    """Run an MCP server on stdin and stdout, through which an agent can use the daemon.
 
     The tools have the permissions of the token in --token-file or in $HEARTBEATD_TOKEN. Without either, they have all
-    permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to paste into the config of an agent.
+    permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to add to the config of an agent.
     """
     token = _read_token(token_file)
     try:

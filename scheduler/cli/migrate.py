@@ -24,8 +24,9 @@ from scheduler.system.state_lock import StateLock, make_state_folder
 def migrate(source: str, target: str) -> None:
     """Copy the database from a file to a PostgreSQL server, or back.
 
-    FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. Stop the daemons of both first.
-    FROM is not changed. At the end the numbers of rows are compared. If the command is interrupted, nothing was copied.
+    FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. First stop
+    all daemons that use FROM or TO. FROM is not changed. At the end, the row counts are compared. If the command is interrupted,
+    nothing is copied.
     """
     with ExitStack() as held:
         for text in (source, target):
@@ -38,7 +39,7 @@ def migrate(source: str, target: str) -> None:
         click.echo(f"{table:<20} {number:>9,}")
     total = sum(counts.values())
     click.echo(
-        f"copied {total:,} rows of {len(counts)} tables, and counted them in both: now set `state: {target}` in the config"
+        f"copied {total:,} rows of {len(counts)} tables, and compared the row counts: now set `state: {target}` in the config"
     )
 
 

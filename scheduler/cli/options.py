@@ -62,7 +62,7 @@ def color_option(command: Command) -> Command:
         callback=_choose_colours,
         expose_value=False,
         is_eager=True,
-        help="Whether to use colours. With `auto`, only on a terminal, and not if NO_COLOR is set.  [default: auto]",
+        help="When to use colours. `auto` means: on a terminal, unless NO_COLOR is set.  [default: auto]",
     )(command)
 
 

@@ -27,7 +27,7 @@ from scheduler.system.text import one_line
 def ping(name: str | None, path: Path) -> int:
     """Send a test message through one channel, or through all channels.
 
-    If the URL of a channel contains {target}, name a target too, for example chat:4711.
+    If the URL of a channel contains {target}, give a target too, for example chat:4711.
 
     The message does not go through the daemon's outbox and is sent only once. The exit code is 1 if a message was not delivered.
     """

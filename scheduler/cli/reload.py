@@ -22,7 +22,7 @@ from scheduler.store import config_history
     "--dry-run",
     "dry",
     is_flag=True,
-    help="Only show what the file would change: keys, next runs, runs a week, highest possible cost. The daemon may be down.",
+    help="Only show what the file would change: keys, next runs, runs a week, and maximum cost of a day. No daemon is needed.",
 )
 @options.config_option
 @options.state_option

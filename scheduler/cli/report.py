@@ -32,7 +32,7 @@ from scheduler.system.files import write_output_file
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="Text for people, JSON for programs, or one HTML page with plots.",
+    help="Text for people, JSON for programs, or one HTML page with charts.",
 )
 @click.option(
     "--out",
@@ -45,7 +45,7 @@ def report(span: timedelta, by: str, form: str, out: Path | None, path: Path, st
     """Summarise the last days: runs, cost, alerts, skipped and missed runs.
 
     To receive the report regularly, run this command in a cron job with `deliver:`. The text begins with a summary. `--format
-    html` writes a page with plots, which can be sent by mail or put on a web server.
+    html` writes a page with charts, which can be sent by mail or put on a web server.
     """
     files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
     with daemon_files.open_for_reading(files) as db:

@@ -47,8 +47,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
 
-    SIGHUP reloads the config. SIGTERM or Ctrl-C stops the daemon when the runs in progress have ended, and the log names these
-    runs. A second SIGTERM or Ctrl-C stops it immediately.
+    SIGHUP reloads the config. After SIGTERM or Ctrl-C, the daemon logs the runs in progress, waits until they have ended, and
+    stops. A second SIGTERM or Ctrl-C stops it immediately.
     """
     if once and duration:
         raise InputError("--once ends by itself; remove --for")

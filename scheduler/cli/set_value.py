@@ -30,9 +30,9 @@ def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
     """Change values in the config file.
 
     For example: `heartbeatd set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a name.
-    VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map, and all other values are replaced.
-    `heartbeatd unset` removes keys. All other lines stay as they are. A running daemon applies the changed file as if you had
-    edited it. A change with errors is not written.
+    VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map. A value of any other type replaces
+    the old value. `heartbeatd unset` removes keys. All other lines stay unchanged. A running daemon applies the changed file as
+    if you had edited it by hand. If the changed config would have errors, the file is not changed.
     """
     _edit_file(path, [_parse_assignment(each) for each in values], dry=dry)
 
@@ -44,8 +44,8 @@ def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
 def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
     """Remove keys from the config file.
 
-    The defaults of these keys apply then. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of a key,
-    with `\\.` for a dot in a name. All other lines stay as they are.
+    Their defaults then apply. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of a key, with `\\.`
+    for a dot in a name. All other lines stay unchanged.
     """
     _edit_file(path, [(_parse_key(each), None) for each in keys], dry=dry)
 

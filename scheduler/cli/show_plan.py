@@ -52,8 +52,8 @@ TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its
     "other",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Show instead what another config would change: keys, next runs, runs a week, and the highest possible cost."
-    " NAME and --for apply if given.",
+    help="Instead, show what the config FILE would change: keys, next runs, runs a week, and maximum cost of a day. With NAME,"
+    " only for this agent or job. With --for, runs are counted for this time instead of a week.",
 )
 @options.config_option
 @options.state_option
@@ -72,9 +72,9 @@ def plan(
 ) -> None:
     """List the runs that are scheduled for the next hours or days.
 
-    With NAME, each run of that agent or job is on its own line. The runs of intervals are computed from times in the database.
-    Without a database, the plan assumes that the daemon starts now for the first time. Days and local times are in the time zone
-    of each agent or job.
+    With NAME, each run of that agent or job is on its own line. For agents and jobs with an interval, the database contains the
+    start time of the schedule. Without a database, the plan assumes that the daemon starts now for the first time. Days and local
+    times are in the time zone of each agent or job.
     """
     if not timedelta() < span <= forecast.MAX_SPAN:
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")
@@ -233,8 +233,8 @@ def _format_day(day: str) -> str:
 
 
 def _print_worst_day(path: Path, form: str) -> None:
-    """Print the highest possible cost of a day with the config at `path`. Raises ConfigError."""
-    with show_progress("computing the highest possible cost"):
+    """Print the maximum cost of a day with the config at `path`. Raises ConfigError."""
+    with show_progress("computing the maximum cost"):
         found = compute_daily_maximum(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
     click.echo(json.dumps(maximum_as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
 

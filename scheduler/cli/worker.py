@@ -132,10 +132,10 @@ def worker(
 ) -> int:
     """Execute runs for a daemon on another machine.
 
-    The config of the daemon has `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
-    agents that it runs, and access to the same PostgreSQL. SIGTERM or Ctrl-C stops it when the runs in progress have ended.
-    Runs that are left after `limits.shutdown_grace`, or after a second signal, go back to the daemon. SIGHUP reads the config
-    again.
+    The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
+    agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
+    progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
+    stopped, and the daemon starts them again. SIGHUP reloads the config.
     """
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
