@@ -266,12 +266,25 @@ def test_a_run_shows_the_output_of_its_precheck(store: Store, state: Path, capsy
     assert printed(capsys, state, "show", "2")[-2:] == ["precheck, did not end by itself:", "(no output)"]
 
 
+def test_runs_have_a_column_with_their_workers_if_there_are_any(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(store, NOON)
+    assert "WORKER" not in printed(capsys, state, "runs")[0]
+    add_run(store, NOON + MINUTE, worker="gpu-1\x1b[2J")
+    head, with_worker, without, _ = printed(capsys, state, "runs")
+    assert head.endswith("  WORKER")
+    assert with_worker.endswith("  gpu-1 [2J")
+    assert "gpu" not in without
+    assert [line for line in printed(capsys, state, "show", "2") if line.startswith("worker ")] == ["worker     gpu-1 [2J"]
+
+
 def test_a_run_as_json_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON)
     documented = {
         "id", "kind", "name", "slot", "slots", "trigger", "outcome", "reason", "suppression", "attempt", "started_at",
         "finished_at", "model_requested", "model_used", "tokens", "cost_usd", "prompt_parts", "text", "error", "delivery",
-        "config_hash",
+        "config_hash", "worker",
     }  # fmt: skip
     assert documented <= listed(capsys, state, "show", "1").keys()
 

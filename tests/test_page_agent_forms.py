@@ -112,7 +112,7 @@ def test_runs_come_with_text_prompt_parts_and_time(kept_daemon: WebDaemon) -> No
     assert "ran, failed: exit" in found and "no checklist" in found
 
 
-def test_a_run_of_a_model_has_its_tokens_and_cost(daemon: WebDaemon) -> None:
+def test_a_run_of_a_model_has_its_tokens_and_cost_and_its_worker(daemon: WebDaemon) -> None:
     tokens = {"input": 1200, "output": 34, "cache_read": 5600, "cache_write": 0}
     run = daemon.do(
         lambda: add_run(
@@ -122,11 +122,13 @@ def test_a_run_of_a_model_has_its_tokens_and_cost(daemon: WebDaemon) -> None:
             model_used="claude-haiku-5-5",
             cost_usd=0.0123,
             tokens=json.dumps(tokens),
+            worker="gpu-1",
         )
     )
     for path in (OPS, f"/page/runs/{run}"):
         found = user_of(daemon).get(path).text
-        assert "6,800 tokens in, 34 out, $0.0123" in found
+        assert "6,800 tokens in, 34 out, $0.0123, on gpu-1" in found
+        assert "Worker gpu-1" in found
         assert "Tokens of claude-haiku-5-5 Input From the cache Into the cache Output Cost 1,200 5,600 0 34 $0.0123" in found
 
 

@@ -125,5 +125,5 @@ def test_spending_of_the_day_is_kept(state: Path) -> None:
 def test_the_report_reads_runs_that_the_previous_version_wrote(world: World) -> None:
     world.settle()
     run = world.records("ops")[0]
-    assert (run["woken_by"], run["models"]) == (None, [])
+    assert (run["woken_by"], run["models"], run["worker"]) == (None, [], None)
     assert set(spend.budgets_in_force(world.store.connection)) == {("", ""), ("heartbeat", "ops")}

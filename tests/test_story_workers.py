@@ -12,7 +12,7 @@ from world import Delayed, MakeWorld, World
 
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.model.entry import Claim
-from scheduler.model.events import RunRecovered, StaleResultDropped
+from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.work.executor import Done, Interrupted, NotTaken
 from scheduler.work.payloads import SCHEMA, ClaimCodec, InvalidPayload, Refused
@@ -123,6 +123,36 @@ def test_a_lost_attempt_of_a_run_that_has_been_taken_over_is_stale(make_world: M
     world.store.connection.commit()
     world.run(minutes=2)
     assert len(world.events_of(StaleResultDropped)) == 1
+
+
+def test_the_run_record_names_the_worker_of_the_last_attempt(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: LOST if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.runs.worker = "w1"
+    world.engine.tick(world.clock.read())
+    world.runs.worker = "w2"
+    world.run(minutes=1)
+    assert [(row["outcome"], row["attempt"], row["worker"]) for row in world.records()] == [("ok", 2, "w2")]
+    assert [event.worker for event in world.events_of(RunClosed)] == ["w2"]
+
+
+@pytest.mark.parametrize("ending", [LOST, NotTaken("too late"), AttemptResult(Outcome.FAILED, Failure.EXIT, error="broken")])
+def test_the_record_of_a_run_that_failed_names_the_worker_however_it_ended(make_world: MakeWorld, ending: object) -> None:
+    world = make_world(job(every="1h"))
+    world.scripts["measure"] = lambda call: ending
+    world.runs.worker = "w1"
+    world.run(minutes=70)
+    assert [row["worker"] for row in world.records()] == ["w1"]
+
+
+def test_a_second_attempt_that_no_worker_takes_is_not_recorded_with_the_worker_of_the_first(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="1"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=20)) if len(world.calls) == 2 else LOST
+    world.runs.worker = "w1"
+    world.engine.tick(world.clock.read())
+    world.runs.worker = None
+    world.run(minutes=1)
+    assert [(row["state"], row["worker"]) for row in world.records()] == [("running", None)]
 
 
 # Payloads

@@ -263,14 +263,16 @@ def test_a_stopped_scheduler_does_not_wait_for_runs_of_workers(cluster: Cluster)
 
 def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster) -> None:
     cluster.start("run")
-    worker = cluster.start("worker")
+    worker = cluster.start("worker", "--name", "w1")
     wait_until(lambda: marks(cluster) == 1)
     worker.send_signal(signal.SIGKILL)
     worker.wait(timeout=PATIENCE)
     (cluster.folder / "gate").touch()  # ends the program of the killed worker, which holds the lane
-    cluster.start("worker")
+    cluster.start("worker", "--name", "w2")
     wait_until(lambda: cluster.outcomes() == ["ok"])
     assert marks(cluster) == 2
+    assert re.search(r"^worker +w2$", cluster.call("show", "1"), re.MULTILINE)
+    assert " ok heartbeat_ok on w2, took " in cluster.call("explain", "ops")
 
 
 def test_a_cancelled_run_ends_on_its_worker(cluster: Cluster) -> None:

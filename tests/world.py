@@ -99,6 +99,7 @@ class VirtualExecutor:
         self._tasks: dict[int, tuple[Any, Any, datetime]] = {}
         self.can_cancel = True
         self.carry_over: Any = None  # the codec through which tasks and results pass, as between machines
+        self.worker: str | None = None  # that is said to have executed the tasks
         self.cancelled_result: Callable[[Any, str], Any] = _cancelled_result  # from the result without a cancellation, and why
 
     def submit(self, number: int, task: Any) -> None:
@@ -112,7 +113,7 @@ class VirtualExecutor:
 
     def results(self) -> list[tuple[int, Done[Any, Any]]]:
         ended = [(number, kept) for number, kept in self._tasks.items() if kept[2] <= self._clock.now]
-        return [(number, Done(task, *_result_or_error(result))) for number, (task, result, _) in ended]
+        return [(number, Done(task, *_result_or_error(result), self.worker)) for number, (task, result, _) in ended]
 
     def ack(self, numbers: list[int]) -> None:
         for number in numbers:

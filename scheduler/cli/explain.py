@@ -378,9 +378,11 @@ def _format_run(data: Data, run: Data | None) -> str:
     if run is None or run["started_at"] is None:
         return ""
     duration = f", took {format_elapsed(run['started_at'], run['finished_at'])}" if run["finished_at"] else ""
+    worker = f" on {run['worker']}" if run["worker"] else ""
     why = f" {run['reason'] or run['suppression']}" if run["reason"] or run["suppression"] else ""
     error = f": {run['error']}" if run["error"] else ""
-    return f"{run['id']}, {_format_local(data, run['started_at'])}, {run['outcome'] or run['state']}{why}{duration}{error}"
+    outcome = run["outcome"] or run["state"]
+    return f"{run['id']}, {_format_local(data, run['started_at'])}, {outcome}{why}{worker}{duration}{error}"
 
 
 def _condition_lines(data: Data) -> Iterator[str]:

@@ -109,12 +109,13 @@ def _resolve_name(db: sqlite3.Connection, name: str) -> Key:
 
 
 def _runs_table(found: list[dict[str, Any]], last: str) -> str:
-    """The runs as a table. `last` is the heading of the last column: COST or TOOK."""
+    """The runs as a table. `last` is the heading of the last column: COST or TOOK. If workers executed some, it names them."""
     now = utc_now()
     meanings = [_run_meanings(run) for run in found]
+    has_workers = any(run["worker"] for run in found)
     return format_table(
-        (*COLUMNS, last),
-        [_run_row(run, now, last) for run in found],
+        (*COLUMNS, last, *(["WORKER"] if has_workers else [])),
+        [[*_run_row(run, now, last), *([run["worker"] or ""] if has_workers else [])] for run in found],
         numbers=[len(COLUMNS)],
         meanings=meanings,
     )
@@ -164,6 +165,7 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("started", format_time(run["started_at"]) if run["started_at"] else ""),
         ("finished", format_time(run["finished_at"]) if run["finished_at"] else ""),
         ("took", format_elapsed(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
+        ("worker", run["worker"] or ""),
         ("model", _format_model(run)),
         ("request", run["request_id"] or ""),
         ("tokens", _format_tokens(run["tokens"])),

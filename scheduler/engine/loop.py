@@ -43,7 +43,7 @@ from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, O
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
-from scheduler.store.runs import OpenRun
+from scheduler.store.runs import OpenRun, record_worker
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import log_event
@@ -329,6 +329,9 @@ class Engine:
             clock_adjustment.follow_clock_change(tick.tx, tick.plan, change, self._time_since_start, slept=self._slept)
         if self._stall:
             boots.record_stall(tick.tx, self._stall, boots.STOPPED if self._was_stopped else None)
+        for _, run in runs:
+            if run.worker is not None:
+                record_worker(tick.tx, run.task, run.worker)
         savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
         for _, done in deliveries:
             delivery.settle_delivery(tick.tx, done)

@@ -17,7 +17,7 @@ class RunClosed:
 
     `truncated`: the answer was cut at a token limit. `precheck_problem` is why the precheck failed. `left_out` is what was to be
     in the prompt and was left out. `effects` is what became of each finding of the answer, and of conditions that it does not
-    mention.
+    mention. `worker` is the worker that executed the last attempt; None: the daemon itself.
     """
 
     run_id: int
@@ -38,6 +38,7 @@ class RunClosed:
     precheck_problem: str | None = None
     left_out: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
+    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

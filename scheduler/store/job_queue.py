@@ -97,6 +97,15 @@ class FetchedJob:
     seconds_left: float
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """The result of an attempt, and the name of the worker that has fetched it; None if none has."""
+
+    key: str
+    payload: str
+    worker: str | None
+
+
 class JobQueue:
     """One process's connections to the queue, for one event loop. Every method raises QueueUnavailable."""
 
@@ -181,15 +190,15 @@ class JobQueue:
         rows = await self._all("select key, payload from heartbeatd_attempt where key = any(%(keys)s)", keys=list(keys))
         return {row["key"]: row["payload"] for row in rows}
 
-    async def results(self, owners: Collection[str], known: Collection[str]) -> list[tuple[str, str]]:
-        """The results of attempts of these owners that have ended, by key, without those that are `known`."""
+    async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
+        """The results of attempts of these owners that have ended, without those that are `known`."""
         rows = await self._all(
-            "select key, result from heartbeatd_attempt"
+            "select key, result, worker from heartbeatd_attempt"
             " where owner = any(%(owners)s) and result is not null and key <> all(%(known)s) order by ended_at limit 1000",
             owners=list(owners),
             known=list(known),
         )
-        return [(row["key"], row["result"]) for row in rows]
+        return [AttemptEnd(row["key"], row["result"], row["worker"]) for row in rows]
 
     async def withdraw(self, keys: Sequence[str], why: str) -> set[str]:
         """Remove the jobs of attempts that no worker has fetched, and ask for the end of the others. Returns the removed keys."""

@@ -623,6 +623,12 @@ def m019_overrides(db: Any) -> None:
     db.conn.execute("alter table config_in_force add column overridden text")
 
 
+@migrations()
+def m020_workers(db: Any) -> None:
+    """The worker that executed the last attempt of a run; null: the daemon itself."""
+    db.conn.execute("alter table run add column worker text")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -216,6 +216,7 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         },
         "notices": _notice_states(db, row["id"]),
         "config_hash": row["config_hash"],
+        "worker": row["worker"],
     }
 
 

@@ -100,7 +100,7 @@ def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> Open
     """Claim the next attempt of a waiting run, with the config in force now; None if it no longer waits."""
     row = tx.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
-        " model_requested = ?, config_hash = ?, cut_at = null,"
+        " model_requested = ?, config_hash = ?, cut_at = null, worker = null,"
         " started_at = case when outcome in ('skipped', 'abandoned') or cut_at is not null then ? else started_at end"
         " where id = ? and state = 'waiting' and fence = ? returning *",
         (tx.owner, model, tx.config_hash, to_millis(tx.now), run.run_id, run.fence),
@@ -207,6 +207,14 @@ def owns_run(tx: Transaction, claim: Claim) -> bool:
     return tx.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
 
 
+def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
+    """Record the worker that executed an attempt, if the run still belongs to the claim."""
+    tx.db.execute(
+        "update run set worker = ? where id = ? and state = 'running' and owner = ? and fence = ?",
+        (worker, claim.run_id, claim.owner, claim.fence),
+    )
+
+
 def add_usage(
     tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None, by_model: Sequence[tuple[str, Tokens, float | None]] = ()
 ) -> bool:
@@ -254,7 +262,7 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
         " request_id = ?, left_out = ?, findings = ?"
-        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
+        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at, worker",
         (
             to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *common, *checked,
             _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
@@ -272,6 +280,7 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
             attempt=claim.attempt,
             started_at=min(claim.started_at, tx.now),  # the clock may have been set back since the run began
             finished_at=from_millis(closed["finished_at"]),
+            worker=closed["worker"],
         )
     )
     return True

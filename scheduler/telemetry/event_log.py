@@ -141,6 +141,7 @@ def _log_run(closed: RunClosed) -> None:
         suppression=closed.suppression,
         attempt=closed.attempt if closed.attempt > 1 else None,
         duration=duration,
+        worker=closed.worker,
         problem=closed.error,
         truncated=closed.truncated or None,
         precheck_problem=closed.precheck_problem,

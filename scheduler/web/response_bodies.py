@@ -448,6 +448,7 @@ class RunRecord(ResponseBody):
     delivery: RunDelivery
     notices: list[RunNotice]
     config_hash: str | None
+    worker: str | None
 
 
 class RunList(ResponseBody):

@@ -39,11 +39,15 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
-    """A task that has ended: with its result, or with an unexpected exception; NeverBegun if it was cancelled before it began."""
+    """A task that has ended: with its result, or with an unexpected exception; NeverBegun if it was cancelled before it began.
+
+    `worker` is the name of the worker that executed it on another machine. None: this process executed it, or nobody.
+    """
 
     task: T
     result: R | None
     surprise: BaseException | None = None
+    worker: str | None = None
 
 
 class Executor(Protocol[T, R]):

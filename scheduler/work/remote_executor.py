@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from scheduler.store.job_queue import JobQueue, NewAttempt, QueueUnavailable
@@ -306,13 +306,14 @@ class RemoteExecutor(Generic[T, R]):
             known = [*self._keys_of_results.values(), *self._forgotten]
         received = await self._queue.results(self._owners, known)
         with self._lock:
-            for key, payload in received:
-                remote = self._tasks.get(self._numbers.get(key, -1))
+            for end in received:
+                remote = self._tasks.get(self._numbers.get(end.key, -1))
                 if remote is None:
-                    self._forgotten.append(key)
+                    self._forgotten.append(end.key)
                 else:
-                    self._keep_result(remote, self._codec.read_done(remote.task, payload))
-                    self._keys_of_results[remote.number] = key
+                    done = self._codec.read_done(remote.task, end.payload)
+                    self._keep_result(remote, replace(done, worker=end.worker))
+                    self._keys_of_results[remote.number] = end.key
         if received:
             self._notify()
             assert self._wakeup is not None
