@@ -17,10 +17,10 @@ from scheduler.config.build.load import LoadedConfig, load_config
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import parse_yaml
-from scheduler.importers import config_writer, foreign_system
-from scheduler.importers.config_draft import Draft
-from scheduler.importers.foreign_system import import_sources
-from scheduler.importers.source_files import SourceFile, read_source
+from scheduler.config.importers import config_writer, foreign_system
+from scheduler.config.importers.config_draft import Draft
+from scheduler.config.importers.foreign_system import import_sources
+from scheduler.config.importers.source_files import SourceFile, read_source
 
 EXAMPLES = Path(__file__).parent / "data" / "import"
 NOW = TimeCheck(datetime(2026, 11, 22, 12, tzinfo=UTC), lambda path, name, text: False)

@@ -15,8 +15,8 @@ from scheduler.config.build import skeleton
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.build.load import config_schema, load_config
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.model.budget import Price
 from scheduler.model.secret import Secret
-from scheduler.model.settings import Price
 
 KEY = "sk-canary-41d8"
 ENVIRON = {"KEY": KEY}

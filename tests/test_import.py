@@ -11,8 +11,8 @@ import pytest
 from imported import EXAMPLES
 
 from scheduler.cli.main import main
-from scheduler.importers import foreign_system
-from scheduler.importers.source_files import MAX_BYTES
+from scheduler.config.importers import foreign_system
+from scheduler.config.importers.source_files import MAX_BYTES
 
 OPENCLAW = EXAMPLES / "openclaw"
 SMALL = """\

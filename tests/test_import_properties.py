@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from imported import check, convert, example_files, flatten, has_target
 
-from scheduler.importers import foreign_system
-from scheduler.importers.config_writer import NothingToImport
-from scheduler.importers.foreign_system import import_sources
-from scheduler.importers.import_receipt import format_receipt
-from scheduler.importers.source_files import Node, SourceFile, read_source
+from scheduler.config.importers import foreign_system
+from scheduler.config.importers.config_writer import NothingToImport
+from scheduler.config.importers.foreign_system import import_sources
+from scheduler.config.importers.import_receipt import format_receipt
+from scheduler.config.importers.source_files import Node, SourceFile, read_source
 
 SCALARS = st.one_of(
     st.none(),

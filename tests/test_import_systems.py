@@ -7,8 +7,8 @@ import json
 import pytest
 from imported import check, example_files, has_target, import_example, import_text, leaf_keys
 
-from scheduler.importers import foreign_system
-from scheduler.importers.import_receipt import format_receipt
+from scheduler.config.importers import foreign_system
+from scheduler.config.importers.import_receipt import format_receipt
 
 
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)

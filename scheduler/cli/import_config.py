@@ -18,12 +18,12 @@ from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.entry_insertion import NoInsertionPoint
 from scheduler.config.file.message_parts import format_count
+from scheduler.config.importers import config_writer, foreign_system, import_receipt
+from scheduler.config.importers.config_draft import Draft
+from scheduler.config.importers.config_writer import NothingToImport
+from scheduler.config.importers.foreign_system import ForeignSystem, import_sources
+from scheduler.config.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.config.keys import time_zones
-from scheduler.importers import config_writer, foreign_system, import_receipt
-from scheduler.importers.config_draft import Draft
-from scheduler.importers.config_writer import NothingToImport
-from scheduler.importers.foreign_system import ForeignSystem, import_sources
-from scheduler.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.store import entries
 from scheduler.system import files
 from scheduler.system.text import one_line

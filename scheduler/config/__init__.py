@@ -1,1 +1,1 @@
-"""Reads config.yaml into settings, or lists everything that is wrong with it."""
+"""Reads config.yaml into settings, or lists everything that is wrong with it. Imports configs of other systems."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from heartbeat.runners import agent_json
 from scheduler.engine.tick import Tick
 from scheduler.model.budget import (
     ALL_ENTRIES,
@@ -15,14 +14,16 @@ from scheduler.model.budget import (
     Amount,
     Budget,
     BudgetDay,
+    Price,
     Reservation,
     Scope,
+    call_cost,
     format_amount,
     usd_to_nanos,
 )
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
-from scheduler.model.settings import Price, Settings
+from scheduler.model.settings import Settings
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
 
@@ -40,8 +41,6 @@ UNCHARGED_FAILURES = frozenset(
 )
 
 MAX_SHARES = 3  # entries that an exceeded budget names
-
-TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 
 
 def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: bool) -> Claim:
@@ -196,20 +195,3 @@ def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Am
     if is_unreported or (most.nanos and usd is None):
         return None
     return Amount(usd_to_nanos(usd or 0.0), tokens)
-
-
-def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
-    """The cost of a call in USD: as reported, otherwise tokens times price. None without a price, or if the sum is absurd."""
-    if call.cost_usd is not None:
-        return call.cost_usd
-    price = prices.get(call.model or "")
-    if price is None or call.tokens is None:
-        return None
-    tokens = call.tokens
-    parts = (
-        tokens.input * price.input,
-        tokens.output * price.output,
-        tokens.cache_read * price.cache_read,
-        tokens.cache_write * price.cache_write,
-    )
-    return agent_json.parse_cost(sum(parts) / TOKENS_PER_PRICE)

@@ -8,11 +8,11 @@ from datetime import timedelta
 from heartbeat.runners import Tokens
 from scheduler.engine import budget_reservations, outage_notices, wake_starts
 from scheduler.engine.tick import Tick
+from scheduler.model.budget import Price, call_cost
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim
 from scheduler.model.events import CallCharged, ModelMismatched, ProviderCalled, ProviderFailed
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
-from scheduler.model.settings import Price
 from scheduler.store import breakers, runs
 from scheduler.store.transaction import Transaction
 
@@ -84,7 +84,7 @@ def record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, res
     Calls without usage are not counted.
     """
     charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
-    paid = [(call, budget_reservations.call_cost(prices, call)) for call in charged]
+    paid = [(call, call_cost(prices, call)) for call in charged]
     if not paid:
         return runs.owns_run(tx, claim)
     costs = [usd for _, usd in paid if usd is not None]

@@ -9,11 +9,13 @@ from math import ceil
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from heartbeat.runners import agent_json
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.model import local_days
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Call, Kind
 
 NANO = 1_000_000_000  # nanos per USD: sums of whole numbers have no rounding error
+TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 PER_TOKEN = NANO // 1_000_000  # nanos per token at one USD per million tokens
 
 
@@ -288,3 +290,30 @@ Allowances = Mapping[tuple[Kind, str], Allowance]
 def usd_to_nanos(usd: float) -> int:
     """USD in billionths, the unit in which sums are kept."""
     return round(usd * NANO)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in USD per million tokens."""
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+
+def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
+    """The cost of a call in USD: as reported, otherwise tokens times price. None without a price, or if the sum is absurd."""
+    if call.cost_usd is not None:
+        return call.cost_usd
+    price = prices.get(call.model or "")
+    if price is None or call.tokens is None:
+        return None
+    tokens = call.tokens
+    parts = (
+        tokens.input * price.input,
+        tokens.output * price.output,
+        tokens.cache_read * price.cache_read,
+        tokens.cache_write * price.cache_write,
+    )
+    return agent_json.parse_cost(sum(parts) / TOKENS_PER_PRICE)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.calendars import Calendar
 from heartbeat.spec import Agent, Heartbeat
-from scheduler.model.budget import Allowances, Budget
+from scheduler.model.budget import Allowances, Budget, Price
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 
@@ -176,16 +176,6 @@ class Deadman:
     url: Secret
     every: timedelta
     allow_private: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a model costs, in USD per million tokens."""
-
-    input: float
-    output: float
-    cache_read: float
-    cache_write: float
 
 
 @dataclass(frozen=True, slots=True)

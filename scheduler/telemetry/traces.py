@@ -18,10 +18,10 @@ from heartbeat.runners import Failure, Tokens
 from heartbeat.runners.redaction import Redactor, secret_parts
 from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner
 from scheduler import __version__
-from scheduler.engine import budget_reservations
+from scheduler.model.budget import Price, call_cost
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import FAILURES, AttemptResult, Outcome
-from scheduler.model.settings import Price, Settings
+from scheduler.model.settings import Settings
 from scheduler.model.timestamps import iso_utc
 from scheduler.system.log import log_event
 from scheduler.work.cronjobs import JobEntry
@@ -197,7 +197,7 @@ class AttemptTrace:
         """Record how the attempt ended, with the sums of its usage."""
         self._is_wanted = result.outcome is not Outcome.SKIPPED or bool(result.calls) or result.precheck is not None
         known = [call.tokens for call in result.calls if call.tokens is not None]
-        costs = [budget_reservations.call_cost(self._prices, call) for call in result.calls]
+        costs = [call_cost(self._prices, call) for call in result.calls]
         paid = [cost for cost in costs if cost is not None]
         self._span.set_attributes(
             _without_none(

@@ -15,8 +15,8 @@ from scheduler.config.build.secrets import UnsetSecret, has_reference
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
+from scheduler.model.budget import Price
 from scheduler.model.secret import Secret
-from scheduler.model.settings import Price
 
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # usable without a declaration, but without a key
 

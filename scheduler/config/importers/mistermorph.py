@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.importers import value_converters
-from scheduler.importers.config_draft import Draft, Path, Rule
-from scheduler.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs
-from scheduler.importers.source_files import Node, SourceFile
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.config_draft import Draft, Path, Rule
+from scheduler.config.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs
+from scheduler.config.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
     Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),

@@ -18,7 +18,7 @@ from scheduler.config.file import entry_insertion
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.entry_insertion import NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.importers.config_draft import SECTIONS, Draft
+from scheduler.config.importers.config_draft import SECTIONS, Draft
 
 MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round handles all errors of a version
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scheduler.importers import value_converters
-from scheduler.importers.config_draft import Draft, JobShape, Rule
-from scheduler.importers.foreign_system import (
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.config_draft import Draft, JobShape, Rule
+from scheduler.config.importers.foreign_system import (
     NAMES_A_THING,
     RECORD,
     STORE_DROPS,
@@ -21,7 +21,7 @@ from scheduler.importers.foreign_system import (
     find_configs,
     find_jobs,
 )
-from scheduler.importers.source_files import Node, SourceFile
+from scheduler.config.importers.source_files import Node, SourceFile
 
 SCRIPTS = "~/.hermes/scripts"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from scheduler.importers import value_converters
-from scheduler.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
-from scheduler.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
-from scheduler.importers.source_files import Node, SourceFile
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
+from scheduler.config.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
     Rule("every", "interval", value_converters.duration("m")),

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.importers import value_converters
-from scheduler.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.importers.source_files import LONGEST_LINE, Node, SourceFile
-from scheduler.importers.value_converters import Converter, NotUsable
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.import_receipt import NO_VALUE, Receipt
+from scheduler.config.importers.source_files import LONGEST_LINE, Node, SourceFile
+from scheduler.config.importers.value_converters import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
 MAX_NAME = 50  # characters, so that there is room for a number

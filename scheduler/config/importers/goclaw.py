@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.importers import value_converters
-from scheduler.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.importers.foreign_system import NAMES_A_THING, RECORD, STORE_DROPS, Drop, ForeignSystem, find_configs, find_jobs
-from scheduler.importers.source_files import Node, SourceFile
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.config.importers.foreign_system import (
+    NAMES_A_THING,
+    RECORD,
+    STORE_DROPS,
+    Drop,
+    ForeignSystem,
+    find_configs,
+    find_jobs,
+)
+from scheduler.config.importers.source_files import Node, SourceFile
 
 LEAST = 300  # seconds; the least that GoClaw accepts
 PORT = 18790

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.importers import value_converters
-from scheduler.importers.config_draft import Draft, JobShape, Rule
-from scheduler.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs, find_jobs
-from scheduler.importers.source_files import Node, SourceFile
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.config_draft import Draft, JobShape, Rule
+from scheduler.config.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.zeroclaw/workspace"
 LEAST = 300  # seconds

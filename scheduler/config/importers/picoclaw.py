@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.importers import value_converters
-from scheduler.importers.config_draft import Draft, JobShape, Rule
-from scheduler.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
-from scheduler.importers.source_files import Node, SourceFile
+from scheduler.config.importers import value_converters
+from scheduler.config.importers.config_draft import Draft, JobShape, Rule
+from scheduler.config.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.picoclaw/workspace"
 LEAST_MINUTES = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.config.file.message_parts import format_count
-from scheduler.importers.source_files import Node, Scalar
+from scheduler.config.importers.source_files import Node, Scalar
 from scheduler.system.text import one_line
 
 Status = Literal["kept", "changed", "dropped"]
