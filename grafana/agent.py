@@ -115,8 +115,8 @@ SLOTS = Row(
     (
         Panel(
             "What became of its slots?",
-            "Each cell covers 30 minutes or more. Red: a run failed, or a slot was skipped although a run was wanted. Green: the "
-            "slot was answered. Grey: skipped as planned. The first row is the daemon.",
+            "Each cell covers 30 minutes or more. Red: a run failed, or a slot was skipped although it should have run. Green: "
+            "the slot was answered. Grey: skipped as planned. The first row is the daemon.",
             {
                 "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
                 "{{kind}}/{{name}}": timeline(ENTRY),
@@ -138,7 +138,7 @@ SLOTS = Row(
         ),
         Panel(
             "Which of its slots were lost?",
-            "Slots that were skipped although a run was wanted, by reason. `heartbeatd explain NAME` says what to do.",
+            "Slots that were skipped although it should have run, by reason. `heartbeatd explain NAME` says what to do.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_SKIPS}"', "reason")},
             width=8,
             bars=True,

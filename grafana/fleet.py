@@ -193,7 +193,7 @@ NIGHT = Row(
         Panel(
             "Which entries had trouble, and when?",
             "The twenty entries with the most bad slots in the displayed range. Each cell covers 30 minutes or more. Red: a"
-            " run failed, or a slot was skipped although a run was wanted. Green: the slot was answered. Grey: skipped as "
+            " run failed, or a slot was skipped although it should have run. Green: the slot was answered. Grey: skipped as "
             "planned. The first rows are the daemons. A click opens the entry.",
             {
                 "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
@@ -208,8 +208,8 @@ NIGHT = Row(
         ),
         Panel(
             "How did slots end?",
-            "Slots by result. `bad` is a failed run, or a slot that was skipped although a run was wanted. Planned skips are not "
-            "counted here.",
+            "Slots by result. `bad` is a failed run, or a slot that was skipped although it should have run. Planned skips are "
+            "not counted here.",
             {"{{result}}": increase("slots_total", ENTRY, "result")},
             width=8,
             bars=True,
@@ -217,7 +217,7 @@ NIGHT = Row(
         ),
         Panel(
             "Which slots were lost?",
-            "Slots that were skipped although a run was wanted, by reason. `missed`: the daemon was down, or "
+            "Slots that were skipped although it should have run, by reason. `missed`: the daemon was down, or "
             "`limits.concurrency` was reached. `already_running`: runs take longer than their interval. Reasons with "
             "`checklist` point to the agent's folder.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_SKIPS}"', "reason")},

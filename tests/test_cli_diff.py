@@ -84,7 +84,7 @@ def test_forty_agents_of_which_37_get_other_hours_are_shown_in_a_few_lines(confi
             assert f"runs a week: agents {37 * 28 * 7 + 3 * 12 * 7:,} -> {37 * 18 * 7 + 3 * 12 * 7:,}" in shown
             assert any(line.startswith("next runs (Europe/Berlin): agent/a00 ") for line in shown)
             # and one delayed slot and two floods of wakes a day, each with two retries and three restarts
-            assert any(line.startswith("worst cost a day: ") and " -> " in line for line in shown)
+            assert any(line.startswith("maximum cost a day: ") and " -> " in line for line in shown)
         if state == "running":
             assert stop(daemon) == 0
     assert config.read_text() == FORTY

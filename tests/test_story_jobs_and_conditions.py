@@ -583,11 +583,11 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     world = make_world("timezone: UTC\n" + config(), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 05:00")
     job_run, until = str(world.records("nightly-backup")[-1]["id"]), "2026-03-02 08:45:00"
-    awaited = "failing: phone pending; held back, because agent ops is to report it, until"
+    awaited = "failing: phone pending; delayed, because agent ops is to report it, until"
     assert f"notice {awaited} {until} UTC at most" in printed(capsys, world, "explain", "nightly-backup")
     assert f"notice {awaited}" in printed(capsys, world, "show", job_run)
-    assert "since 2026-03-02 03:00:00, held back, because agent ops is to report it" in printed(capsys, world, "status")
-    assert "held back, because agent ops is to report it" in printed(capsys, world, "outbox")
+    assert "since 2026-03-02 03:00:00, delayed, because agent ops is to report it" in printed(capsys, world, "status")
+    assert "delayed, because agent ops is to report it" in printed(capsys, world, "outbox")
     assert "pending since" not in printed(capsys, world, "status")
     world.run_until("2026-03-02 12:00")
     report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")

@@ -63,12 +63,12 @@ def preview_file(path: Path, state: Path | None) -> Preview:
         in_force, since = found
         before = read_snapshot(in_force)
         if before is None:
-            raise InputError("the config in force is too large to be compared: the database does not contain a copy of it")
+            raise InputError("the active config is too large to be compared: the database does not contain a copy of it")
         environ = daemon_files.replace_overrides(before.overrides) if running else os.environ
         times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load_config(path, environ, resolve_secrets=False, time_check=times)
         stored = _store(loaded, before.salt, in_force.path)
-        head = f"against the config in force since {format_time(since)}, {'daemon running' if running else 'daemon down'}"
+        head = f"compared with the config active since {format_time(since)}, daemon {'running' if running else 'down'}"
         against = {"path": str(in_force.path), "hash": in_force.hash, "running": running}
         return _preview(db, in_force, stored, head, against)
 
@@ -87,7 +87,7 @@ def preview_files(path: Path, other: Path, state: Path | None, name: str | None,
         only = arguments.resolve_entry(name, known.__contains__, lambda: known)
     against = {"path": str(path), "hash": first.hash}
     with daemon_files.open_for_reading(files) as db:
-        return _preview(db, first, second, f"{other} against {path}", against, only, span or A_WEEK)
+        return _preview(db, first, second, f"{other} compared with {path}", against, only, span or A_WEEK)
 
 
 def print_preview(preview: Preview, form: str) -> None:
@@ -120,7 +120,7 @@ def _store(loaded: LoadedConfig, salt: str, place: Path) -> StoredConfig:
 
 def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exists: bool) -> str:
     if exists:
-        return f"no config has been in force for {files.shown}: the daemon of this version has not run yet"
+        return f"{files.shown} contains no config to compare with: the daemon of this version has not run yet"
     where = "" if state else f" (`state` of {path})"
     other = "`heartbeatd plan --diff FILE` compares two files"
     return f"there is no database {files.shown}{where}; --state names the one of the daemon, and {other}"
@@ -138,7 +138,7 @@ def _preview(
     now = utc_now()
     found = compare_stored(old, new)
     if found is None:
-        raise InputError("the config in force was written for another version of heartbeatd and cannot be compared")
+        raise InputError("the active config was written for another version of heartbeatd and cannot be compared")
     if only:
         found = replace(found, diff=found.diff.of_entry(entry_label(*only)))
     will = foresee_changes(db, found, now, only, span) if found.diff else None
@@ -161,7 +161,7 @@ def _lines(found: ConfigComparison, will: dict[str, Any]) -> Iterator[str]:
         yield f"runs {_span_text(will)}: {', '.join(shown)}"
     if (cost := will["usd_a_day"]) is not None:
         before, after = (_format_cost(cost[side]) for side in ("before", "after"))
-        yield f"worst cost a day: {before if before == after else f'{before} -> {after}'}"
+        yield f"maximum cost a day: {before if before == after else f'{before} -> {after}'}"
 
 
 def _span_text(will: dict[str, Any]) -> str:

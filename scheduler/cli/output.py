@@ -80,7 +80,7 @@ def wrap_text(text: str, indent: int) -> list[str]:
 def format_hold(agents: Sequence[str]) -> str:
     """That a notification is held back, because these agents are to report the failure."""
     named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
-    return f"held back, because {named} to report it"
+    return f"delayed, because {named} to report it"
 
 
 def format_notice(notice: dict[str, Any], clock: Callable[[str], str]) -> str:

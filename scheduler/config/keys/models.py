@@ -589,8 +589,8 @@ class Server(ConfigPart):
     )
     page: Annotated[PageAccess, choice_type(PageAccess)] = optional_key(
         "login",
-        "The status page at `/`: with `login`, it asks for a token. With `open`, every user of this machine can see and change"
-        " everything without a token. `open` needs a `listen` address that only this machine can reach.",
+        "The status page at `/`: with `login`, it asks for a token. With `open`, every user of this machine can use it without a"
+        " token, including its buttons and forms. `open` needs a `listen` address that only this machine can reach.",
     )
     metrics_entries: Annotated[int, integer_type(0, 1_000_000)] = optional_key(
         1000, "The maximum number of agents and jobs with metric series of their own."
@@ -774,8 +774,9 @@ class Executor(ConfigPart):
 
     kind: Annotated[ExecutorKind, choice_type(ExecutorKind)] = optional_key(
         "local",
-        "With `local`, the daemon executes all runs itself. With `procrastinate`, workers execute them, on any machine: each is a"
-        " `heartbeatd worker` that has the same config and reaches the same PostgreSQL. This needs `heartbeatd[cluster]`.",
+        "With `local`, the daemon executes all runs itself. With `procrastinate`, workers on any machine execute them. A worker"
+        " is a process `heartbeatd worker` with the same config and access to the same PostgreSQL server. This needs"
+        " `heartbeatd[cluster]`.",
     )
     dsn: Annotated[str | None, SECRET] = optional_key(
         None,
@@ -786,7 +787,8 @@ class Executor(ConfigPart):
     queue: Text = optional_key("heartbeatd", "The name of the queue. Daemons and workers with the same name belong together.")
     lease: PositiveDuration = optional_key(
         timedelta(seconds=60),
-        "A worker that PostgreSQL has not heard from for this time has lost its runs. Some seconds before, it ends them itself.",
+        "Each worker renews a lease in PostgreSQL every few seconds. If it cannot do so for three quarters of this time, it stops"
+        " its runs. After the whole time, other workers may repeat them.",
         written_default="60s",
     )
 
