@@ -24,6 +24,7 @@ from scheduler.system import lanes
 from scheduler.web import operations, queries
 from scheduler.web.api_request import ApiRequest, check_permission
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
+from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.request_bodies import EmptyBody, MuteBody, PauseBody, RequestBody, WakeBody, parse_body
@@ -35,16 +36,16 @@ MAX_WAKES = 50
 LABEL_HOURS = 3  # between two labels of the time axis
 MIN_WIDTH = 0.6  # percent of the axis; a mark of a single slot stays visible
 BASE_LINE = 48  # pixels from the top of the picture
-# The colour of each level as a class of style.css, and the height of its marks in pixels: no meaning has its colour alone.
-TONES = {
-    Level.GOOD: ("good", 18),
-    Level.ALERT: ("note", 30),
-    Level.WAITING: ("wait", 22),
-    Level.PLANNED: ("off", 8),
-    Level.LOST: ("late", 26),
-    Level.BAD: ("bad", 36),
-    Level.TO_COME: ("off", 4),
-    Level.UNKNOWN: ("off", 12),
+# The height of the marks of each level in pixels, because some people cannot tell the colours apart.
+MARK_HEIGHTS = {
+    Level.GOOD: 18,
+    Level.ALERT: 30,
+    Level.WAITING: 22,
+    Level.PLANNED: 8,
+    Level.LOST: 26,
+    Level.BAD: 36,
+    Level.TO_COME: 4,
+    Level.UNKNOWN: 12,
 }
 
 
@@ -63,7 +64,7 @@ class DrawnMark:
 
     x: str
     width: str
-    tone: str
+    colour: str
     height: int
     title: str
     run_id: int | None
@@ -90,9 +91,9 @@ class DrawnDay:
     explained: Mapping[str, Any]
 
     @staticmethod
-    def tone(cause: Mapping[str, Any]) -> str:
+    def colour(cause: Mapping[str, Any]) -> str:
         """The colour of a cause of `explained`."""
-        return TONES[SlotCause(cause["cause"], cause["detail"]).level][0]
+        return colour_of_level(SlotCause(cause["cause"], cause["detail"]).level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class ShownRun:
     """A run record with its result in words, and the share of each part of its prompt."""
 
     data: Mapping[str, Any]
-    tone: str
+    colour: str
     says: str
     took: timedelta | None
     prompt_parts: tuple[tuple[str, int, int], ...]
@@ -286,9 +287,16 @@ def _drawn_mark(timeline: DayTimeline, mark: DayMark, zone: ZoneInfo) -> DrawnMa
     times = at if mark.at == mark.until else f"{at} to {until}"
     many = f"{mark.count} slots, " if mark.count > 1 else ""
     title = f"{times}: {many}{mark.cause.text}{'' if mark.is_slot else ', not started by a slot'}"
-    tone, height = TONES[mark.cause.level]
+    level = mark.cause.level
     return DrawnMark(
-        _position(timeline, mark.at), f"{width:.2f}%", tone, height, title, mark.run_id, mark.is_slot, mark.count == 0
+        _position(timeline, mark.at),
+        f"{width:.2f}%",
+        colour_of_level(level),
+        MARK_HEIGHTS[level],
+        title,
+        mark.run_id,
+        mark.is_slot,
+        mark.count == 0,
     )
 
 
@@ -321,7 +329,7 @@ def shown_run(run: Mapping[str, Any]) -> ShownRun:
     parts = tuple(
         (part["name"], part["chars"], round(100 * part["chars"] / whole) if whole else 0) for part in run["prompt_parts"]
     )
-    return ShownRun(run, TONES[cause.level][0], cause.text, end - begin if begin and end else None, parts)
+    return ShownRun(run, colour_of_level(cause.level), cause.text, end - begin if begin and end else None, parts)
 
 
 def show_run(request: PageRequest) -> Page:

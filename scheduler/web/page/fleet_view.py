@@ -12,6 +12,7 @@ from scheduler.insight.reason_texts import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.web.queries import check_access
@@ -19,24 +20,16 @@ from scheduler.web.queries import check_access
 PARAMETERS = ("q", "show", "page")
 CARDS_PER_PAGE = 48
 LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
-TONES = {
-    "failing": "bad",
-    "problem": "late",
-    "alert": "note",
-    "running": "wait",
-    "waiting": "wait",
-    "ok": "good",
-}  # by the label of the state; any other is off
-# How a slot looks in the strip: the class of its colour, and its shape, 6 wide and 24 high. Each shape has another height, since
-# not everybody sees the colours. A failure looks like an exclamation mark.
+# The shape of a slot in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the colours
+# apart. A failure looks like an exclamation mark.
 SLOT_WIDTH = 6
-LOOKS = {
-    Level.GOOD: ("good", "v-10h5v10z"),
-    Level.ALERT: ("note", "v-24h5v24z"),
-    Level.BAD: ("bad", "v-5h5v5z m0-8v-16h5v16z"),
-    Level.LOST: ("late", "v-17h5v17z"),
-    Level.PLANNED: ("off", "v-3h5v3z"),
-    Level.WAITING: ("wait", "v-13h5v13z"),
+SLOT_SHAPES = {
+    Level.GOOD: "v-10h5v10z",
+    Level.ALERT: "v-24h5v24z",
+    Level.BAD: "v-5h5v5z m0-8v-16h5v16z",
+    Level.LOST: "v-17h5v17z",
+    Level.PLANNED: "v-3h5v3z",
+    Level.WAITING: "v-13h5v13z",
 }
 LEGEND = {
     Level.GOOD: "ran, and had nothing to report",
@@ -113,8 +106,8 @@ def slot_shapes(slots: Sequence[Level], width: int = fleet.STRIP_SLOTS) -> list[
     """
     paths: defaultdict[Level, list[str]] = defaultdict(list)
     for place, level in enumerate(slots, width - len(slots)):
-        paths[level].append(f"M{place * SLOT_WIDTH} 24{LOOKS[level][1]}")
-    return [(LOOKS[level][0], "".join(parts)) for level, parts in paths.items()]
+        paths[level].append(f"M{place * SLOT_WIDTH} 24{SLOT_SHAPES[level]}")
+    return [(colour_of_level(level), "".join(parts)) for level, parts in paths.items()]
 
 
 def strip_text(card: AgentCard) -> str:
@@ -123,14 +116,9 @@ def strip_text(card: AgentCard) -> str:
     return f"The last {len(card.slots)} slots: {counts}" if card.slots else "No slots yet"
 
 
-def _tone_of(state: AgentState) -> str:
-    return TONES.get(state.label, "off")
-
-
 CARD_HELPERS = {
     "slot_shapes": slot_shapes,
     "strip_text": strip_text,
-    "tone_of": _tone_of,
     "slot_width": SLOT_WIDTH,
     "strip_slots": fleet.STRIP_SLOTS,
 }

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from scheduler.config.file.message_parts import format_usd
 from scheduler.system.text import escape_control
 from scheduler.web.http_errors import not_found
-from scheduler.web.page import meanings
+from scheduler.web.page import colour_classes
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -95,8 +95,8 @@ def _environment() -> Environment:
         "ago": ago_text,
         "share": share_of_limit,
         "took": run_time,
-        "meaning": meanings.meaning_of_word,
-        "run_meaning": meanings.meaning_of_run,
+        "colour": colour_classes.colour_of_word,
+        "run_colour": colour_classes.colour_of_run,
     }
     environment.globals |= {"static_url": static_url}
     return environment

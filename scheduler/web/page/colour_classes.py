@@ -1,0 +1,39 @@
+"""Maps each state, result and level to the class of its colour in style.css, as on the dashboards (docs/dashboards.md)."""
+
+from __future__ import annotations
+
+from scheduler.insight.reason_texts import Level
+from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, Outcome
+
+# good: green. bad: red. late: orange, a warning. wait: yellow. note: blue, an alert. off: grey, as planned.
+COLOURS_OF_WORDS: dict[str, str] = {
+    **dict.fromkeys(("ok", "delivered", "active", "applied", "info"), "good"),
+    **dict.fromkeys((*map(str, FAILURES), "dead", "no_target", "refused", "critical", "bad", "failing"), "bad"),
+    **dict.fromkeys(("held", "uncertain", "partial", "warning", "warn", "problem", *map(str, WORRYING_SKIPS)), "late"),
+    **dict.fromkeys(("pending", "sending", "waiting", "running", "async", "open"), "wait"),
+    **dict.fromkeys(("alert", "started"), "note"),
+}
+COLOURS_OF_LEVELS: dict[Level, str] = {
+    Level.GOOD: "good",
+    Level.ALERT: "note",
+    Level.WAITING: "wait",
+    Level.LOST: "late",
+    Level.BAD: "bad",
+}
+
+
+def colour_of_level(level: Level) -> str:
+    """The class of a level; `off` (grey) for what is planned or unknown."""
+    return COLOURS_OF_LEVELS.get(level, "off")
+
+
+def colour_of_word(word: str | None) -> str:
+    """The class of a word; `off` (grey) for any other word."""
+    return COLOURS_OF_WORDS.get(word or "", "off")
+
+
+def colour_of_run(run: dict[str, object]) -> str:
+    """The class of a run as the API returns it: of its outcome, of the reason if it was skipped, or of its state."""
+    if run["outcome"] == Outcome.SKIPPED:
+        return colour_of_word(str(run["reason"]))
+    return colour_of_word(str(run["outcome"] or run["state"]))
