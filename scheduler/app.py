@@ -32,10 +32,10 @@ from scheduler.channels.telegram_buttons import Presses
 from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
-from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.lenient_reading import config_folder, read_state_path
 from scheduler.config.file.message_parts import abbreviate_duration
-from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
+from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, shard_moves, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
@@ -46,13 +46,13 @@ from scheduler.engine.requests import NoteDeadmanProblem
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
-from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.model.settings import RemoteQueue, Settings, own_part
 from scheduler.net import mcp_client
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
-from scheduler.store import boots, config_history, entries, runs
+from scheduler.store import boots, config_history, entries, runs, transfer
 from scheduler.store.boots import Boot
-from scheduler.store.database import DatabaseUnavailable
+from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
@@ -104,7 +104,7 @@ def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
     """Load the config for a start. Raises ConfigError, and records the refused start beside the database if there is one."""
     times = TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
     try:
-        return load.load_config(path, environ, time_check=times)
+        return _part_of_shard(load.load_config(path, environ, time_check=times))
     except ConfigError as error:
         database = read_state_path(path, environ)
         if database.exists():
@@ -112,6 +112,15 @@ def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
             refused = RefusedStart(utc_now(), os.getpid(), str(path.absolute()), problem)
             record_refused_start(database.with_name(database.name + ".lock"), refused)
         raise
+
+
+def _part_of_shard(loaded: LoadedConfig) -> LoadedConfig:
+    """The config with the agents and jobs of this daemon's shard. Raises ConfigError if there are shards and none is named."""
+    shard = loaded.settings.shard
+    if shard is not None and shard.index is None:
+        problem = "it is not set which shard this daemon runs; write heartbeatd run --shard 0, or set HEARTBEATD_SHARD=0"
+        raise ConfigError([Diagnostic(0, 0, "shard.index", problem, str(loaded.settings.path))])
+    return replace(loaded, settings=own_part(loaded.settings))
 
 
 class _StoppedAtStart(Exception):
@@ -181,6 +190,7 @@ class Daemon:
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
         self.store = startup.open_store(self.settings.database)
+        shard_moves.check_tables(self.settings)
         self._lanes = lanes.lanes_beside(self.settings.state)
         self._lanes.make_lock_files()
         last = config_history.config_in_force(self.store.connection)
@@ -319,6 +329,11 @@ class Daemon:
         except DatabaseUnavailable as error:
             leadership.give_back()
             return str(error)
+        try:
+            shard_moves.check_tables(self.settings)  # another daemon may have written since this one started
+        except StoreError:
+            leadership.give_back()
+            raise
         _, self._changed_since_last_boot = config_reload.plan_for_start(self._first_config, last[0] if last else None)
         leadership.start()
         log_event(logging.INFO, "leading", epoch=leadership.epoch)
@@ -376,6 +391,9 @@ class Daemon:
             signal.signal(number, handler)
 
     def _start_engine(self, *, at_once: bool) -> None:
+        if self.settings.shard is not None and self.settings.shard.index:
+            with self.store.transaction() as db:
+                transfer.reserve_ids_of_shard(db, self.settings.shard.index)
         survivors = startup.end_orphans(self.store, runs_here=self._remote is None)
         if self._remote is None:
             import_runner_libraries(self.settings)
@@ -517,7 +535,9 @@ class Daemon:
 
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
-        loaded = load.load_config(path, environ, content=content, time_check=today)
+        loaded = _part_of_shard(load.load_config(path, environ, content=content, time_check=today))
+        if problem := shard_moves.find_reload_problem(self.engine.plan.settings, loaded.settings):
+            raise ConfigError([Diagnostic(0, 0, "shard", problem, str(path))])
         if self._remote is None:
             import_runner_libraries(loaded.settings)
         self._traces.prepare(loaded.settings)

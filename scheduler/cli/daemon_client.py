@@ -41,8 +41,9 @@ from scheduler.engine.requests import (
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.settings import own_part
 from scheduler.model.wake import Wake
-from scheduler.store import entries
+from scheduler.store import entries, transfer
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
@@ -297,7 +298,7 @@ class OfflineDaemonClient:
 
     def __init__(self, path: Path) -> None:
         self._plan = plan.make_plan(
-            load.load_config(path, os.environ, resolve_secrets=False).settings
+            own_part(load.load_config(path, os.environ, resolve_secrets=False).settings)
         )  # secrets are not needed: nothing is sent from here
 
     def has_entry(self, key: Key) -> bool:
@@ -366,7 +367,10 @@ class OfflineDaemonClient:
 
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
         pending, now = PendingRequest(request), utc_now()
+        shard = self._plan.settings.shard
         with store.transaction() as db:
+            if shard is not None and shard.index:
+                transfer.reserve_ids_of_shard(db, shard.index)
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, not a secret)
             plan_sync.sync_entries(tick, {})
             entries.save_changed_entries(tick.tx)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scheduler.cli.options import InputError
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
+from scheduler.model.shards import address_file
 from scheduler.model.state_address import describe_server, server_of_path
 from scheduler.store import config_history
 from scheduler.store.database import check_file, check_links
@@ -56,7 +58,7 @@ class DaemonFiles:
     @property
     def address_file(self) -> Path:
         """The file in which a running daemon writes its address."""
-        return self.database.with_name("daemon.json")
+        return address_file(self.database)
 
     @property
     def token_file(self) -> Path:
@@ -72,10 +74,16 @@ class DaemonProcess:
 
 
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
-    """The files of the database that `--state` or the config at `path` names. The config may be invalid."""
-    from scheduler.config.file.lenient_reading import read_state_path, read_state_server, real_path
+    """The files of the database that `--state` or the config at `path` names. The config may be invalid.
+
+    Raises InputError if the config has several shards, and none is chosen.
+    """
+    from scheduler.config.file.lenient_reading import read_shard, read_state_path, read_state_server, real_path
 
     if state is None:
+        shard = read_shard(path, os.environ)
+        if shard is not None and shard.index is None:
+            raise InputError(f"{path} has {shard.of} shards; name one of them: heartbeatd --shard 0 ...")
         return DaemonFiles(read_state_path(path, os.environ), read_state_server(path, os.environ))
     server = server_of_path(state)
     return DaemonFiles(read_state_path(path, {}) if server else real_path(state), server)
@@ -171,10 +179,11 @@ def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Pl
         return None
     from scheduler.config.build import load
     from scheduler.config.file.diagnostics import ConfigError
+    from scheduler.model.settings import own_part
     from scheduler.work import plan
 
     try:
-        return plan.make_plan(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings)
+        return plan.make_plan(own_part(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings))
     except ConfigError:
         if not files.may_exist:
             raise

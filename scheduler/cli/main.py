@@ -111,6 +111,7 @@ commands.params.append(
         help="The config file.",
     )
 )
+options.shard_option(commands)
 options.color_option(commands)
 click.version_option(__version__, message="%(prog)s %(version)s")(commands)
 

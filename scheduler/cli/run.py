@@ -44,6 +44,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     help="Log only events of this level and above.",
 )
 @options.config_option
+@options.shard_option
 def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
 

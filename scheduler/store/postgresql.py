@@ -390,6 +390,21 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
     return reader
 
 
+def schemas_with_tables(url: str) -> list[str]:
+    """The schemas of this database that have tables of heartbeatd. Raises StoreError if the server cannot be reached."""
+    try:
+        connection = ServerConnection(url, READER_SETTINGS)
+        try:
+            rows = connection.execute(
+                "select schemaname from pg_tables where tablename = '_migration' order by schemaname"
+            ).fetchall()
+        finally:
+            connection.close()
+    except ServerError as error:
+        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+    return [row["schemaname"] for row in rows]
+
+
 def _check_server(url: str, connection: ServerConnection) -> None:
     """Raise StoreError unless the server can hold our rows and may be written."""
     row = connection.execute(

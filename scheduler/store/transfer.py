@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from scheduler.model.shards import IDS_PER_SHARD
 from scheduler.store.database import Store, StoreError, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
 
@@ -43,6 +44,22 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
                     if found != number:
                         raise StoreError(f"the table {table} has {found} rows instead of {number}; nothing was copied")
     return counts
+
+
+def reserve_ids_of_shard(db: sqlite3.Connection, index: int) -> None:
+    """Let the ids of a shard begin where no other shard uses them, in each table whose ids never repeat."""
+    tables = _tables_with_ids(db)
+    for table, last in _last_ids(db, tables):
+        if (last or 0) < index * IDS_PER_SHARD:
+            _reserve_ids(db, table, index * IDS_PER_SHARD)
+
+
+def _tables_with_ids(db: sqlite3.Connection) -> list[str]:
+    if isinstance(db, sqlite3.Connection):
+        rows = db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
+        return [row["name"] for row in rows]
+    rows = db.execute("select sequencename from pg_sequences where schemaname = current_schema() order by sequencename")
+    return [row["sequencename"].removesuffix("_id_seq") for row in rows]
 
 
 def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) -> int:

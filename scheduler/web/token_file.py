@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from scheduler.model.secret import Secret
+from scheduler.model.shards import address_file
 from scheduler.model.timestamps import iso_utc
 from scheduler.system.files import write_private_file
 from scheduler.system.state_lock import raise_state_folder_error
@@ -45,12 +46,12 @@ def _read_private_token(path: Path) -> str | None:
 
 def write_address_file(state: Path, url: str, started_at: datetime) -> None:
     """Write where this daemon listens."""
-    _write_line(state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)}))
+    _write_line(address_file(state), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)}))
 
 
 def remove_address_file(state: Path) -> None:
     """Remove the address file, when the daemon no longer listens."""
-    state.with_name("daemon.json").unlink(missing_ok=True)
+    address_file(state).unlink(missing_ok=True)
 
 
 def _write_line(path: Path, text: str) -> None:

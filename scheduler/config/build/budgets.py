@@ -30,11 +30,13 @@ Problems = Iterator[tuple[str | InvalidValue, str]]
 class Budgets:
     """The allowances of all entries; `unlimited` counts the enabled entries of each kind that call a model without a budget."""
 
-    def __init__(self, shared: Budget | None, prices: Prices) -> None:
+    def __init__(self, shared: Budget | None, prices: Prices, shards: int = 1) -> None:
+        """`shared` is the budget of all entries of one of so many shards."""
         self.allowances: dict[tuple[Kind, str], Allowance] = {}
         self.unlimited: Counter[Kind] = Counter()
         self._shared = shared
         self._prices = prices
+        self._shards = shards
 
     def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
         """Add the budget of an agent's heartbeat; without `part` it is unlimited."""
@@ -61,7 +63,7 @@ class Budgets:
         """Add the budget of an enabled entry for days of `zone`; `inside` are the steps to the budget in the node."""
         if any(question.model in self._prices.mispriced for question in attempt.model_calls):
             return
-        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt))
+        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), self._shards)
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
             node.add_error(message, *inside, *filter(None, [at]))
         for message, at in bounds.find_unreachable_limits():
@@ -113,11 +115,12 @@ def _longest_prompt(attempt: AttemptUsage) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EntryLimits:
-    """The budgets that apply to one entry, and the usage of one attempt."""
+    """The budgets that apply to one entry, and the usage of one attempt. `shared` is the share of one of so many shards."""
 
     own: Budget | None
     shared: Budget | None
     attempt: AttemptUsage
+    shards: int = 1
 
     @property
     def has_day_limit(self) -> bool:
@@ -152,7 +155,8 @@ class EntryLimits:
         for key in DAY_KEYS if self.own and self.shared else ():
             own, shared = getattr(self.own, key), getattr(self.shared, key)
             if own is not None and shared is not None and own > shared:
-                yield f"limits.budget.{key} is {format_limit(shared)} and is reached first; write that or less", key
+                amount = format_limit(shared) + (f" for each of {self.shards} shards" if self.shards > 1 else "")
+                yield f"limits.budget.{key} is {amount} and is reached first; write that or less", key
 
     def _day_limits(self, *keys: str) -> Iterator[tuple[str, float]]:
         """The value of each of these limits that is set, with the path of its budget as a prefix."""
@@ -185,18 +189,14 @@ class EntryLimits:
         most = self.attempt.max_usage
         for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
             if most.usd > bound:
-                yield from _day_too_small(
-                    prefix,
-                    "usd_per_day",
-                    f"{round_usd_up(most.usd)} USD{self._explain_tokens()}",
-                    round_usd_up(most.usd),
-                    "usd_per_run",
-                )
+                takes, shards = f"{round_usd_up(most.usd)} USD{self._explain_tokens()}", self.shards if prefix else 1
+                yield from _day_too_small(prefix, "usd_per_day", takes, round_usd_up(shards * most.usd), "usd_per_run", shards)
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{most.tokens:,} tokens{self._explain_tokens()}"
                 lower = "tokens_per_run" if self.attempt.turn_budget else "max_input_tokens"
-                yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), lower)
+                shards = self.shards if prefix else 1
+                yield from _day_too_small(prefix, "tokens_per_day", needed, str(shards * most.tokens), lower, shards)
 
     def _explain_tokens(self) -> str:
         calls = self.attempt.model_calls
@@ -205,12 +205,11 @@ class EntryLimits:
         return f" ({self.attempt.input_tokens:,} tokens in, {answers} out{turns})" if answers else ""
 
 
-def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problems:
+def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str, shards: int) -> Problems:
     if prefix:
-        yield (
-            f"one run may take {takes}, more than {prefix}{key} allows; write a smaller {lower}, or raise the limit to {enough}",
-            "",
-        )
+        allows = "allows" if shards == 1 else f"allows for each of {shards} shards"
+        advice = f"write a smaller {lower}, or raise the limit to {enough}"
+        yield f"one run may take {takes}, more than {prefix}{key} {allows}; {advice}", ""
     else:
         value = int(enough) if enough.isdigit() else float(enough)
         yield (

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.build import agents, budgets, channels, entry_timing, executor_settings, http_settings, jobs
+from scheduler.config.build import agents, budgets, channels, entry_timing, executor_settings, http_settings, jobs, shard_settings
 from scheduler.config.build.budgets import Budgets
 from scheduler.config.build.config_data import ConfigData, find_overrides, map_at, read_config_data
 from scheduler.config.build.config_node import ConfigContext, ConfigNode
@@ -77,7 +77,14 @@ def load_config(
     with pause_garbage_collection():
         source = read_config_data(path, environ, diagnostics, content, root)
         settings = _build_settings(
-            path, source, environ if resolve_secrets else None, diagnostics, time_check, look=check_files, for_worker=for_worker
+            path,
+            source,
+            environ,
+            diagnostics,
+            time_check,
+            look=check_files,
+            for_worker=for_worker,
+            resolve_secrets=resolve_secrets,
         )
     diagnostics.raise_errors()
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
@@ -86,32 +93,35 @@ def load_config(
 def _build_settings(
     path: Path,
     source: ConfigData,
-    environ: Mapping[str, str] | None,
+    environ: Mapping[str, str],
     diagnostics: Diagnostics,
     today: TimeCheck | None,
     *,
     look: bool,
     for_worker: bool,
+    resolve_secrets: bool,
 ) -> Settings:
     root = source.root
     checked = _check_top_level(root, diagnostics)
     config = checked.model
     _check_defaults(root, diagnostics)
     folder = config_folder(path)
-    variables = _with_env_file(root, config, folder, environ, diagnostics, is_required=not for_worker)
+    of_secrets = environ if resolve_secrets else None
+    variables = _with_env_file(root, config, folder, of_secrets, diagnostics, is_required=not for_worker)
     vault = SecretResolver(folder, variables, for_worker=for_worker)
     context = _build_context(root, config, folder, vault, diagnostics)
     _named_entries(root, "providers", diagnostics)
     nodes = {
         section: _section_node(root, checked, context, section)
-        for section in ("providers", "server", "channels", "deadman", "network", "executor")
+        for section in ("providers", "server", "channels", "deadman", "network", "executor", "shard", "limits")
     }
     providers = Providers(config.providers, nodes["providers"])
     prices = Prices(config.prices, map_at(root, "prices"))
     runners = Runners(providers, prices)
     prompt_agents = PromptAgents(map_at(root, "cron"), source.job, runners, prices)
     limits = _build_limits(config.limits, config.timezone)
-    allowed = Budgets(limits.budget, prices)
+    shards = config.shard.of if config.shard else 1
+    allowed = Budgets(limits.budget and limits.budget.divide(shards), prices, shards)
     heartbeats = _build_heartbeats(root, source.agent, runners, prompt_agents, allowed, context)
     providers.report_problems()
     beats = {name: heartbeats.get(name) for name in context.agents}
@@ -124,13 +134,19 @@ def _build_settings(
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
     server = http_settings.build_server(config.server, nodes["server"])
+    state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))
+    database = config.state if is_server(config.state) else state
+    shard = shard_settings.build_shard(config.shard, environ, database, server, nodes["shard"])
+    if shard is not None:
+        shard = shard_settings.assign_entries(shard, heartbeats, found_jobs)
+        shard_settings.check_shared_parts(shard, config, limits.budget, nodes)
     host = config.host or _short_host_name()
     settings = Settings(
         path=path,
         hash=source.hash,
         zone=config.timezone,
-        state=real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state)),
-        postgresql=config.state if is_server(config.state) else None,
+        state=state,
+        postgresql=database if isinstance(database, str) else None,
         server=server,
         limits=limits,
         history=History(config.history.keep, config.history.runs),
@@ -147,6 +163,7 @@ def _build_settings(
         host=host,
         traces=config.telemetry.traces,
         remote=executor_settings.build_remote_queue(config.executor, nodes["executor"]),
+        shard=shard,
     )
     if settings.traces and not executor_settings.is_installed(TRACES_PACKAGE):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION

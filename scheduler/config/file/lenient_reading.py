@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from scheduler.model.shards import shard_address, shard_file
 from scheduler.model.state_address import is_server
 from scheduler.system.files import MAX_CONFIG_SIZE, open_regular, read_up_to
 
@@ -15,6 +18,7 @@ OVERRIDE_PREFIX = "HEARTBEATD_SET__"
 STATE_OVERRIDE = f"{OVERRIDE_PREFIX}state"
 DEFAULT_TIMEZONE = "UTC"
 TIMEZONE_OVERRIDE = f"{OVERRIDE_PREFIX}timezone"
+SHARD_VARIABLE = "HEARTBEATD_SHARD"
 
 # Matches each text with the key, in any style, also with escapes or as an alias. The key may be at any depth.
 _KEY = r"{key}['\"]?\s*(?:#.*\n\s*)*:|\\[xuU]|\*[^\s*]+\s+:"
@@ -24,16 +28,42 @@ _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
     """The real path of the database: from the environment, else from the config at `path`, else the default.
 
-    If the database is on a server, it is the default path, beside which the other files of the daemon are.
+    If the database is on a server, it is the default path, beside which the other files of the daemon are. With shards, it is
+    the file of the shard with the index that the config and the environment name, if they name one.
     """
-    text = _read_state(path, environ)
-    return real_path(resolve_path(config_folder(path), DEFAULT_STATE if is_server(text) else text))
+    text, shard = _read_state(path, environ), read_shard(path, environ)
+    found = real_path(resolve_path(config_folder(path), DEFAULT_STATE if is_server(text) else text))
+    return found if shard is None or shard.index is None else shard_file(found, shard.index)
 
 
 def read_state_server(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
-    """The address of the server that has the database; None if it is a file."""
-    text = _read_state(path, environ)
-    return text if is_server(text) else None
+    """The address of the server that has the database; None if it is a file. With shards, it is the address of the shard."""
+    text, shard = _read_state(path, environ), read_shard(path, environ)
+    if not is_server(text):
+        return None
+    return text if shard is None or shard.index is None else shard_address(text, shard.index)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedShard:
+    """The number of shards of a config, and the index of one of them; None if it is left open."""
+
+    index: int | None
+    of: int
+
+
+def read_shard(path: Path, environ: Mapping[str, str] | None = None) -> NamedShard | None:
+    """The shard that the config at `path` and the environment name; None if there are no shards, or if they cannot be read."""
+    known = environ or {}
+    found = _read_top_level(path, "shard")
+    part = found if isinstance(found, dict) else {}
+    of = known.get(f"{OVERRIDE_PREFIX}shard__of") or part.get("of")
+    if not str(of).isdecimal():
+        return None
+    index = str(known.get(SHARD_VARIABLE) or known.get(f"{OVERRIDE_PREFIX}shard__index") or part.get("index", ""))
+    if index.startswith("${"):
+        index = known.get(index[2:-1], "")
+    return NamedShard(int(index) if index.isdecimal() else None, int(str(of)))
 
 
 def _read_state(path: Path, environ: Mapping[str, str] | None) -> str:
@@ -94,6 +124,12 @@ def _read_top_level_value(path: Path, key: str) -> str | None:
 
     In a file that is not YAML, it is the value on a line that begins with the key. None if the file cannot be read.
     """
+    value = _read_top_level(path, key)
+    return value if value is None or (isinstance(value, str) and "\0" not in value) else ""
+
+
+def _read_top_level(path: Path, key: str) -> Any:
+    """The value of a top-level key; an empty text if there is none. None if the file cannot be read."""
     try:
         with open_regular(path) as file:
             text = read_up_to(file, MAX_CONFIG_SIZE).decode("utf-8-sig", errors="replace")
@@ -108,4 +144,4 @@ def _read_top_level_value(path: Path, key: str) -> str | None:
     except (marked_yaml.YamlSyntaxError, marked_yaml.UnreadableYaml):
         found = re.search(_LINE.format(key=key), text, re.MULTILINE)
         value = found["value"].strip() if found else ""
-    return value if isinstance(value, str) and "\0" not in value else ""
+    return "" if value is None else value

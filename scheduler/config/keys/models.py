@@ -62,6 +62,7 @@ from scheduler.config.keys.value_types import (
     text_type,
 )
 from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, Permission, ReloadMode
+from scheduler.model.shards import MAX_SHARDS
 
 
 class ConfigPart(BaseModel):
@@ -793,6 +794,31 @@ class Executor(ConfigPart):
     )
 
 
+class ShardPart(ConfigPart):
+    """Several daemons that share one config. Each runs its part of the agents and jobs."""
+
+    of: Annotated[int, integer_type(1, MAX_SHARDS)] = required_key("The number of shards.")
+    index: Annotated[
+        int | str | None,
+        ValueType(
+            value_parsers.parse_shard_index,
+            {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"}]},
+            "number from 0, or a variable such as `${POD}`",
+        ),
+    ] = optional_key(
+        None,
+        "The number of the shard that a daemon with this config runs. The option `--shard` and the environment variable"
+        " `HEARTBEATD_SHARD` take precedence.",
+        default_in_words="the variable `HEARTBEATD_SHARD`",
+    )
+    addresses: Annotated[tuple[str, ...], list_type(value_parsers.parse_names, "URL or list")] = optional_key(
+        (),
+        "The URL of the HTTP interface of each shard, in their order. For example, the status page of one shard has links to the"
+        " others.",
+        default_in_words="the address in `server.listen`, with the port plus the number of the shard",
+    )
+
+
 class Telemetry(ConfigPart):
     """What the daemon sends about its runs to other programs."""
 
@@ -863,6 +889,12 @@ class Config(ConfigPart):
     network: Network = optional_key(Network(), "The proxy and the certificates for outgoing requests.", written_default={})
     executor: Executor = optional_key(
         Executor(), "Where runs are executed: here, or by workers on other machines.", written_default={}
+    )
+    shard: Annotated[ShardPart | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
+        default=None,
+        description="Several daemons that share this config, each with its part of the agents and jobs"
+        " ([shards](scaling.md#shards)).",
+        json_schema_extra=lambda schema: _or_none_schema(schema),
     )
     telemetry: Telemetry = optional_key(Telemetry(), "Traces of the runs, for OpenTelemetry.", written_default={})
     limits: Limits = optional_key(Limits(), "Limits for all agents and jobs.", written_default={})

@@ -32,6 +32,7 @@ from scheduler.config.file.remedies import (
 )
 from scheduler.config.keys import other_notations, time_zones
 from scheduler.model.settings import PREFIX_PLACEHOLDER, Permission
+from scheduler.model.shards import MAX_SHARDS
 from scheduler.model.state_address import address_problem, is_server
 
 Share = float | timedelta
@@ -57,6 +58,7 @@ _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CRON_FIELD = re.compile(r"[0-9*/,a-z#-]+", re.ASCII | re.IGNORECASE)
@@ -747,6 +749,16 @@ def parse_state(value: object) -> str:
     if is_server(text) and (problem := address_problem(text)):
         raise InvalidValue(problem)
     return text
+
+
+def parse_shard_index(value: object) -> int | str:
+    """The number of a shard, or a reference to the environment variable that has it."""
+    if isinstance(value, str) and _VARIABLE_REFERENCE.fullmatch(value):
+        return value
+    if type(value) is int and 0 <= value < MAX_SHARDS:
+        return value
+    problem = f"{quote_value(value)} is not the number of a shard"
+    raise suggest_examples(problem, 0, "${HEARTBEATD_SHARD}")
 
 
 def parse_workspace_file(value: object) -> str:
