@@ -469,10 +469,10 @@ def test_options_set_the_job_the_links_and_thresholds(tmp_path: Path, promtool: 
     ("option", "complaint"),
     [
         (["--set", "HeartbeatdDown.for"], "--set HeartbeatdDown.for: the value is missing; write it as HeartbeatdDown.for=5m"),
-        (["--set", "HeartbeatdDown.for=5"], "--set HeartbeatdDown.for: 5 is no duration; write it as 3m"),
-        (["--set", "DispatchLate.above=1m"], "--set DispatchLate.above: 1m is no number; write it as 60"),
+        (["--set", "HeartbeatdDown.for=5"], "--set HeartbeatdDown.for: 5 is not a duration; write it as 3m"),
+        (["--set", "DispatchLate.above=1m"], "--set DispatchLate.above: 1m is not a number; write it as 60"),
         (["--set", "objective.on_time=99"], "--set objective.on_time: an objective is a share below 1; write it as 0.99"),
-        (["--set", "Nothing.for=1m"], "--set Nothing.for is no threshold; `heartbeatd docs runbooks` lists them"),
+        (["--set", "Nothing.for=1m"], "--set Nothing.for is not a threshold; `heartbeatd docs runbooks` lists them"),
         (["--job", 'a"b'], '--job a"b: use letters, digits and . _ - /'),
     ],
 )

@@ -1,7 +1,7 @@
 """Defines the rules for Prometheus: alerts, service levels and their thresholds, and writes them as a rule file.
 
-Expressions are written without a selector for the job, and with `$window`, `$above` and the like for thresholds. Both are filled
-in when the file is written. Two macros are written out then:
+Expressions are written without a selector for the job, and with placeholders such as `$window` and `$above` for thresholds. Both
+are inserted when the file is written. Two macros are expanded then:
 
 - `last(GAUGE)` is the last value within the threshold `gap`, so one missed scrape neither fires nor resolves an alert.
 - `new(COUNTER, $window)` is the number of events within the window. It also counts events from before the first scrape of a
@@ -73,7 +73,7 @@ DAEMON = (
         "HeartbeatdDown", "critical", "3m",
         "up == 0 or absent(up)",
         "heartbeatd does not answer",
-        "While the daemon is down, no agent and no job runs. Type `heartbeatd status` on its machine: it also works while the"
+        "While the daemon is down, no agent and no job runs. Type `heartbeatd status` on its machine, which also works while the"
         " daemon is down.",
     ),
     Alert(
@@ -88,8 +88,8 @@ DAEMON = (
         "HeartbeatdCrashLooping", "critical", "0s",
         "changes(process_start_time_seconds[$window]) >= $above",
         f"{HOST} restarts again and again",
-        "It started {{ $value }} times within the window. Type `journalctl -u heartbeatd` to see how it ended, and"
-        " `heartbeatd doctor`.",
+        "It started {{ $value }} times within the window. Type `journalctl -u heartbeatd` to see why it ended, and"
+        " `heartbeatd doctor` to check the installation.",
         thresholds={"above": ("4", "starts"), "window": ("1h", "the time in which the starts are counted")},
     ),
     Alert(
@@ -97,8 +97,8 @@ DAEMON = (
         "increase(heartbeatd_crashes_total[$window]) > 0"
         ' unless on (job, instance) ALERTS{alertname="HeartbeatdCrashLooping"}',
         f"{HOST} was killed or crashed",
-        "It runs again. Interrupted runs were started again if they may be repeated. Type `heartbeatd runs --outcome abandoned`"
-        " for the others, and `journalctl -u heartbeatd` for the reason.",
+        "The daemon is running again. Interrupted runs were started again if they may be repeated. Type"
+        " `heartbeatd runs --outcome abandoned` to list the others, and `journalctl -u heartbeatd` to see the reason.",
         thresholds={"window": ("30m", "how long the alert lasts")},
     ),
     Alert(
@@ -106,13 +106,13 @@ DAEMON = (
         "last(heartbeatd_config_last_reload_successful) == 0"
         " unless on (job, instance) last(heartbeatd_config_file_present) == 0",
         f"The config of {HOST} was rejected",
-        "The saved file is not active. The previous config is still in use. Type `heartbeatd check`: it names the line and the"
+        "The saved file is not active. The previous config is still in use. Type `heartbeatd check` to see the line and the"
         " correction.",
     ),
     Alert(
         "ConfigFileMissing", "warning", "5m",
         "last(heartbeatd_config_file_present) == 0",
-        f"The config file of {HOST} is gone",
+        f"The config file of {HOST} is missing",
         "The daemon keeps the config in memory, but it cannot start again without the file. Type `heartbeatd doctor`, and restore"
         " config.yaml from your backup.",
     ),
@@ -120,22 +120,22 @@ DAEMON = (
         "DatabaseBusy", "warning", "1m",
         "increase(heartbeatd_db_busy_total[$window]) > $above",
         f"{HOST} cannot write to its database",
-        "Attempts that failed in the window: {{ $value | humanize }}. Runs wait, and none is lost yet. Type `heartbeatd doctor`:"
-        " it shows a full disk and the program that holds the lock.",
+        "Failed attempts within the window: {{ $value | humanize }}. Runs wait, and none is lost yet. Type `heartbeatd doctor` to"
+        " check for a full disk or a program that has locked the database.",
         thresholds={"above": ("60", "failed attempts"), "window": ("5m", "the time in which these events are counted")},
     ),
     Alert(
         "NoReserve", "warning", "5m",
         "last(heartbeatd_reserve_bytes) == 0",
         f"{HOST} has no disk reserve",
-        "Its disk is full or nearly full. Type `heartbeatd doctor`: it shows the free space. Then free space on that disk.",
+        "Its disk is full or nearly full. Type `heartbeatd doctor` to see the free space. Then free space on that disk.",
     ),
     Alert(
         "ClockJumped", "info", "0s",
         "new(heartbeatd_clock_jumps_total, $window) > 0",
         "The clock of {{ $labels.instance }} jumped {{ $labels.direction }}",
-        "The system clock was changed, or the machine was suspended. On a server type `timedatectl`. Type"
-        " `heartbeatd runs --outcome skipped` for the slots that were skipped.",
+        "The system clock was changed, or the machine was suspended. On a server, type `timedatectl`. Type"
+        " `heartbeatd runs --outcome skipped` to see the slots that were skipped.",
         thresholds={"window": ("15m", "how long the alert lasts")},
     ),
     Alert(
@@ -143,31 +143,31 @@ DAEMON = (
         'sum by (job, instance) (increase(heartbeatd_deadman_pings_total{result="failed"}[$window])) > 0'
         ' and on (job, instance) increase(heartbeatd_deadman_pings_total{result="delivered"}[$window]) == 0',
         f"Pings of {HOST} do not arrive",
-        "The dead man's switch will report that the daemon is down, although it runs. Type `heartbeatd status` for the"
-        " reason, and correct `deadman.url` in config.yaml.",
+        "The dead man's switch will report that the daemon is down, although it is running. Type `heartbeatd status` to see"
+        " the reason, and correct `deadman.url` in config.yaml.",
         thresholds={"window": ("15m", "the time without a delivered ping")},
     ),
     Alert(
         "TokensRefused", "warning", "0s",
         "new(heartbeatd_http_tokens_refused_total, $window) > $above",
-        f"{HOST} refuses tokens",
-        "Requests with a wrong token: {{ $value | humanize }}. A program has an old token, or somebody guesses. Type"
+        f"{HOST} rejects tokens",
+        "Requests with a wrong token: {{ $value | humanize }}. A program has an old token, or someone guesses tokens. Type"
         " `journalctl -u heartbeatd | grep token_refused`, and compare `server.tokens` in config.yaml.",
-        thresholds={"above": ("10", "refused requests"), "window": ("15m", "the time in which these events are counted")},
+        thresholds={"above": ("10", "rejected requests"), "window": ("15m", "the time in which these events are counted")},
     ),
     Alert(
         "UnknownPaths", "info", "0s",
         'sum by (job, instance) (new(heartbeatd_http_requests_total{route="unknown"}, $window)) > $above',
-        f"{HOST} is asked for paths that do not exist",
-        "Requests: {{ $value | humanize }}. A program uses a wrong URL, or a scanner is at work. Type"
-        " `curl -H 'Authorization: Bearer TOKEN' URL/api/v1/openapi.json` for the paths that exist.",
+        f"{HOST} gets requests for paths that do not exist",
+        "Requests: {{ $value | humanize }}. A program uses a wrong URL, or someone scans the port. Type"
+        " `curl -H 'Authorization: Bearer TOKEN' URL/api/v1/openapi.json` to see the paths that exist.",
         thresholds={"above": ("20", "requests"), "window": ("15m", "the time in which these events are counted")},
     ),
     Alert(
         "EntriesWithoutSeries", "info", "15m",
         "last(heartbeatd_entries_without_series) > 0",
-        f"Entries of {HOST} without metrics: {{{{ $value }}}}",
-        "These entries run like all others, but they are missing from the dashboards and from these rules. Raise"
+        f"Agents and jobs of {HOST} without metrics: {{{{ $value }}}}",
+        "These agents and jobs run like all others, but the dashboards and alert rules do not include them. Raise"
         " `server.metrics_entries` in config.yaml, then type `heartbeatd reload`.",
     ),
     Alert(
@@ -175,8 +175,9 @@ DAEMON = (
         "time() - last(heartbeatd_oldest_due_timestamp_seconds) > $above"
         ' unless on (job, instance) ALERTS{alertname=~"DatabaseBusy|HeartbeatdStuck|NoReserve"}',
         f"Runs of {HOST} start late",
-        "The oldest due entry has waited for {{ $value | humanizeDuration }}: more is due than may run at once. Type"
-        " `heartbeatd status` for the long runs. Raise `limits.concurrency`, or spread the slots with `stagger`.",
+        "The oldest due entry has waited for {{ $value | humanizeDuration }}, because more runs are due than may run at the same"
+        " time. Type `heartbeatd status` to see the runs in progress."
+        " Raise `limits.concurrency`, or spread the slots with `stagger`.",
         thresholds={"above": ("60", "seconds that a due entry waits")},
     ),
 )  # fmt: skip
@@ -222,7 +223,7 @@ ENTRIES = (
         " unless on (job, instance, name)"
         ' increase(heartbeatd_skips_total{kind="heartbeat",reason="precheck_failed"}[$window]) > 0',
         "The precheck of {{ $labels.name }} fails",
-        "The agent is called all the same (`on_error: run`), so it costs tokens at each slot. Failed prechecks:"
+        "The agent is called nevertheless (`on_error: run`), so each slot costs tokens. Failed prechecks:"
         f" {{{{ $value | humanize }}}}. {EXPLAIN} Correct `precheck.command`.",
         "agent",
         {"above": ("3", "failed prechecks"), "window": ("6h", "the time in which these events are counted")},
@@ -240,9 +241,10 @@ ENTRIES = (
         ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}'
         " unless on (job, instance) last_over_time("  # the slots that such a problem lost stay in the window after its repair
         'ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck",alertstate="firing"}[$window])',
-        f"{ENTRY} loses slots",
-        "It is slower than its interval, or locked by another program: its slots are skipped because the run before is still in"
-        f" progress. {EXPLAIN} Use a longer `interval`, a shorter `timeout` or a faster `model`.",
+        f"Slots of {ENTRY} are lost",
+        "Its runs take longer than its interval, or another program has locked it. Slots are skipped because the previous run"
+        f" is still in progress, or because of the lock. {EXPLAIN}"
+        " Use a longer `interval`, a shorter `timeout` or a faster `model`.",
         "agent",
         {
             "above": ("4", "lost slots"),
@@ -260,17 +262,22 @@ ENTRIES = (
         " sum by (job, instance, kind, name)"
         ' (increase(heartbeatd_skips_total{reason=~"breaker_open|budget|already_running|busy"}[$window])) > 0',
         f"{ENTRY} has not run successfully in time",
-        f"A successful run should have ended, and none did. {EXPLAIN} It shows the slots and why they did not run: for example a"
-        " missing or empty checklist, or a result that never arrived.",
+        f"A successful run should have ended by now, but none did. {EXPLAIN} The command shows why each slot did not run, for"
+        " example because of a missing or empty checklist, or because a result never arrived.",
         "agent",
-        {"window": ("6h", "the time in which skips are looked for that have an alert of their own, and explain the silence")},
+        {
+            "window": (
+                "6h",
+                "skips for `breaker_open`, `budget`, `already_running` or `busy` within this time suppress this alert",
+            )
+        },
     ),
     Alert(
         "PausedForLong", "warning", "0s",
         "time() - last(heartbeatd_paused_since_timestamp_seconds) > $above",
         f"{ENTRY} has been paused for {{{{ $value | humanizeDuration }}}}",
         "The pause has no end, so it may have been forgotten. Type `heartbeatd resume {{ $labels.name }}`, or set"
-        " `enabled: false` in config.yaml if it is meant to stay off.",
+        " `enabled: false` in config.yaml to keep it disabled.",
         "agent",
         {"above": ("259200", "seconds since the pause began")},
     ),
@@ -281,7 +288,7 @@ ENTRIES = (
         " (sum by (job, instance, kind, name)"
         ' (increase(heartbeatd_suppressions_total{reason=~"duplicate|not_shown|muted"}[$window]))'
         " or sum by (job, instance, kind, name) (heartbeatd_runs_total * 0)) > $above",
-        f"{ENTRY} sends a storm of alerts",
+        f"{ENTRY} sends too many alerts",
         f"Alerts within the window: {{{{ $value | humanize }}}}. {EXPLAIN} Type `heartbeatd mute {{{{ $labels.name }}}}` until"
         " its checklist or prompt is corrected.",
         "agent",
@@ -292,7 +299,7 @@ ENTRIES = (
         'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="rejected"}, $window)) > 0',
         "Wakes for {{ $labels.name }} from {{ $labels.source }} are rejected",
         "Rejected wakes: {{ $value | humanize }}. Their texts do not reach the agent. Type `journalctl -u heartbeatd | grep wake`"
-        " for the sender and the reason: too many waiting senders, an agent that is disabled or not in the config, or an agent"
+        " to see the sender and the reason: too many waiting senders, an agent that is disabled or not in the config, or an agent"
         " that wakes itself.",
         "agent",
         {"window": ("1h", "how long the alert lasts")},
@@ -300,9 +307,9 @@ ENTRIES = (
     Alert(
         "WakeFlood", "warning", "0s",
         'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result=~"joined|deferred"}, $window)) > $above',
-        "More wakes for {{ $labels.name }} come from {{ $labels.source }} than may start runs",
-        "Wakes that had to wait: {{ $value | humanize }}. Type `heartbeatd explain {{ $labels.name }}`. Let the sender merge its"
-        " messages, or raise `limits.wake_flood`.",
+        "Many wakes for {{ $labels.name }} from {{ $labels.source }} have to wait",
+        "Wakes that had to wait: {{ $value | humanize }}. Type `heartbeatd explain {{ $labels.name }}`. Configure the"
+        " sender to merge its messages, or raise `limits.wake_flood`.",
         "agent",
         {"above": ("30", "deferred wakes"), "window": ("1h", "the time in which these events are counted")},
     ),
@@ -312,7 +319,7 @@ ENTRIES = (
         ' unless on (job, instance, name) max_over_time(heartbeatd_paused_since_timestamp_seconds{kind="heartbeat"}[$window])',
         "Wakes for {{ $labels.name }} expired before the agent ran",
         "Wakes from {{ $labels.source }} that waited longer than `limits.wake_keep`: {{ $value | humanize }}. Type"
-        " `heartbeatd explain {{ $labels.name }}` for the reason.",
+        " `heartbeatd explain {{ $labels.name }}` to see the reason.",
         "agent",
         {"window": ("1h", "how long the alert lasts")},
     ),
@@ -330,15 +337,15 @@ DELIVERY = (
         "OutboxStuck", "warning", "5m",
         "time() - last(heartbeatd_outbox_oldest_timestamp_seconds) > $above",
         "Messages to {{ $labels.channel }} are not delivered",
-        "The oldest has waited for {{ $value | humanizeDuration }}. Type `heartbeatd ping {{ $labels.channel }}`: it shows the"
-        " response of the channel. `heartbeatd outbox` lists the messages.",
+        "The oldest message has waited for {{ $value | humanizeDuration }}. Type `heartbeatd ping {{ $labels.channel }}` to see"
+        " the response of the channel. `heartbeatd outbox` lists the messages.",
         thresholds={"above": ("3600", "seconds that a message waits")},
     ),
     Alert(
         "OutboxDead", "warning", "0s",
         "last(heartbeatd_outbox_dead) > 0",
         "Messages to {{ $labels.channel }} became dead letters",
-        "Messages that are not sent any more: {{ $value }}. Type `heartbeatd outbox`. After the repair type"
+        "Messages that are not sent any more: {{ $value }}. Type `heartbeatd outbox`. After the repair, type"
         " `heartbeatd outbox retry` to send them, or `heartbeatd outbox drop` to end this alert.",
     ),
 )  # fmt: skip
@@ -348,15 +355,15 @@ MODELS = (
         "BreakerOpen", "warning", "10m",
         "last(heartbeatd_breaker_open) == 1",
         "No calls are made to {{ $labels.provider }}",
-        "The provider refused the key or the account, or asked for a pause. Type `heartbeatd status`: it shows the refusal. After"
-        " a correction of the key type `heartbeatd reload`.",
+        "The provider rejected the key or the account, or asked for a pause. Type `heartbeatd status` to see its error message."
+        " After you have corrected the key, type `heartbeatd reload`.",
         "fleet",
     ),
     Alert(
         "ModelBreakerOpen", "warning", "10m",
         "last(heartbeatd_breaker_model_open) == 1",
         "No calls are made for {{ $labels.model }} at {{ $labels.provider }}",
-        "The provider does not know the model, or does not allow it. Type `heartbeatd status`: it shows the error. Correct"
+        "The provider does not know the model, or does not allow it. Type `heartbeatd status` to see the error. Correct"
         " `model` in config.yaml, then type `heartbeatd reload`.",
         "fleet",
     ),
@@ -369,7 +376,7 @@ MODELS = (
         " > $share * sum by (job, instance, provider) (rate(heartbeatd_provider_requests_total[$long]))"
         " unless on (job, instance, provider) heartbeatd_breaker_open == 1",
         "Calls to {{ $labels.provider }} fail",
-        "Failed calls within the window: {{ $value | humanize }}. Type `heartbeatd status` for the last error, and look at the"
+        "Failed calls within the window: {{ $value | humanize }}. Type `heartbeatd status` to see the last error, and check the"
         " status page of the provider.",
         "fleet",
         {
@@ -383,7 +390,7 @@ MODELS = (
         "ModelMismatch", "warning", "0s",
         "new(heartbeatd_model_mismatches_total, $window) > 0",
         f"{ENTRY} gets answers from another model",
-        f"Answers from another model than was requested: {{{{ $value | humanize }}}}. {EXPLAIN} Correct `model`, or ask the"
+        f"Answers from a model other than the requested one: {{{{ $value | humanize }}}}. {EXPLAIN} Correct `model`, or ask the"
         " gateway why it replaces the model.",
         "agent",
         {"window": ("6h", "how long the alert lasts")},
@@ -401,8 +408,8 @@ MODELS = (
         "BudgetExhausted", "warning", "1m",
         "last(heartbeatd_budget_exhausted) == 1",
         "The budget {{ $labels.budget }} of {{ if $labels.name }}{{ $labels.name }}{{ else }}all entries{{ end }} is used up",
-        "Runs are skipped until the day ends. Type `heartbeatd explain` for the slots, and"
-        " `heartbeatd report` for the cost of each entry. Raise the budget, or use a cheaper `model` or a longer `interval`.",
+        "Runs are skipped until the day ends. Type `heartbeatd explain` to see the slots, and"
+        " `heartbeatd report` to see the cost of each entry. Raise the budget, or use a cheaper `model` or a longer `interval`.",
         "fleet",
     ),
     Alert(
@@ -411,8 +418,8 @@ MODELS = (
         " and last(heartbeatd_budget_used_ratio) > $pace * last(heartbeatd_budget_day_elapsed_ratio)"
         " unless last(heartbeatd_budget_exhausted) == 1",
         "The budget {{ $labels.budget }} of {{ if $labels.name }}{{ $labels.name }}{{ else }}all entries{{ end }} will not last",
-        "{{ $value | humanizePercentage }} of today's budget are used, which is more than the share of the day that has passed."
-        " Type `heartbeatd report` for the cost of each entry.",
+        "{{ $value | humanizePercentage }} of today's budget is used, and it is used faster than the day's planned runs come due."
+        " Type `heartbeatd report` to see the cost of each entry.",
         "fleet",
         {
             "above": ("0.8", "the share of the budget"),
@@ -447,14 +454,14 @@ def default_thresholds() -> dict[str, tuple[str, str]]:
 
 
 def check_threshold(name: str, value: str) -> str | None:
-    """What is wrong with a threshold of the user, as a sentence. None if nothing is."""
+    """Returns the problem with a threshold from the user as a sentence, or None if it is valid."""
     defaults = default_thresholds()
     if name not in defaults:
-        return f"{name} is no threshold; `heartbeatd docs runbooks` lists them"
+        return f"{name} is not a threshold; `heartbeatd docs runbooks` lists them"
     if DURATION.fullmatch(defaults[name][0]):
-        return None if DURATION.fullmatch(value) else f"{name}: {value} is no duration; write it as {defaults[name][0]}"
+        return None if DURATION.fullmatch(value) else f"{name}: {value} is not a duration; write it as {defaults[name][0]}"
     if not re.fullmatch(r"\d+(\.\d+)?", value):
-        return f"{name}: {value} is no number; write it as {defaults[name][0]}"
+        return f"{name}: {value} is not a number; write it as {defaults[name][0]}"
     if name.startswith("objective.") and float(value) >= 1:
         return f"{name}: an objective is a share below 1; write it as {defaults[name][0]}"
     return None
@@ -544,7 +551,7 @@ def _objectives(settings: RuleSettings) -> Iterator[dict[str, Any]]:
 
 
 def _burn_alerts(settings: RuleSettings) -> Iterator[dict[str, Any]]:
-    """The multiwindow, multi-burn-rate alerts of the SRE workbook. Few events are no burn: one of six slots an hour is 17 %."""
+    """The multiwindow, multi-burn-rate alerts of the SRE workbook. A few events do not count: one slot in six is 17 %."""
     for burn, rate, long, short, wait in BURNS:
         events = "1h" if burn == "fast" else "6h"
         tests = [
@@ -558,9 +565,9 @@ def _burn_alerts(settings: RuleSettings) -> Iterator[dict[str, Any]]:
             "for": wait,
             "labels": {"severity": "warning", "burn": burn},
             "annotations": {
-                "summary": f"The service level {{{{ $labels.slo }}}} of {settings.job} burns its error budget",
-                "description": f"{{{{ $value | humanizePercentage }}}} of the events in {long} were bad, {rate:g} times more than"
-                " the objective allows. Type `heartbeatd report` and `heartbeatd explain`.",
+                "summary": f"The service level {{{{ $labels.slo }}}} of {settings.job} uses up its error budget too fast",
+                "description": f"{{{{ $value | humanizePercentage }}}} of the events in {long} were bad, more than {rate:g} times"
+                " the share that the objective allows. Type `heartbeatd report` and `heartbeatd explain`.",
                 "runbook_url": f"{settings.runbook_url}#servicelevelburns",
                 "dashboard_url": f"{settings.dashboard_url.rstrip('/')}/d/heartbeatd-fleet?var-job={settings.job}",
             },
