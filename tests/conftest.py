@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -18,9 +16,10 @@ from hypothesis import settings
 from servers.discord import Discord
 from servers.postgres import EmptyDatabases, PostgresServer
 from servers.telegram import Telegram
-from world import MakeWorld, World
+from world import DatabaseOf, MakeWorld, World
 
-STORE_VARIABLE = "HEARTBEATD_TEST_STORE"
+ON_SERVER = os.environ.get("HEARTBEATD_TEST_STORE") == "postgresql"
+ALL_PARAMETERS_VARIABLE = "HEARTBEATD_TEST_ALL_PARAMETERS"
 
 settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
 settings.load_profile("steady")
@@ -47,45 +46,51 @@ def no_open_files() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 
 
 @pytest.fixture
-def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
-    """`make_world(yaml, **fields)` returns a World. Its database is closed after the test.
+def database_of(request: pytest.FixtureRequest) -> Iterator[DatabaseOf]:
+    """`database_of(folder)` is the field `server` of the worlds in a folder: None, so that their database is a file there.
 
-    With the environment variable HEARTBEATD_TEST_STORE=postgresql the world is in PostgreSQL.
+    With HEARTBEATD_TEST_STORE=postgresql it is the address of a PostgreSQL database, which is empty for the first of them.
     """
-    worlds: list[World] = []
-    databases = request.getfixturevalue("empty_databases") if os.environ.get(STORE_VARIABLE) == "postgresql" else None
+    if not ON_SERVER:
+        yield lambda _: None
+        return
+    databases = request.getfixturevalue("empty_databases")
+    yield databases.borrow
+    databases.take_back()
 
-    def begin(yaml: str, **more: Any) -> World:
-        server = {"server": databases.borrow(tmp_path)} if databases else {}
-        worlds.append(World(tmp_path, yaml, **server, **more))
+
+@pytest.fixture
+def make_world(tmp_path: Path, database_of: DatabaseOf) -> Iterator[MakeWorld]:
+    """`make_world(yaml, **fields)` returns a World, in the folder of the test. Its database is closed after the test."""
+    worlds: list[World] = []
+
+    def begin(yaml: str, folder: Path = tmp_path, **more: Any) -> World:
+        worlds.append(World(folder, yaml, **{"server": database_of(folder)} | more))
         return worlds[-1]
 
     yield begin
     for world in worlds:
         world.store.close()
-    if databases:
-        databases.take_back()
-
-
-# What only a database in a file has: its path, its other connections, its trace of statements, its query plans.
-OF_A_FILE = re.compile(
-    r"world\.state\b|[sS]crape|metrics|_downgrade|type\(world\.store\)|without_a_config|first_release|sqlite3\.|set_trace_callback"
-    r"|lock_database|iterdump|query plan|\bseries\(|Store\.open|FailingCommit"
-)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In PostgreSQL, leave out tests about the file, and run each test with the first of its parameter sets."""
-    if os.environ.get(STORE_VARIABLE) != "postgresql":
+    """In PostgreSQL, run only tests that have a database, each with the first of its parameter sets, or with all of them.
+
+    Tests with the mark `sqlite_file` are skipped, and the summary names their reasons.
+    """
+    if not ON_SERVER:
         return
     seen: set[str] = set()
     kept = []
     for item in items:
-        function = getattr(item, "function", None)
         name = item.nodeid.partition("[")[0]
-        if function is not None and name not in seen and not OF_A_FILE.search(inspect.getsource(function)):
-            seen.add(name)
-            kept.append(item)
+        is_repeated = name in seen and not os.environ.get(ALL_PARAMETERS_VARIABLE)
+        if is_repeated or "database_of" not in getattr(item, "fixturenames", ()):
+            continue
+        seen.add(name)
+        kept.append(item)
+        if mark := item.get_closest_marker("sqlite_file"):
+            item.add_marker(pytest.mark.skip(reason=f"not with PostgreSQL: {mark.args[0]}"))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 

@@ -187,6 +187,7 @@ class Month:
     mails_per_day: int = 0
     wrong_skips: float = 0.05  # share of decisions to skip although something is new
     says_no_work: bool = True  # whether the precheck prints NO_WORK if all is well
+    server: str | None = None  # of the database, as for a World
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -209,7 +210,7 @@ class Month:
             }
             self.world = World(
                 self.folder, self.config, start=START, environ=settings,
-                scripts={"ops": self._program, "nightly-backup": self._backup}, prechecks={"ops": self._precheck},
+                server=self.server, scripts={"ops": self._program, "nightly-backup": self._backup}, prechecks={"ops": self._precheck},
             )  # fmt: skip
             self.world.run(days=DAYS)
 

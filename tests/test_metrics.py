@@ -28,7 +28,7 @@ from scheduler.engine.requests import CloseCondition, MuteEntry
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
-from scheduler.store.database import open_read_only
+from scheduler.store.locations import open_read_only
 from scheduler.telemetry.metrics import Metrics, ScrapeState
 from scheduler.telemetry.series import MetricFamily
 
@@ -76,7 +76,7 @@ class Page:
     def first_page(self, accept: str) -> bytes:
         """The page as the next scrape gets it, for this header Accept."""
         now = ScrapeState(self._world.engine.health, self.reload_state, self.running, self._world.clock.now)
-        with closing(open_read_only(self._world.state)) as db:
+        with closing(open_read_only(self._world.database)) as db:
             return self.metrics.render_page(db, now, accept).body
 
     def series(self, prefix: str = "") -> dict[str, float]:

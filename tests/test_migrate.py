@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import required_programs
 from servers.postgres import PostgresServer
-from world import MakeWorld, World
+from world import MakeWorld, World, all_rows
 
 from scheduler.cli.main import main
 from scheduler.store.database import Store, StoreError, open_read_only
@@ -42,17 +42,9 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def all_rows(where: Path | str) -> dict[str, list[Any]]:
-    with closing(open_read_only_any_version(where)) as db, closing(sqlite3.connect(":memory:")):
-        is_file = isinstance(where, Path)
-        names = (
-            "select name from sqlite_master where type = 'table' and sql like '%strict%'"
-            if is_file
-            else "select tablename from pg_tables where schemaname = 'heartbeatd' and left(tablename, 1) <> '_'"
-        )
-        tables = sorted(row[0] for row in db.execute(names).fetchall())
-        rows = {table: [tuple(row) for row in db.execute(f"select * from {table}").fetchall()] for table in tables}
-        return {table: sorted(found, key=str) for table, found in rows.items()}
+def rows_of(where: Path | str) -> dict[str, list[Any]]:
+    with closing(open_read_only_any_version(where)) as db:
+        return all_rows(db)
 
 
 def test_all_rows_are_the_same_on_a_server_and_back_in_a_file(
@@ -62,10 +54,10 @@ def test_all_rows_are_the_same_on_a_server_and_back_in_a_file(
     assert main(["migrate", str(world.state), address]) == 0
     assert "copied" in capsys.readouterr().out
     assert main(["migrate", address, str(copy)]) == 0
-    before = all_rows(world.state)
+    before = rows_of(world.state)
     assert sum(map(len, before.values())) > 100
-    assert all_rows(address) == before
-    assert all_rows(copy) == before
+    assert rows_of(address) == before
+    assert rows_of(copy) == before
     for where in (address, copy):
         with closing(open_for_writing(where)) as store, store.transaction() as db:
             highest = db.execute("select max(id) from run").fetchone()[0]
@@ -99,10 +91,10 @@ def test_a_target_with_rows_and_a_running_daemon_are_refused(
         assert main(["migrate", str(world.state), address]) == 1
         assert "another heartbeatd holds" in capsys.readouterr().err
     assert main(["migrate", str(world.state), address]) == 0
-    rows = all_rows(address)
+    rows = rows_of(address)
     assert main(["migrate", str(world.state), address]) == 1
     assert "the target has rows already" in capsys.readouterr().err
-    assert all_rows(address) == rows
+    assert rows_of(address) == rows
     assert main(["migrate", "nowhere.db", address]) == 1
     assert main(["migrate", str(world.state), "postgresql://a:secretpass@db/x"]) == 1
     assert "secretpass" not in capsys.readouterr().err
@@ -114,10 +106,10 @@ def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServ
         postgres.query(address, "alter table heartbeatd.wake add constraint stop check (id < 0)")
         with pytest.raises(sqlite3.Error):
             copy_all_rows(world.state, store)
-        assert not any(all_rows(address).values())
+        assert not any(rows_of(address).values())
         postgres.query(address, "alter table heartbeatd.wake drop constraint stop")
         copy_all_rows(world.state, store)
         with pytest.raises(StoreError, match="rows already"):
             copy_all_rows(world.state, store)
     with closing(open_read_only(world.state)) as db:
-        assert db.execute("select count(*) from run").fetchone()[0] == len(all_rows(address)["run"])
+        assert db.execute("select count(*) from run").fetchone()[0] == len(rows_of(address)["run"])

@@ -288,6 +288,7 @@ def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> No
     assert [row["reason"] for row in world.records()] == [None, "cancelled"]
 
 
+@pytest.mark.sqlite_file("a database of a version that could not use a server")
 def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(make_world: MakeWorld) -> None:
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))

@@ -359,9 +359,8 @@ def test_a_500_from_an_http_agent_is_not_a_provider_error(make_world: MakeWorld)
 def test_one_query_per_tick_reads_the_breakers_and_a_success_writes_none(make_world: MakeWorld) -> None:
     with Server([OK]) as server:
         world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
-        statements: list[str] = []
-        world.store.connection.set_trace_callback(statements.append)
-        world.run(minutes=61)
+        with world.traced_statements() as statements:
+            world.run(minutes=61)
     assert [row["outcome"] for row in world.records()] == ["ok"] * 6
     ticks = " ".join(statements).split("begin immediate")
     assert max(tick.count("breaker") for tick in ticks) == 1
@@ -393,7 +392,7 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
         "error": "HTTP 403 Forbidden: this key may not use that model",
         "opened_at": "2026-03-02T08:00:00Z", "next_probe_at": "2026-03-02T08:30:00Z",
     }  # fmt: skip
-    assert main(["status", "--state", str(world.state)]) == 0
+    assert main(["status", "--state", str(world.database)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "circuit breaker open: provider anthropic, model forbidden since" in printed
     assert "HTTP 403 Forbidden: this key may not use that model" in printed

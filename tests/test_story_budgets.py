@@ -334,10 +334,8 @@ def test_a_job_with_a_prompt_is_skipped_when_its_budget_is_used_up(make_world: M
 
 def test_an_entry_without_a_budget_needs_no_budget_query(make_world: MakeWorld) -> None:
     world = make_world(program_agent("unlimited"))
-    statements: list[str] = []
-    world.store.connection.set_trace_callback(statements.append)
-    world.run(minutes=30)
-    world.store.connection.set_trace_callback(None)
+    with world.traced_statements() as statements:
+        world.run(minutes=30)
     assert outcomes(world) == ["ok"]
     about_money = {text.split(" where")[0] for text in statements if "spend" in text or "charged" in text}
     assert about_money <= {"delete from spend"}  # only the deletion of old days, once a minute
@@ -422,7 +420,7 @@ def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -
     world.reload(program_agent("{runs_per_day: 2}"))
     assert shown() == {"runs_per_day": (2, 2)}
     world.kill()
-    world.config.write_text(program_agent("{runs_per_day: 3}"), "utf-8")
+    world.write_config(program_agent("{runs_per_day: 3}"))
     world.boot()
     assert shown() == {"runs_per_day": (2, 3)}
     world.run(hours=1)

@@ -441,6 +441,7 @@ def test_a_run_with_a_complete_prompt_records_nothing_left_out(make_world: MakeW
     assert world.records()[0]["left_out"] == []
 
 
+@pytest.mark.sqlite_file("a database of a version that could not use a server")
 def test_a_database_of_the_previous_version_gets_the_column_for_omitted_parts(make_world: MakeWorld) -> None:
     world = make_world(agent())
     world.run(minutes=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,6 @@ from scheduler.engine.tick import Tick
 from scheduler.model.events import RunClosed, SkipsRevoked
 from scheduler.model.outcome import Kind
 from scheduler.store import boots, entries, wakes
-from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
 
 A_YEAR = timedelta(days=365)
@@ -157,13 +157,11 @@ def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(make_
     world.run(minutes=5)
     world.stop()
     world.clock.now += A_YEAR
-    world.config.write_text(job(every="1d") + OPS)
-    store = Store.open(world.state)
-    with store.transaction() as db:
+    world.write_config(job(every="1d") + OPS)
+    with closing(world.open_store()) as store, store.transaction() as db:
         tick = Tick(Transaction(db, world.clock.now, "a command"), world.plan(), world.clock.now, random.Random(1))
         plan_sync.sync_entries(tick, {})
         entries.save_changed_entries(tick.tx)
-    store.close()
     world.clock.now -= A_YEAR
     world.boot()
     world.run(hours=2)
@@ -401,11 +399,9 @@ def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(make_
 def test_setting_the_clock_back_while_the_database_is_locked_does_not_stop_an_agent(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=70)
-    other = world.lock_database()
-    world.clock.now -= 2 * HOUR
-    world.engine.tick(world.clock.read())
-    other.execute("rollback")
-    other.close()
+    with world.locked_database():
+        world.clock.now -= 2 * HOUR
+        world.engine.tick(world.clock.read())
     before = len(world.calls)
     world.run(minutes=35)
     assert len(world.calls) > before

@@ -486,11 +486,11 @@ def random_answers(chance: random.Random, runs: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_restarts_change_no_message_and_no_run_sends_two(tmp_path: Path, seed: int) -> None:
+def test_restarts_change_no_message_and_no_run_sends_two(make_world: MakeWorld, tmp_path: Path, seed: int) -> None:
     def play(folder: Path, *, restarts: bool) -> tuple[list[str], int]:
         folder.mkdir()
         chance, kills = random.Random(seed), random.Random(seed)
-        world = World(folder, config(retries="0"), scripts=answers(*random_answers(chance, 40)))
+        world = make_world(config(retries="0"), folder, scripts=answers(*random_answers(chance, 40)))
         for _ in range(40):
             world.run(minutes=10)
             if restarts and kills.random() < 0.3:
@@ -499,10 +499,8 @@ def test_restarts_change_no_message_and_no_run_sends_two(tmp_path: Path, seed: i
             else:
                 world.run(minutes=5)
         messages = world.store.connection.execute("select count(*), count(distinct run_id) from outbox").fetchone()
-        texts = sent(world)
-        world.store.close()
         assert messages[0] == messages[1]
-        return texts, len(world.calls)
+        return sent(world), len(world.calls)
 
     assert play(tmp_path / "a", restarts=False) == play(tmp_path / "b", restarts=True)
 

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from servers.completions import completion, tool
 from servers.scripted import Act, Request, Server, hang_up, reply
-from world import AgentCall, Delayed, World
+from world import AgentCall, Delayed, MakeWorld
 
 from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
@@ -80,12 +79,12 @@ class Provider(Server):
 class Days:
     """The days of three agents with random faults between their runs."""
 
-    def __init__(self, folder: Path, server: Provider) -> None:
+    def __init__(self, make_world: MakeWorld, server: Provider) -> None:
         self.chance = random.Random(11)
         self.cost: Counter[tuple[str, date]] = Counter()
         self.asked = 0
         server.bill = self._bill
-        self.world = World(folder, CONFIG.format(url=server.url), start=START, scripts={"tool": self._tool})
+        self.world = make_world(CONFIG.format(url=server.url), start=START, scripts={"tool": self._tool})
 
     def play(self) -> None:
         world, ends = self.world, self.world.clock.now + timedelta(days=DAYS)
@@ -127,12 +126,11 @@ class Days:
         self.world.clock.now += timedelta(hours=self.chance.choice((-26, -3, -1, 1, 5, 30)))
 
 
-def test_no_day_costs_more_than_the_computed_daily_maximum(tmp_path: Path) -> None:
+def test_no_day_costs_more_than_the_computed_daily_maximum(make_world: MakeWorld) -> None:
     with Provider([]) as server:
-        days = Days(tmp_path, server)
+        days = Days(make_world, server)
         computed = compute_daily_maximum(load_config(days.world.config, {}).settings, days.world.clock.now)
         days.play()
-        days.world.store.close()
     ceilings = {"": computed.usd_per_day} | {ceiling.name: ceiling.usd_per_day for ceiling in computed.entries}
     assert ceilings == {"": 0.3, "ops": 0.12, "far": 0.1, "tool": 0.16}
     over = {key: usd for key, usd in days.cost.items() if usd > (ceilings[key[0]] or 0) + 1e-9}

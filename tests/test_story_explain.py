@@ -15,7 +15,7 @@ from test_story_checklists_and_prechecks import SAME
 from test_story_checklists_and_prechecks import precheck_outputs as prints
 from test_story_lanes import lane_locked
 from test_story_slots import agent, job
-from world import QUIET, Delayed, MakeWorld, World, utc
+from world import QUIET, DatabaseOf, Delayed, MakeWorld, World, utc
 
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
@@ -62,7 +62,7 @@ def _stretch_line(stretch: dict[str, Any]) -> str:
 def test_an_entry_removed_from_the_config_is_explained_as_not_declared(make_world: MakeWorld) -> None:
     world = make_world(agent() + job(every="1h"))
     world.run(minutes=5)
-    world.config.write_text(job(every="1h"), "utf-8")
+    world.write_config(job(every="1h"))
     now = explanation.explain_now(explained_entry(world))["now"]
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
@@ -161,7 +161,7 @@ def test_current_downtime_is_explained_before_it_is_recorded(make_world: MakeWor
     world.run(hours=9, minutes=30)
     world.stop()
     world.clock.advance(timedelta(days=2))
-    world.store = type(world.store).open(world.state)
+    world.store = world.open_store()
     assert stretch_lines(explain_day_of(world, running=False)) == [
         "00:00-05:00 6 active_hours", "06:00-09:00 4 ok heartbeat_ok", "10:00-19:00 10 daemon_down", "20:00-23:00 4 active_hours",
     ]  # fmt: skip
@@ -405,9 +405,10 @@ MISSED = {"daemon_down": "missed", "clock_jumped": "missed", "stood_still": "mis
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=10))
 def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+    tmp_path_factory: pytest.TempPathFactory, database_of: DatabaseOf, steps: list[tuple[str, int]]
 ) -> None:
-    world = World(tmp_path_factory.mktemp("days"), CONFIGS[1], start="2026-03-02 00:00")
+    folder = tmp_path_factory.mktemp("days")
+    world = World(folder, CONFIGS[1], start="2026-03-02 00:00", server=database_of(folder))
     for action, number in steps:
         _step(world, action, number)
     world.reload(CONFIGS[1])
@@ -587,11 +588,11 @@ def test_a_job_with_a_prompt_has_the_checks_of_its_agent(make_world: MakeWorld) 
 def test_explain_changes_nothing_in_the_database(make_world: MakeWorld) -> None:
     world = make_world(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
-    before = list(world.store.connection.iterdump())
+    before = world.all_rows()
     explanation.explain_now(explained_entry(world))
     explanation.explain_time(explained_entry(world, "measure"), world.clock.now)
     explain_day_of(world)
-    assert list(world.store.connection.iterdump()) == before
+    assert world.all_rows() == before
 
 
 def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside_the_hours(make_world: MakeWorld) -> None:
@@ -652,7 +653,7 @@ def test_explain_works_without_a_config(make_world: MakeWorld, capsys: pytest.Ca
     world = make_world(agent(active_hours='{start: "08:00", end: "22:00", timezone: Asia/Tokyo}'), start="2026-03-01 15:00")
     world.run(hours=24)
     whole = printed(capsys, world, "ops", "--on", DAY, "--format", "json")
-    world.config.write_text("agents: [", "utf-8")
+    world.write_config("agents: [")
     broken = printed(capsys, world, "ops", "--on", DAY, "--format", "json")
     assert [line for line in broken if "asked_at" not in line] == [line for line in whole if "asked_at" not in line]
     now = json.loads("\n".join(printed(capsys, world, "ops", "--format", "json")))["now"]

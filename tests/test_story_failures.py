@@ -165,14 +165,11 @@ def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(make_world
     world = make_world(job(every="1h", timeout="1m"))
     world.scripts["measure"] = lambda call: Delayed("never", timedelta(days=1))
     world.run(minutes=60, seconds=30)
-    other = world.lock_database()
-    for _ in range(60):
-        world.clock.advance(timedelta(seconds=1))
-        world.engine.tick(world.clock.read())
-    ended = not world.runs.inflight()
-    other.execute("rollback")
-    other.close()
-    assert ended
+    with world.locked_database():
+        for _ in range(60):
+            world.clock.advance(timedelta(seconds=1))
+            world.engine.tick(world.clock.read())
+        assert not world.runs.inflight()
 
 
 def test_a_deadline_within_a_rounding_error_does_not_make_the_engine_spin(make_world: MakeWorld) -> None:
@@ -214,11 +211,9 @@ def test_due_runs_wait_while_the_system_lacks_resources(make_world: MakeWorld) -
     room = 0
     world.run(minutes=7)
     before = [len(world.records(name)) for name in ("one", "two")]
-    turns: list[bool] = []
-    world.engine.store.connection.set_trace_callback(lambda sql: turns.append(sql == "begin immediate"))
-    world.run(minutes=1)
-    assert 50 <= sum(turns) <= 70  # one check per second
-    world.engine.store.connection.set_trace_callback(None)
+    with world.traced_statements() as statements:
+        world.run(minutes=1)
+    assert 50 <= statements.count("begin immediate") <= 70  # one check per second
     assert [len(world.records(name)) for name in ("one", "two")] == before
     room = 1
     world.run(seconds=5)
@@ -300,6 +295,7 @@ def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(make
     assert 20 <= run_durations(world, "measure")[0] <= 30
 
 
+@pytest.mark.sqlite_file("a database of a version that could not use a server")
 def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
@@ -439,22 +435,18 @@ def test_the_database_refuses_a_second_open_run_of_one_agent(make_world: MakeWor
     world = make_world(agent())
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=10))
     world.run(seconds=5)
-    with pytest.raises(sqlite3.IntegrityError), world.store.transaction() as db:
+    with pytest.raises(sqlite3.DatabaseError, match=r"run_open|UNIQUE"), world.store.transaction() as db:
         db.execute("insert into run (kind, name, slot, trigger, state) values ('heartbeat', 'ops', 5, 'manual', 'running')")
 
 
 def test_runs_wait_while_the_database_is_locked_and_nothing_is_lost(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1m"))
     world.run(seconds=90)
-    other = sqlite3.connect(world.state, isolation_level=None)
-    other.execute("begin immediate")
-    world.store.connection.execute("pragma busy_timeout = 1")
-    for _ in range(20):
-        world.clock.advance(timedelta(seconds=1))
-        world.engine.tick(world.clock.read())
-    assert world.engine.health.problem is not None
-    other.execute("rollback")
-    other.close()
+    with world.locked_database():
+        for _ in range(20):
+            world.clock.advance(timedelta(seconds=1))
+            world.engine.tick(world.clock.read())
+        assert world.engine.health.problem is not None
     world.run(minutes=1)
     assert world.engine.health.problem is None
     assert [line[:11] for line in world.history()] == [f"03-02 08:0{minute}" for minute in range(3)]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from test_story_slots import agent, job
-from world import QUIET, MakeWorld, World
+from world import QUIET, MakeWorld
 
 from scheduler.channels.message import DeliveryResult
 
@@ -25,12 +24,10 @@ def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(make_w
     assert runs <= max(rows) <= most
 
 
-def test_old_records_are_deleted_in_small_batches(tmp_path: Path) -> None:
+def test_old_records_are_deleted_in_small_batches(make_world: MakeWorld) -> None:
     count = 10
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
-    world = World(
-        tmp_path, "history: {keep: 30d, runs: 10}\nagents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count))
-    )
+    world = make_world("history: {keep: 30d, runs: 10}\nagents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
     with world.store.transaction() as db:
         db.executemany(
             "insert into run (kind, name, slot, trigger, state, outcome, finished_at) values ('heartbeat', ?, ?, 'interval', 'closed', 'ok', ?)",
@@ -44,7 +41,6 @@ def test_old_records_are_deleted_in_small_batches(tmp_path: Path) -> None:
         world.clock.advance(timedelta(minutes=1))
         world.engine.tick(world.clock.read())
     assert len(world.records()) == count * 10
-    world.store.close()
 
 
 def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(make_world: MakeWorld) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers import gateway
 from servers.scripted import Server
-from world import AgentCall, MakeWorld, World, run_until_crash, utc
+from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
@@ -599,10 +599,10 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     )
 
 
-def outbox_of_a_crash(folder: Path, statement: int, answer: str) -> int:
+def outbox_of_a_crash(folder: Path, server: str | None, statement: int, answer: str) -> int:
     """Simulate a failing job and the run of its agent in a child process that exits after this many SQL statements."""
     return run_until_crash(
-        lambda: World(folder, config(), start="2026-03-02 02:59", scripts=failing_backup(answer)),
+        lambda: World(folder, config(), start="2026-03-02 02:59", scripts=failing_backup(answer), server=server),
         lambda world: world.run_until("2026-03-02 08:40"), statement,
     )  # fmt: skip
 
@@ -618,20 +618,22 @@ def test_many_notifications_that_are_held_back_are_looked_at_with_a_few_statemen
     world = make_world(config(more=more), start=NIGHT, scripts=dict.fromkeys(names, lambda _: FAILED))
     world.run_until("2026-03-02 03:30")
     assert len(outbox.held_notices(world.store.connection)) == 40
-    statements: list[str] = []
-    world.store.connection.set_trace_callback(statements.append)
-    world.engine.tick(world.clock.read())
+    with world.traced_statements() as statements:
+        world.engine.tick(world.clock.read())
     assert len(statements) < 40
 
 
 @pytest.mark.parametrize("answer", [REPORT, "HEARTBEAT_OK"])
-def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(tmp_path: Path, answer: str) -> None:
+def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(
+    tmp_path: Path, database_of: DatabaseOf, answer: str
+) -> None:
     codes = set()
     for statement in range(3, 240, 7):
         folder = tmp_path / str(statement)
         folder.mkdir()
-        codes.add(outbox_of_a_crash(folder, statement, answer))
-        world = World(folder, config(), start="2026-03-02 08:41", scripts=failing_backup(answer))
+        server = database_of(folder)
+        codes.add(outbox_of_a_crash(folder, server, statement, answer))
+        world = World(folder, config(), start="2026-03-02 08:41", scripts=failing_backup(answer), server=server)
         world.run_until("2026-03-02 20:00")
         rows = world.store.connection.execute("select name, text from outbox where state = 'delivered'").fetchall()
         reports = [f"{row['name']}: {row['text'].splitlines()[0]}" for row in rows]

@@ -306,7 +306,7 @@ def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(make_wor
         world.run(minutes=5)
         if change == "removed while down":
             world.stop()
-            world.config.write_text(new, "utf-8")
+            world.write_config(new)
             world.boot()
         else:
             world.reload(new)

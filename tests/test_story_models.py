@@ -489,9 +489,8 @@ def test_a_decision_by_the_requested_model_is_no_model_mismatch(make_world: Make
 def test_the_usage_of_two_calls_of_an_attempt_is_written_once(make_world: MakeWorld) -> None:
     with model(decides("run", "do it"), text_answer("HEARTBEAT_OK")) as server:
         world = make_world(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
-        statements: list[str] = []
-        world.store.connection.set_trace_callback(statements.append)
-        world.run(minutes=1)
+        with world.traced_statements() as statements:
+            world.run(minutes=1)
     assert [event.tokens.total for event in world.events_of(CallCharged) if event.tokens] == [159, 159]
     assert world.records()[0]["tokens"]["input"] == 240
     assert len([text for text in statements if text.startswith("update run set cost_usd")]) == 1

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 from month_simulation import DAYS, EVENTS, Month, readme_config
+from world import DatabaseOf
 
 pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_nearly_every_event_of_a_month_is_reported_once_with_few_calls(tmp_path: Path, seed: int) -> None:
-    month = Month(tmp_path, readme_config(), seed)
+def test_nearly_every_event_of_a_month_is_reported_once_with_few_calls(
+    tmp_path: Path, database_of: DatabaseOf, seed: int
+) -> None:
+    month = Month(tmp_path, readme_config(), seed, server=database_of(tmp_path))
     score = month.score()
     assert score.once >= EVENTS - 2
     assert score.repeated <= 1

@@ -139,9 +139,8 @@ def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
 
 def test_a_successful_run_needs_no_incident_query(make_world: MakeWorld) -> None:
     world = make_world(agent())
-    statements: list[str] = []
-    world.store.connection.set_trace_callback(statements.append)
-    world.run(hours=3)
+    with world.traced_statements() as statements:
+        world.run(hours=3)
     assert len(world.records()) == 7
     assert [statement for statement in statements if "incident" in statement] == []
 

@@ -153,7 +153,7 @@ def test_the_time_of_a_disabled_job_may_have_passed(make_world: MakeWorld) -> No
 def test_run_once_does_not_run_a_one_time_job_before_its_time(make_world: MakeWorld) -> None:
     world = make_world(WITHOUT)
     world.kill()
-    world.config.write_text(AT_SIX, "utf-8")
+    world.write_config(AT_SIX)
     world.boot(at_once=True)
     world.run(minutes=1)
     assert world.history() == []
@@ -210,7 +210,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     world = make_world(AT_SIX)
 
     def says(command: str, *arguments: str) -> str:
-        assert main([command, *arguments, "-c", str(world.config), "--state", str(world.state)]) == 0
+        assert main([command, *arguments, "-c", str(world.config), "--state", str(world.database)]) == 0
         return capsys.readouterr().out
 
     def states() -> list[str | None]:

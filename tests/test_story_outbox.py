@@ -56,9 +56,8 @@ def delivery_state(world: World) -> str:
 
 def test_a_tick_without_messages_writes_nothing_to_the_outbox(make_world: MakeWorld) -> None:
     world = make_world(CONFIG)
-    statements: list[str] = []
-    world.store.connection.set_trace_callback(statements.append)
-    world.run(minutes=31)
+    with world.traced_statements() as statements:
+        world.run(minutes=31)
     assert len(world.records()) == 2
     assert [statement for statement in statements if "update outbox" in statement] == []
 
@@ -389,6 +388,7 @@ def test_a_message_is_shown_with_its_whole_text(make_world: MakeWorld) -> None:
     assert outbox.get_message_with_text(world.store.connection, 99) is None
 
 
+@pytest.mark.sqlite_file("a query plan of SQLite")
 def test_the_messages_of_a_state_are_found_in_the_index(make_world: MakeWorld) -> None:
     db = make_world(CONFIG).store.connection
     values = {"states": "[]", "before": 1, "limit": 1, "begins": 1}

@@ -144,7 +144,7 @@ def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(make_world:
         world.run(minutes=1)
         assert world.records("digest")[-1]["outcome"] == end
         world.kill()
-        world.state.unlink()
+        world.delete_database()
 
 
 def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(make_world: MakeWorld) -> None:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from test_story_slots import agent, job
 from world import MakeWorld, World
 
 
-def test_run_once_before_the_first_daemon_does_not_disable_the_stagger(tmp_path: Path) -> None:
+def test_run_once_before_the_first_daemon_does_not_disable_the_stagger(make_world: MakeWorld) -> None:
     names = [f"agent{number}" for number in range(8)]
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 50%, checklist: "- look\\n", deliver: log}}'
-    world = World(tmp_path, "x-a: 1\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in names))
+    world = make_world("x-a: 1\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in names))
     world.store.close()
-    world.state.unlink()
-    for rest in world.state.parent.glob("*-*"):
-        rest.unlink()
+    world.delete_database()
     world.boot(at_once=True)
     anchors = {row[0] for row in world.store.connection.execute("select anchor from entry")}
-    world.store.close()
     assert len(anchors) > 1
 
 
@@ -29,7 +25,7 @@ def world_after_run_once(make_world: MakeWorld, yaml: str, start: str = "2026-03
     """A world in which a `run --once` sees these entries for the first time."""
     world = make_world("x-nothing: 1\ncron: {other: {every: 1d, command: nothing, enabled: false}}\n", start=start)
     world.kill()
-    world.config.write_text(yaml, "utf-8")
+    world.write_config(yaml)
     world.boot(at_once=True)
     return world
 

@@ -98,6 +98,6 @@ def test_a_start_without_shards_is_refused_while_shards_have_the_rows_and_the_ot
     for each in fleet.worlds:
         each.store.close()
     fleet.worlds = []
-    world._write_config(alone)
+    world.write_config(alone)
     with pytest.raises(StoreError, match=r"agent/\w from shard \d to the database without shards"):
         shard_moves.check_tables(world.plan().settings)

@@ -398,7 +398,7 @@ def test_a_process_that_a_signal_had_stopped(plant: Plant, say: Say) -> None:
 def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8, 30))
-    world.config.write_text(fleet("{interval: 1x}"), "utf-8")
+    world.write_config(fleet("{interval: 1x}"))
     world.request(NoteRejectedConfig("config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration", "file watch"))
     run_until_now(world)
     check(
@@ -419,14 +419,14 @@ def test_a_start_that_an_invalid_config_prevents(plant: Plant, say: Say) -> None
     world = plant(fleet())
     world.run_until(at(8, 30))
     world.kill()
-    world.config.write_text(fleet("{interval: 1x}"), "utf-8")
+    world.write_config(fleet("{interval: 1x}"))
     with pytest.raises(ConfigError):
         Daemon(world.config, world.environ)
     check(say(world, up=False), "a start was refused at 1", "agents.ops.heartbeat.interval: '1x' is not a duration", name="ops")
     shown = " ".join(" ".join(status_lines(world, up=False)).split())
     assert "start: refused " in shown and "agents.ops.heartbeat.interval: '1x' is not a duration" in shown
     world.boot_count, world.yaml = 1, fleet()
-    world.config.write_text(world.yaml, "utf-8")
+    world.write_config(world.yaml)
     world.boot()
 
 
@@ -441,7 +441,7 @@ def status_lines(world: World, *, up: bool = True) -> list[str]:
 def test_an_agent_that_the_daemon_does_not_know_yet(plant: Plant, say: Say) -> None:
     world = plant(fleet(None))
     run_until_now(world)
-    world.config.write_text(fleet(), "utf-8")
+    world.write_config(fleet())
     check(say(world), "in the config file, but the daemon does not know it yet", "`heartbeatd reload`")
 
 
@@ -698,7 +698,7 @@ def edit(world: World, yaml: str, by: str = "file watch") -> None:
     if world.engine.plan.stored_config is None:
         first, _ = plan_for_start(load_config(world.config, world.environ), None)
         world.request(AdoptPlan(first))
-    world.config.write_text(yaml, "utf-8")
+    world.write_config(yaml)
     plan, event = plan_for_start(load_config(world.config, world.environ), world.engine.plan.stored_config)
     assert event
     world.request(AdoptPlan(plan, replace(event, result="applied", by=by)))
@@ -855,7 +855,7 @@ def test_many_entries_with_the_same_cause_share_a_line(plant: Plant, say: Say) -
 def test_an_empty_database_has_no_entries(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.kill()
-    world.state.unlink()
+    world.delete_database()
     lines = say(world, up=False)
     assert "the daemon has never run: `heartbeatd run` starts it" in lines
     assert "the daemon does not know it yet. `heartbeatd run`" in " ".join(" ".join(lines).split())

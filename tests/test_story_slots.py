@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
+from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from world import Delayed, MakeWorld, World, utc
@@ -359,7 +358,7 @@ def test_slots_missed_under_the_old_config_during_downtime_are_recorded(make_wor
     world.run(minutes=10)
     world.kill()
     world.clock.advance(timedelta(hours=2))
-    world.config.write_text(agent(interval="1d"))
+    world.write_config(agent(interval="1d"))
     world.boot()
     world.run(minutes=1)
     assert world.history()[1:] == ["03-02 08:30 interval skipped missed x4"]
@@ -440,24 +439,22 @@ def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_w
         '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     )
     world = make_world("agents:\n" + "".join(f"  {name}: {beat}\n" for name in ("ada", "bob", "cyd")))
-    statements: list[str] = []
-    world.store.connection.set_trace_callback(statements.append)
-    world.run(minutes=40)
+    with world.traced_statements() as statements:
+        world.run(minutes=40)
     turns = " ".join(statements).split("begin immediate")
     assert len(world.records()) == 6
     assert max(turn.count("state in ('running', 'waiting')") for turn in turns) == 1
 
 
-def test_one_tick_handles_a_limited_number_of_due_entries(tmp_path: Path) -> None:
+def test_one_tick_handles_a_limited_number_of_due_entries(make_world: MakeWorld) -> None:
     count = 5_000
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
-    world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
+    world = make_world("agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
     world.clock.advance(timedelta(hours=5, minutes=15))  # all missed, older than their grace
     world.engine.tick(world.clock.read())
     assert len(world.records()) == MAX_ENTRIES_PER_TICK < count
     world.settle()
     assert len(world.records()) == count
-    world.store.close()
 
 
 def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWorld) -> None:
@@ -537,10 +534,9 @@ def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twi
     world.run(hours=1)
     world.kill()
     tomorrow = utc("2026-03-03 08:00")
-    with sqlite3.connect(world.state) as db:
+    with closing(world.open_store()) as store, store.transaction() as db:
         db.execute("update entry set slot = ?, due_at = ?", (to_millis(tomorrow), to_millis(tomorrow)))
         db.execute("update boot set version = 'of another day'")
-    db.close()
     world.clock.advance(timedelta(hours=1))
     world.boot()
     (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")

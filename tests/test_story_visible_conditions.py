@@ -171,7 +171,7 @@ def test_explain_names_the_evidence_that_a_condition_waits_for(make_world: MakeW
 def test_explain_shows_conditions_with_an_invalid_config(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full"))
     world.run(minutes=1)
-    world.config.write_text("timezone: UTC\nagents: [[[\n")
+    world.write_config("timezone: UTC\nagents: [[[\n")
     (disk,) = facts(printed(world, "explain", "ops"), "open")
     assert disk.endswith("or after several answers without it")
 

@@ -184,6 +184,7 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: Make
     world.wake("ops", "look", sender="one more")
 
 
+@pytest.mark.sqlite_file("a database of a version that could not use a server")
 def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(make_world: MakeWorld, tmp_path: Path) -> None:
     write_first_release_database(tmp_path / "state" / "heartbeatd.db")
     world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))

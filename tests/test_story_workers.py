@@ -119,8 +119,8 @@ def test_a_lost_attempt_of_a_run_that_has_been_taken_over_is_stale(make_world: M
     world = make_world(agent())
     world.scripts["ops"] = lambda call: Delayed(LOST, timedelta(minutes=1))
     world.engine.tick(world.clock.read())
-    world.store.connection.execute("update run set fence = fence + 1")
-    world.store.connection.commit()
+    with world.store.transaction() as db:
+        db.execute("update run set fence = fence + 1")
     world.run(minutes=2)
     assert len(world.events_of(StaleResultDropped)) == 1
 

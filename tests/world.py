@@ -1,4 +1,4 @@
-"""The world of end-to-end tests: the real engine and a real SQLite file, with simulated clocks, agents and channels."""
+"""The world of end-to-end tests: the real engine and a real database, with simulated clocks, agents and channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from run_async import with_http
+from servers.postgres import delete_all_rows
 
 from heartbeat.runners import ProcessResult, Resources
 from scheduler.channels.message import DeliveryResult
@@ -35,7 +37,7 @@ from scheduler.net.mcp_client import McpTools
 from scheduler.store import entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
-from scheduler.store.locations import open_for_writing
+from scheduler.store.locations import open_for_writing, open_read_only
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes
 from scheduler.system.process import Children
@@ -177,7 +179,7 @@ class World:
         self.delivered: list[tuple[datetime, str, str]] = []
         self.events: list[Event] = []
         self.config = self.folder / "config.yaml"
-        self._write_config(self.yaml)
+        self.write_config(self.yaml)
         self.state = self.folder / "state" / "heartbeatd.db"
         self.state.parent.mkdir(mode=0o700, exist_ok=True)
         if self.shard is not None:
@@ -209,6 +211,11 @@ class World:
         )  # fmt: skip
         boot = Boot(f"boot{self.boot_count}", 4000 + self.boot_count, "0", tzdata)
         self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
+
+    @property
+    def database(self) -> Path | str:
+        """The file of the database, or its address on a server."""
+        return self.server or self.state
 
     def open_store(self) -> Store:
         """Open the database as the daemon does, also beside it."""
@@ -288,26 +295,50 @@ class World:
         return self.request(RunJob(name, Trigger.MANUAL))
 
     def reload(self, yaml: str) -> Any:
-        self._write_config(yaml)
+        self.write_config(yaml)
         return self.request(AdoptPlan(self.plan()))
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """The plan of the current config file. Raises ConfigError if it is invalid, with `strict` also for times that have passed."""
-        was_seen = lambda state, *job: entries.has_seen_one_time_job(self.server or state, *job)  # noqa: E731
-        today = TimeCheck(self.clock.now, was_seen, strict)
+        today = TimeCheck(self.clock.now, lambda _, *job: entries.has_seen_one_time_job(self.database, *job), strict)
         settings = own_part(load_config(self.config, self.environ, time_check=today).settings)
         return plan.make_plan(replace(settings, postgresql=self.server) if self.server else settings)
 
-    def _write_config(self, yaml: str) -> None:
-        """Write the config file. On a server it names the server, in its last line."""
+    def write_config(self, yaml: str) -> None:
+        """Write the config file. If the database is on a server, the last line has its address."""
         self.config.write_text(f"{yaml.rstrip()}\nstate: {self.server}\n" if self.server else yaml, "utf-8")
 
-    def lock_database(self) -> sqlite3.Connection:
-        """Lock the database as another process would, until the returned connection is rolled back."""
-        other = sqlite3.connect(self.state, isolation_level=None)
-        other.execute("begin immediate")
-        self.store.connection.execute("pragma busy_timeout = 1")
-        return other
+    @contextmanager
+    def locked_database(self) -> Iterator[None]:
+        """Lock the database as another process would."""
+        self.store.connection.execute("set lock_timeout = 1" if self.server else "pragma busy_timeout = 1")
+        with closing(self.open_store()) as other, suppress(_Unlock), other.transaction() as db:
+            if self.server:
+                db.execute("update _leader set host = host")
+            yield
+            raise _Unlock
+
+    def delete_database(self) -> None:
+        """Delete the database of a daemon that does not run. On a server, delete all rows."""
+        if self.server:
+            delete_all_rows(self.server)
+        for file in self.state.parent.glob(f"{self.state.name}*"):
+            file.unlink()
+
+    def all_rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """The rows of all tables."""
+        with closing(open_read_only(self.database)) as db:
+            return all_rows(db)
+
+    @contextmanager
+    def traced_statements(self) -> Iterator[list[str]]:
+        """The SQL statements that are executed within the block."""
+        statements: list[str] = []
+        self.store.connection.set_trace_callback(statements.append)
+        try:
+            yield statements
+        finally:
+            self.store.connection.set_trace_callback(None)
 
     def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The run records, oldest first."""
@@ -373,6 +404,23 @@ class World:
 
 
 MakeWorld = Callable[..., World]  # the fixture `make_world`: make_world(yaml, **fields of World)
+DatabaseOf = Callable[[Path], str | None]  # the fixture `database_of`: the field `server` of a World in this folder
+
+
+class _Unlock(Exception):
+    """Ends the transaction that locks a database."""
+
+
+def all_rows(db: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of all tables, in any order."""
+    is_file = isinstance(db, sqlite3.Connection)
+    names = (
+        "select name from sqlite_master where type = 'table' and sql like '%strict%'"
+        if is_file
+        else "select tablename from pg_tables where schemaname = 'heartbeatd' and left(tablename, 1) <> '_'"
+    )
+    tables = sorted(row[0] for row in db.execute(names).fetchall())
+    return {table: sorted((tuple(row) for row in db.execute(f"select * from {table}").fetchall()), key=str) for table in tables}
 
 
 def send_by_transport(outgoing: Delivery, now: datetime = datetime(2026, 3, 2, 8, tzinfo=UTC)) -> DeliveryResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, cast
@@ -147,10 +147,13 @@ class ServerConnection:
         self.url = url
         self.total_changes = 0
         self._raw = _connect(url, settings, parameters)
+        self._trace: Callable[[str], object] | None = None
 
     def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
         """Run a statement with parameters as SQLite has them: `?` or `:name`."""
         text, names = _translate(statement)
+        if self._trace is not None:
+            self._trace(statement)
         try:
             cursor = self._raw.cursor()
             cursor.execute(text, [values[name] for name in names] if names else values or None, prepare=_may_prepare(text))  # type: ignore[call-overload]
@@ -170,6 +173,10 @@ class ServerConnection:
             raise self._translate_error(error) from error
         self.total_changes += max(cursor.rowcount, 0)
         return cursor
+
+    def set_trace_callback(self, trace: Callable[[str], object] | None) -> None:
+        """Call `trace` with each statement before it is executed."""
+        self._trace = trace
 
     @property
     def in_transaction(self) -> bool:
@@ -305,7 +312,7 @@ class ServerStore(Store):
         """
         try:
             self._reconnect_if_lost()
-            self._server.execute("begin")
+            self._server.execute("begin immediate")  # as in SQLite, where it locks the file
             number = self._check_leadership()
             yield self.connection
             self._commit(number)

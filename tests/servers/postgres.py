@@ -133,6 +133,12 @@ end $$
 """
 
 
+def delete_all_rows(url: str) -> None:
+    """Delete the rows of all tables of heartbeatd, and let new rows have the first ids again."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(EMPTY)
+
+
 class EmptyDatabases:
     """Databases with the tables of heartbeatd. Worlds in the same folder share one; the next test gets it without rows."""
 
@@ -150,8 +156,7 @@ class EmptyDatabases:
     def take_back(self) -> None:
         """Delete all rows, for the next test."""
         for url in self._used.values():
-            with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(EMPTY)
+            delete_all_rows(url)
         self._free += self._used.values()
         self._used = {}
 
