@@ -33,7 +33,7 @@ from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
-from scheduler.config.file.lenient_reading import config_folder, read_state_path
+from scheduler.config.file.lenient_reading import config_folder, read_state_path, read_state_server
 from scheduler.config.file.message_parts import abbreviate_duration
 from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, shard_moves, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
@@ -101,13 +101,14 @@ def read_clocks() -> ClockReading:
 
 
 def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
-    """Load the config for a start. Raises ConfigError, and records the refused start beside the database if there is one."""
+    """Load the config for a start. Raises ConfigError, and records the refused start if a daemon has run here before."""
     times = TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
     try:
         return _part_of_shard(load.load_config(path, environ, time_check=times))
     except ConfigError as error:
         database = read_state_path(path, environ)
-        if database.exists():
+        trace = database.parent if read_state_server(path, environ) else database  # of an earlier daemon on this machine
+        if trace.exists():
             problem = str(error).splitlines()[0].removeprefix(f"{path.parent}/")
             refused = RefusedStart(utc_now(), os.getpid(), str(path.absolute()), problem)
             record_refused_start(database.with_name(database.name + ".lock"), refused)
