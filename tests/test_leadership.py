@@ -116,6 +116,20 @@ def test_nobody_takes_over_during_a_transaction_of_the_leader(hosts: Hosts, addr
     assert len(boots.all_boots(other.connection)) == 1
 
 
+def test_the_leader_renews_its_lease_during_its_own_long_transaction(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
+    lead(one, store)
+    postgres.query(address, EXPIRE)
+    one._connect().execute("set lock_timeout = 50")
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+        hosts.clock.monotonic += GIVE_UP_AFTER + 1
+        assert one._renew() is None
+        assert two.try_to_lead() == "one leads"
+
+
 def test_a_lease_that_was_given_back_is_free_at_once(hosts: Hosts) -> None:
     (one, store), (two, other) = hosts.add("one"), hosts.add("two")
     lead(one, store)

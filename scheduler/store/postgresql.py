@@ -338,7 +338,10 @@ class ServerStore(Store):
 
     def _check_leadership(self) -> str:
         """Returns the id of the transaction. Raises LeadershipLost if another daemon has led since."""
-        row = self._server.execute("select epoch, host, pg_current_xact_id()::text as number from _leader for share").fetchone()
+        # `for key share` blocks a change of the epoch, which has a unique index, but not the renewal of this daemon's own lease.
+        row = self._server.execute(
+            "select epoch, host, pg_current_xact_id()::text as number from _leader for key share"
+        ).fetchone()
         if self.epoch is not None and row["epoch"] != self.epoch:
             self.is_fenced = True
             raise LeadershipLost(f"{row['host'] or 'another daemon'} leads since this one was cut off or frozen")

@@ -17,6 +17,8 @@ TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": 'text collate 
 
 APPLIED = "select name from _migration order by name"
 UPGRADE_LOCK = 0x48425444  # of all heartbeatds that create or upgrade tables
+# ServerStore.transaction relies on it: only a change of a column with a unique index conflicts with `for key share`.
+LEADER_EPOCH = "create unique index if not exists leader_epoch on _leader (epoch)"
 
 OWN_STEPS: Mapping[str, Callable[[sqlite3.Connection], None]] = {}
 """Migrations that need statements of their own in PostgreSQL: they do more than add or remove tables, columns and indexes, and
@@ -223,6 +225,7 @@ def _create_all(db: sqlite3.Connection, schema: str, steps: Migrations) -> None:
         " host text, until_at timestamptz not null default '-infinity')"
     )
     db.execute("insert into _leader default values")
+    db.execute(LEADER_EPOCH)
     db.execute("create table _migration (name text not null primary key, applied_at timestamptz not null default now())")
     db.executemany("insert into _migration (name) values (?)", [(name,) for name in _names(steps)])
 
@@ -259,3 +262,4 @@ def _migrate(db: sqlite3.Connection, missing: list[str], steps: Migrations) -> N
                 ):
                     db.execute(statement)
             db.execute("insert into _migration (name) values (?)", (step.name,))
+    db.execute(LEADER_EPOCH)
