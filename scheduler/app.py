@@ -418,7 +418,21 @@ class Daemon:
         running = [run for _, _, run in runs.all_open_runs(self.store.connection) if run.state == "running"]
         numbers = {payloads.attempt_key(run.owner, run.run_id, run.fence): run.run_id for run in running}
         past = boots.latest_instances(self.store.connection, MAX_PAST_BOOTS)
-        if not remote.adopt(numbers, past, self._codec.claim_of_leftover, lambda: self._stop_signals > 0):
+
+        has_reported = False
+
+        def is_over() -> bool:
+            """Called while it waits. The service manager sees a daemon that works, and does not restart it."""
+            nonlocal has_reported
+            if remote.problem is not None:
+                if not has_reported:
+                    self._systemd.report_ready()
+                has_reported = True
+                self._systemd.report_status(f"waiting for the queue: {remote.problem}")
+            self._systemd.ping_watchdog(time.monotonic())
+            return self._stop_signals > 0
+
+        if not remote.adopt(numbers, past, self._codec.claim_of_leftover, is_over):
             raise _StoppedAtStart
 
     def prepare_lanes(self) -> None:

@@ -18,7 +18,7 @@ PATIENCE = (
     1.0  # seconds for which a standby sees an expired lease before it leads: after a restart of the server, the leader is first
 )
 SETTINGS = {"statement_timeout": 1_500, "lock_timeout": 1_200, "idle_in_transaction_session_timeout": 4_000}
-CONNECTION = {"connect_timeout": "2", "tcp_user_timeout": "2000"}
+CONNECTION = {"connect_timeout": "2", "tcp_user_timeout": "2000", "target_session_attrs": "primary"}
 
 # The server is starting or stopping, or does not run on this host. Nobody else can take the lease then, so the leader keeps it.
 DOWN_FOR_ALL = re.compile(r"the database system is|connection to server on socket .* failed: (Connection refused|No such file)")

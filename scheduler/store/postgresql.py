@@ -35,6 +35,8 @@ CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "8000",
     "application_name": "heartbeatd",
 }
+# With several hosts in the address, only the primary is used for writing, and to find out whether a commit was carried out.
+WRITER_CONNECTION = {**CONNECTION_DEFAULTS, "target_session_attrs": "primary"}
 # Milliseconds. A transaction whose daemon is frozen ends by itself, so that another daemon can take over.
 WRITER_SETTINGS = {"statement_timeout": 15_000, "lock_timeout": 3_000, "idle_in_transaction_session_timeout": 4_000}
 READER_SETTINGS = {
@@ -278,7 +280,7 @@ class ServerStore(Store):
     def open_server(cls, url: str) -> ServerStore:
         """Connect, and create or migrate the tables. Raises StoreError, or DatabaseUnavailable if the server is down."""
         try:
-            connection = ServerConnection(url, WRITER_SETTINGS)
+            connection = ServerConnection(url, WRITER_SETTINGS, WRITER_CONNECTION)
         except ServerError as error:
             raise _startup_error(url, error) from error
         try:
@@ -359,7 +361,7 @@ class ServerStore(Store):
     def _reconnect_if_lost(self) -> None:
         if self._server.is_lost:
             changes = self._server.total_changes
-            self._server = ServerConnection(self.url, WRITER_SETTINGS)
+            self._server = ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)
             self._server.total_changes = changes
             self.connection = cast("sqlite3.Connection", self._server)
 
