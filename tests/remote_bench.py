@@ -55,6 +55,9 @@ class TextCodec(Codec[str, str]):
     def is_success(self, result: str) -> bool:
         return False
 
+    def block_task(self, task: str, held_by: str) -> str:
+        return f"{task}: {held_by}"
+
     def refusal(self, problem: str) -> str:
         return f"refused: {problem}"
 

@@ -7,8 +7,11 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -35,7 +38,7 @@ from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
-from scheduler.work.payloads import missing_secret
+from scheduler.work.payloads import lock_of_lane, missing_secret
 from scheduler.work.plan import Plan, make_plan
 
 
@@ -157,8 +160,8 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     from scheduler.work.remote_worker import RemoteWorker
 
     settings = config.settings
-    lanes_here = lanes.lanes_beside(settings.state)
-    lanes_here.make_lock_files()
+    lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
+    lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
     loop = WorkerLoop()
     running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
@@ -172,6 +175,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
         lease=remote.lease.total_seconds(),
         clock=read_clock,
         reload=config.reload,
+        locked_lanes=lanes_here.find_locked,
     )
 
     async def run_until_signal() -> None:
@@ -213,15 +217,48 @@ def _mark(claim: Claim) -> str:
     return claim.run_mark
 
 
+class _LanesOfWorker:
+    """The lanes on this machine. After a run, a program that it has left behind may still hold the lane."""
+
+    def __init__(self, lanes_here: Lanes, worker: str) -> None:
+        self.lanes = lanes_here
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._left: set[str] = set()
+
+    @contextmanager
+    def lock_for(self, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
+        """As `lane_of_claim`. The name of the machine is added to the program that has locked the lane."""
+        inherited: tuple[int, ...] = ()
+        try:
+            with agent_calls.lane_of_claim(self.lanes, claim) as (claim_in_lane, inherited):
+                if claim_in_lane.busy and not claim.busy and claim_in_lane.held_by:
+                    claim_in_lane = replace(claim_in_lane, held_by=f"{claim_in_lane.held_by} on {self._worker}")
+                yield claim_in_lane, inherited
+        finally:
+            if inherited and claim.entry.lane is not None and self._is_locked(claim.entry.lane):
+                with self._lock:
+                    self._left.add(claim.entry.lane)
+
+    def find_locked(self) -> list[str]:
+        """The locks in the queue of those lanes that programs of ended runs still hold."""
+        with self._lock:
+            self._left = {name for name in self._left if self._is_locked(name)}
+            return [lock_of_lane(name) for name in sorted(self._left)]
+
+    def _is_locked(self, name: str) -> bool:
+        return self.lanes.is_locked_by(name, os.getpid())
+
+
 async def _carry_out_run(
-    lanes_here: Lanes, http: HttpClient, claim: Claim, children: Children, check_time: Callable[[], None]
+    lanes_here: _LanesOfWorker, http: HttpClient, claim: Claim, children: Children, check_time: Callable[[], None]
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
     from scheduler.work.remote_worker import GuardedHttp, guard_converse, guard_start
 
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-    with agent_calls.lane_of_claim(lanes_here, claim) as (claim_in_lane, inherited):
+    with lanes_here.lock_for(claim) as (claim_in_lane, inherited):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
         open_tools = McpTools(guard_converse(partial(children.converse, inherited=inherited), check_time), guarded)

@@ -1,8 +1,9 @@
 """The queue in PostgreSQL between a scheduler and its workers: attempts are submitted as jobs, and their results come back.
 
 Procrastinate's tables hold the jobs, and `heartbeatd_attempt` holds what belongs to them: the payload, the deadline and the
-result. Deadlines and leases are compared by the clock of the database only. The library is an optional extra of the package, and
-only this file imports it.
+result. `heartbeatd_lane` has the lanes that a program on some machine has locked for all machines, or waits for. The lane of a
+run in progress needs no row there: its job has the lock. Deadlines and leases are compared by the clock of the database only.
+The library is an optional extra of the package, and only this file imports it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ create table if not exists heartbeatd_attempt (
 );
 create index if not exists heartbeatd_attempt_job on heartbeatd_attempt (job_id);
 create index if not exists heartbeatd_attempt_result on heartbeatd_attempt (owner) where result is not null;
+create table if not exists heartbeatd_lane (
+    id bigint generated always as identity,
+    lane text not null,
+    holder text not null,
+    is_held boolean not null,
+    until_at timestamptz not null,
+    primary key (lane, holder)
+);
 """
 
 # Procrastinate's function chooses one job at each call. It sees more than the statement that calls it, so the attempts need
@@ -61,7 +70,24 @@ FETCH = (
 )
 BEGIN_ATTEMPTS = (
     "update heartbeatd_attempt set worker = %(name)s, started_at = now() where job_id = any(%(job_ids)s) and result is null"
-    " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8"
+    " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8,"
+    " (select holder from heartbeatd_lane join procrastinate_jobs on lock = lane"
+    " where procrastinate_jobs.id = job_id and until_at > clock_timestamp() order by heartbeatd_lane.id limit 1)"
+)
+HOLD_LANES = (
+    "insert into heartbeatd_lane (lane, holder, is_held, until_at)"
+    " select lane, %(holder)s, %(is_held)s, clock_timestamp() + make_interval(secs => %(seconds)s)"
+    " from unnest(%(lanes)s::text[]) as wanted (lane) on conflict (lane, holder) do update"
+    " set until_at = excluded.until_at, is_held = heartbeatd_lane.is_held or excluded.is_held"
+)
+LANE_OBSTACLES = (
+    "select holder || ' has locked it' as why from heartbeatd_lane as other where lane = %(lane)s and holder <> %(holder)s"
+    " and until_at > clock_timestamp() and (is_held or id < coalesce("
+    "(select id from heartbeatd_lane as own where own.lane = %(lane)s and own.holder = %(holder)s), 0))"
+    " union all select 'a run is in progress on ' || coalesce(attempt.worker, 'a worker') from procrastinate_jobs as job"
+    " join heartbeatd_attempt as attempt on attempt.job_id = job.id join procrastinate_workers as worker"
+    " on worker.id = job.worker_id where job.lock = %(lane)s and job.status = 'doing'"
+    " and worker.last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) limit 1"
 )
 MAX_FETCHED = 16  # jobs at a time
 
@@ -89,12 +115,16 @@ class NewAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FetchedJob:
-    """A job that a worker has fetched. `key` None: its attempt was withdrawn. `seconds_left` is negative after its deadline."""
+    """A job that a worker has fetched. `key` None: its attempt was withdrawn. `seconds_left` is negative after its deadline.
+
+    `held_by` is the program that has locked its lane for all machines; None if none has.
+    """
 
     job_id: int
     key: str | None
     payload: str
     seconds_left: float
+    held_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +327,44 @@ class JobQueue:
             if not job_ids:
                 return []
             rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "job_ids": job_ids})).fetchall()
-        begun = {job_id: FetchedJob(job_id, key, payload, left) for job_id, key, payload, left in rows}
+        begun = {row[0]: FetchedJob(*row) for row in rows}
         return [begun.get(job_id) or FetchedJob(job_id, None, "", 0.0) for job_id in job_ids]
+
+    async def hold_lanes(self, lanes: Collection[str], holder: str, seconds: float, *, is_held: bool) -> None:
+        """Lock lanes for all machines, or wait for them in turn if not `is_held`. It ends after so many seconds without a repeat.
+
+        From now on no run of these agents begins. Runs in progress continue.
+        """
+        await self._run(HOLD_LANES, lanes=list(lanes), holder=holder, seconds=seconds, is_held=is_held)
+
+    async def find_lane_obstacle(self, lane: str, holder: str, lease: float) -> str | None:
+        """Why a holder that waits for a lane must wait on: another program has it, or a run is in progress. None: it is free.
+
+        The first statement waits for a worker that is fetching a job of this lane at the moment.
+        """
+        await self._run("select 1 from procrastinate_jobs where lock = %(lane)s and status = 'todo' for share", lane=lane)
+        rows = await self._all(LANE_OBSTACLES, lane=lane, holder=holder, lease=lease)
+        return rows[0]["why"] if rows else None
+
+    async def release_lanes(self, holder: str, but: Collection[str] = ()) -> None:
+        """Release all lanes of a holder, except some. Rows of holders that have vanished are deleted too."""
+        await self._run(
+            "delete from heartbeatd_lane where (holder = %(holder)s and lane <> all(%(but)s))"
+            " or until_at < clock_timestamp() - make_interval(days => %(days)s)",
+            holder=holder,
+            but=list(but),
+            days=KEPT_DAYS,
+        )
+
+    async def is_in_progress(self, lane: str, run_mark: str) -> bool:
+        """Whether a worker executes a run with this mark, `<owner>/<run id>`, in this lane."""
+        rows = await self._all(
+            "select 1 from procrastinate_jobs as job join heartbeatd_attempt as attempt on attempt.job_id = job.id"
+            " where job.lock = %(lane)s and job.status = 'doing' and starts_with(attempt.key, %(mark)s)",
+            lane=lane,
+            mark=f"{run_mark}/",
+        )
+        return bool(rows)
 
     async def finish(self, results: Sequence[tuple[int, str]]) -> set[int]:
         """End jobs, each together with its result, and notify the schedulers. Returns the jobs that had no result before."""

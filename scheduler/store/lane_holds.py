@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,6 +14,8 @@ from scheduler.store.transaction import Transaction
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
 MAX_HOLD = timedelta(hours=24)
+COMMAND = "heartbeatd busy"  # the names of the holders that are commands begin with it
+COMMAND_HOLD = timedelta(minutes=2)  # longer than the daemon takes to write its latest tick (`boot.last_tick_at`)
 
 
 def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
@@ -28,6 +32,51 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     )
     tx.held_lanes = None
     return True
+
+
+def wait_for_lane(db: sqlite3.Connection, name: str, jobs: Sequence[str], holder: str) -> str | None:
+    """Hold a lane for a command on any host, if the database is on a server. Returns what the command must wait for.
+
+    None: the command has the lane, as long as it calls this again within `COMMAND_HOLD`. `jobs` are the jobs in this lane. The
+    row of the leader is locked, so that no run begins at the same time. The clock of the server decides. The leader compares
+    with its own clock, which may be ahead, so the hold is counted from the later of the two.
+    """
+    db.execute("begin")
+    try:
+        row = db.execute(
+            "select until_at > clock_timestamp() as leads, (extract(epoch from clock_timestamp()) * 1000)::bigint as now"
+            " from _leader for update"
+        ).fetchone()
+        last_tick = db.execute("select max(last_tick_at) as at from boot where ended_at is null").fetchone()["at"]
+        now = max(row["now"], last_tick or 0)
+        other = db.execute(
+            "select holder from hold where name = ? and holder <> ? and holder like ? and until_at > ? limit 1",
+            (name, holder, f"{COMMAND}%", now),
+        ).fetchone()
+        if other is None:
+            db.execute(
+                "insert into hold (name, holder, until_at) values (?, ?, ?)"
+                " on conflict (name, holder) do update set until_at = excluded.until_at",
+                (name, holder, now + COMMAND_HOLD // timedelta(milliseconds=1)),
+            )
+        running = db.execute(
+            "select id from run where state = 'running' and (kind = 'heartbeat' and name = ? or kind = 'cron' and name in"
+            " (select value from json_each(?))) limit 1",
+            (name, json.dumps([*jobs])),
+        ).fetchone()
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("rollback")
+        raise
+    if other is not None:
+        return f"{other['holder']} has locked it"
+    return f"run {running['id']} is in progress" if running and row["leads"] else None
+
+
+def delete_hold_of_command(db: sqlite3.Connection, name: str, holder: str) -> None:
+    """End the hold of a command."""
+    db.execute("delete from hold where name = ? and holder = ?", (name, holder))
 
 
 def delete_hold(tx: Transaction, name: str, holder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import cast
 
 from scheduler.store import database
 from scheduler.store.database import Store
@@ -28,6 +29,13 @@ def open_read_only(where: Path | str) -> sqlite3.Connection:
     from scheduler.store.postgresql import open_server_read_only
 
     return open_server_read_only(where)
+
+
+def open_server_for_command(url: str) -> sqlite3.Connection:
+    """A connection to a server, for a command that writes single rows beside the daemon. Raises sqlite3.Error."""
+    from scheduler.store.postgresql import WRITER_SETTINGS, ServerConnection
+
+    return cast("sqlite3.Connection", ServerConnection(url, WRITER_SETTINGS))
 
 
 def open_read_only_any_version(where: Path | str) -> sqlite3.Connection:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock, wait_for_lock
-from scheduler.system.orphans import program_name
+from scheduler.system.orphans import is_process_running, program_name
 from scheduler.system.text import one_line
 
 KERNEL_LOCKS = Path("/proc/locks")
+OPEN_FILES = Path("/dev/fd")  # the descriptors of this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,29 @@ class Lanes:
         except OSError:
             return False
 
+    def is_locked_by(self, name: str, pid: int) -> bool:
+        """Whether this process has locked the lane, and it or a program that it has started still holds the lock.
+
+        Without a list of locks from the kernel: whether the process runs.
+        """
+        if not KERNEL_LOCKS.exists():
+            return is_process_running(pid)
+        try:
+            mark = f":{self.lock_file(name).stat().st_ino} "
+            lines = KERNEL_LOCKS.read_text("ascii").splitlines()
+            return any(" FLOCK " in line and mark in line and "->" not in line and int(line.split()[4]) == pid for line in lines)
+        except (OSError, ValueError, IndexError):
+            return False
+
+    def is_inherited(self, name: str) -> bool:
+        """Whether this process has inherited the lock of the lane, as the programs of a run do."""
+        try:
+            wanted = self.lock_file(name).stat()
+            numbers = [int(entry.name) for entry in OPEN_FILES.iterdir()]
+        except OSError:
+            return False
+        return any(_is_open_as(number, wanted) for number in numbers)
+
     def find_holder(self, name: str) -> str | None:
         """The process that has locked a lane: its number and program. None if the lane is free, or that cannot be found out.
 
@@ -93,6 +117,13 @@ class Lanes:
 
     def _lock_path(self, name: str) -> str:
         return f"{self.folder}/{name}.lock"  # in a tenth of the time that pathlib takes to join it
+
+
+def _is_open_as(number: int, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), file)
+    except OSError:
+        return False
 
 
 def _name_in_brackets(pid: int) -> str:

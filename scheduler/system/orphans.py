@@ -54,6 +54,17 @@ def program_name(pid: int) -> str:
         return ""
 
 
+def is_process_running(pid: int) -> bool:
+    """Whether there is a process with this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def is_process_stopped(pid: int) -> bool:
     """Whether the system has stopped a process, for example by SIGSTOP or a debugger. False if that cannot be found out."""
     try:

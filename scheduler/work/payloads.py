@@ -11,7 +11,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
@@ -83,6 +83,10 @@ class Codec(ABC, Generic[T, R]):
         """Whether a result is complete, so that it counts even if its task was interrupted in the meantime."""
 
     @abstractmethod
+    def block_task(self, task: T, held_by: str) -> T:
+        """The task, which must not begin because its lane is locked. `held_by` says by which program."""
+
+    @abstractmethod
     def refusal(self, problem: str) -> R:
         """The result of a task that a worker has refused."""
 
@@ -138,7 +142,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
 
     def lock(self, task: Claim) -> str:
         entry = task.entry
-        return f"agent/{entry.lane}" if entry.lane is not None else entry.kind.label_of(entry.name)
+        return lock_of_lane(entry.lane) if entry.lane is not None else entry.kind.label_of(entry.name)
 
     def seconds(self, task: Claim) -> float:
         return task.entry.timeout.total_seconds()
@@ -178,6 +182,9 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
     def is_success(self, result: AttemptResult) -> bool:
         return result.outcome in SUCCESSES
 
+    def block_task(self, task: Claim, held_by: str) -> Claim:
+        return task if task.entry.lane is None or task.busy else replace(task, busy=True, held_by=held_by)
+
     def refusal(self, problem: str) -> AttemptResult:
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error=problem, transient=True, calls=(UNSENT_CALL,))
 
@@ -194,6 +201,11 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
 
 def _claim_from_json(data: Mapping[str, Any], entry: Entry) -> Claim:
     return typing.cast("Claim", _from_json(Claim, data["claim"], {"entry": entry}))
+
+
+def lock_of_lane(name: str) -> str:
+    """The lock in the queue of all runs in the lane of this agent."""
+    return f"agent/{name}"
 
 
 def attempt_key(owner: str, run_id: int, fence: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -81,7 +81,8 @@ class RemoteWorker(Generic[T, R]):
     """Fetches tasks, executes them with `carry` in the thread of `loop`, and writes their results to the queue.
 
     `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
-    changed. At most `concurrency` tasks are in progress.
+    changed. At most `concurrency` tasks are in progress. `locked_lanes` returns the locks of tasks that have ended and left a
+    program behind which still holds the lane: such a lane stays locked for all machines.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class RemoteWorker(Generic[T, R]):
         lease: float,
         clock: Callable[[], float],
         reload: Callable[[], None] = lambda: None,
+        locked_lanes: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._queue = queue
         self._codec = codec
@@ -106,6 +108,8 @@ class RemoteWorker(Generic[T, R]):
         self._lease = lease
         self._clock = clock
         self._reload = reload
+        self._locked_lanes = locked_lanes
+        self._lanes_on_record: Collection[str] = ()
         self.counts = WorkerCounts()
         self.problem: str | None = "not connected yet"
         self._local: LocalExecutor[_Job[T], R] = LocalExecutor(self._carry_job, lambda job: mark(job.task), self._on_result, loop)
@@ -209,8 +213,22 @@ class RemoteWorker(Generic[T, R]):
             self._lease_ends = float("-inf")
             return
         self._lease_ends = asked_at + LEASE_MARGIN * self._lease
+        await self._record_locked_lanes()
         self._report_problem(None)
         self._jobs_announced.set()
+
+    async def _record_locked_lanes(self) -> None:
+        """Keep the lanes locked for all machines that programs of earlier tasks still lock, and release the others."""
+        lanes = self._locked_lanes()
+        if lanes:
+            await self._queue.hold_lanes(lanes, self._holder, self._lease, is_held=True)
+        if set(self._lanes_on_record) - set(lanes):
+            await self._queue.release_lanes(self._holder, lanes)
+        self._lanes_on_record = lanes
+
+    @property
+    def _holder(self) -> str:
+        return f"a program that a run has left behind on {self._name}"
 
     def _lose_lease(self) -> None:
         """End all tasks in progress. A result that is there already is still sent, in case that nobody has replaced it."""
@@ -260,20 +278,24 @@ class RemoteWorker(Generic[T, R]):
             return
         attempt.timer = self._loop_now().call_later(fetched.seconds_left, self._end_overdue, attempt)
         try:
-            self._begin(attempt, self._codec.read_task(fetched.payload))
+            self._begin(attempt, self._read_task(fetched))
         except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
             if not (isinstance(problem, Refused) and problem.may_change):
                 self._refuse(attempt, problem)
                 return
-            attempt.waiting = asyncio.ensure_future(self._wait_for_config(attempt, fetched.payload))
+            attempt.waiting = asyncio.ensure_future(self._wait_for_config(attempt, fetched))
 
-    async def _wait_for_config(self, attempt: _Attempt, payload: str) -> None:
+    def _read_task(self, fetched: FetchedJob) -> T:
+        task = self._codec.read_task(fetched.payload)
+        return task if fetched.held_by is None else self._codec.block_task(task, f"{fetched.held_by} has locked it")
+
+    async def _wait_for_config(self, attempt: _Attempt, fetched: FetchedJob) -> None:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
         ends_at = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
         while True:
             self._reload()
             try:
-                task = self._codec.read_task(payload)
+                task = self._read_task(fetched)
             except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
                 if self._clock() >= ends_at or attempt.interrupted or self._stopping:
                     self._refuse(attempt, problem)
@@ -396,6 +418,7 @@ class RemoteWorker(Generic[T, R]):
                 continue
             batch = dict(self._ready)
             try:
+                await self._record_locked_lanes()  # before the end of the jobs, which have the locks until then
                 written = await self._queue.finish(list(batch.items()))
             except QueueUnavailable as error:
                 self._report_problem(str(error))

@@ -1,0 +1,130 @@
+"""Tests lanes across machines: `heartbeatd busy` and programs left behind block the runs of an agent on all machines."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import required_programs
+from cluster_processes import Cluster
+from servers.postgres import PostgresServer
+
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
+
+PATIENCE = 60
+QUEUE = 'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 5s}}'
+CONFIG = """\
+state: {state}
+server: {{listen: "127.0.0.1:0"}}
+{executor}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+SCRIPT = "echo x >>'{folder}/calls'; while [ ! -e '{folder}/gate' ]; do sleep 0.05; done; echo HEARTBEAT_OK"
+HOLD = "touch '{folder}/locked'; while [ ! -e '{folder}/unlock' ]; do sleep 0.05; done"
+
+
+def wait_until(is_true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True) -> Cluster:
+    state = "state/h.db" if workers else dsn
+    executor = QUEUE.format() if workers else ""
+    return Cluster(folder, CONFIG.format(state=state, executor=executor, script=script.format(folder=folder)), dsn)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
+    with make_cluster(tmp_path, postgres.database()) as cluster:
+        yield cluster
+
+
+def hold(cluster: Cluster, host: str, *, sign: str = "locked") -> subprocess.Popen[bytes]:
+    """`heartbeatd busy` on another host, until the file `unlock` appears. It creates the file `sign` when it has the lane."""
+    script = HOLD.format(folder=cluster.folder).replace("locked", sign)
+    return cluster.start("busy", "ops", "--", "sh", "-c", script, folder=cluster.folder / host)
+
+
+def has(cluster: Cluster, name: str) -> bool:
+    return (cluster.folder / name).exists()
+
+
+def waiting(cluster: Cluster) -> list[str]:
+    """Why runs wait."""
+    query = "select coalesce(error, '') from {} where state = 'waiting'"
+    if not has(cluster, "state/h.db"):
+        return cluster.query(query.format("heartbeatd.run")).splitlines()
+    with closing(sqlite3.connect(f"file:{cluster.folder}/state/h.db?mode=ro", uri=True)) as db:
+        return [row[0] for row in db.execute(query.format("run"))]
+
+
+def log_of(cluster: Cluster, host: str) -> str:
+    return (cluster.folder / host / "busy.log").read_text()
+
+
+@pytest.mark.parametrize("workers", [True, False], ids=["queue", "leader"])
+def test_a_command_waits_for_other_hosts_and_then_delays_their_runs(
+    tmp_path: Path, postgres: PostgresServer, workers: bool
+) -> None:
+    with make_cluster(tmp_path, postgres.database(), workers=workers) as cluster:
+        cluster.start("run")
+        if workers:
+            cluster.start("worker", "--name", "b-1", folder=tmp_path / "b")
+        wait_until(lambda: has(cluster, "calls"))
+        hold(cluster, "a")
+        in_progress = "a run is in progress on b-1" if workers else "run 1 is in progress"
+        wait_until(lambda: f"agent/ops is busy: {in_progress}; waiting until it is free" in log_of(cluster, "a"))
+        last = hold(cluster, "c", sign="later")
+        wait_until(lambda: "waiting" in log_of(cluster, "c"))
+        (tmp_path / "gate").touch()
+        wait_until(lambda: has(cluster, "locked"))
+        cluster.call("wake", "ops")
+        wait_until(lambda: any(error.startswith("heartbeatd busy on ") for error in waiting(cluster)))
+        assert not has(cluster, "later")
+        (tmp_path / "unlock").touch()
+        assert last.wait(PATIENCE) == 0
+        assert has(cluster, "later")
+        table = "heartbeatd_lane" if workers else "heartbeatd.hold"
+        wait_until(lambda: cluster.query(f"select count(*) from {table}") == "0")
+
+
+def test_the_lane_of_a_command_that_was_killed_is_released(cluster: Cluster) -> None:
+    command = hold(cluster, "a")
+    wait_until(lambda: has(cluster, "locked"))
+    command.send_signal(signal.SIGKILL)
+    command.wait(PATIENCE)
+    wait_until(lambda: cluster.query("select count(*) from heartbeatd_lane") == "0")
+
+
+def test_a_run_that_calls_busy_for_its_own_agent_does_not_wait_for_itself(tmp_path: Path, postgres: PostgresServer) -> None:
+    script = f"{sys.executable} -m scheduler -c '{{folder}}/b/config.yaml' busy ops -- echo HEARTBEAT_OK"
+    with make_cluster(tmp_path, postgres.database(), script=script) as cluster:
+        cluster.start("run")
+        cluster.start("worker", folder=tmp_path / "b")
+        wait_until(lambda: cluster.outcomes() == ["ok"])
+
+
+def test_a_program_that_a_run_leaves_behind_blocks_the_agent_on_other_hosts(tmp_path: Path, postgres: PostgresServer) -> None:
+    script = "(while [ ! -e '{folder}/gate' ]; do sleep 0.05; done) >/dev/null 2>&1 & echo HEARTBEAT_OK"
+    with make_cluster(tmp_path, postgres.database(), script=script) as cluster:
+        cluster.start("run")
+        cluster.start("worker", "--name", "b-1", folder=tmp_path / "b")
+        wait_until(lambda: cluster.outcomes() == ["ok"])
+        hold(cluster, "a")
+        wait_until(lambda: "busy: a program that a run has left behind on b-1 has locked it; waiting" in log_of(cluster, "a"))
+        (tmp_path / "gate").touch()
+        wait_until(lambda: has(cluster, "locked"))
+        (tmp_path / "unlock").touch()
