@@ -211,10 +211,10 @@ def _lane_in_cluster(name: str, path: Path, files: DaemonFiles) -> _ClusterLane 
         if problem := missing_secret(settings.remote):
             raise InputError(f"cannot lock {name!r} on the other machines: {problem}")
         return _QueueLane(name, settings.remote, settings.host)
-    if settings.postgresql is None:
+    if files.server is None:
         return None
     jobs = [job for job, agent in settings.job_agents.items() if agent.name == name]
-    return _ServerLane(name, settings.postgresql, jobs, settings.host)
+    return _ServerLane(name, files.server, jobs, settings.host)
 
 
 def _may_have_workers(path: Path) -> bool:
