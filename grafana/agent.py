@@ -92,7 +92,7 @@ NOW = Row(
         Panel(
             "Does it have something to say?",
             "1 if its last successful run was an alert, the number of its open conditions, and whether its messages are "
-            "held back (muted). `heartbeatd conditions NAME` shows the conditions.",
+            "suppressed (muted). `heartbeatd conditions NAME` shows the conditions.",
             {
                 "alert": f"max({series('alerting', ENTRY)})",
                 "conditions": f"sum({series('conditions_open', NAMED)}) > 0",

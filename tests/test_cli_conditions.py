@@ -189,16 +189,16 @@ def test_hostile_texts_and_long_names_fit_into_eighty_columns(
 
 
 def test_a_condition_is_acknowledged_by_agent_and_key_or_by_run(command: Command) -> None:
-    assert command("ack", "ops", "Mail") == ["the condition mail of agent/ops: quiet until worse or over"]
+    assert command("ack", "ops", "Mail") == ["the condition mail of agent/ops: no messages until worse or over"]
     (line,) = (line for line in command("conditions", "ops") if "acknowledged" in line)
     assert line.endswith(" by cli: quiet until it gets worse or ends")
     (printed,) = command("ack", "1")
-    assert printed.endswith("of agent/ops: quiet until worse or over")
+    assert printed.endswith("of agent/ops: no messages until worse or over")
 
 
 def test_an_acknowledgement_is_taken_back_by_agent_and_key_or_by_run(command: Command) -> None:
     command("ack", "ops", "mail")
-    assert command("unack", "ops", "Mail") == ["the condition mail of agent/ops: reported again"]
+    assert command("unack", "ops", "Mail") == ["the condition mail of agent/ops: acknowledgement removed"]
     assert not [line for line in command("conditions", "ops") if "acknowledged" in line]
     assert command("unack", "ops", "mail") == ["the condition mail of agent/ops was not acknowledged"]
     assert command("unack", "1") == ["no condition of run 1 of agent/ops was acknowledged"]

@@ -111,7 +111,7 @@ def test_a_wrong_value_is_named_at_its_field_and_the_right_one_is_written(
 
         press(page, "Check the changes")
         press(page, "Write to config.yaml")
-        expect_notice(page, "Written and in force.")
+        expect_notice(page, "Written and applied.")
         assert "interval: 1h " in daemon.config.read_text() and "show_ok: true" in daemon.config.read_text()
 
 
@@ -200,7 +200,7 @@ def test_an_agent_is_woken_and_edited_with_the_keyboard_alone(browser: Browser, 
         page.keyboard.press("Enter")
         tab_to(page, "button[value=write]")
         page.keyboard.press("Enter")
-        expect_notice(page, "Written and in force.")
+        expect_notice(page, "Written and applied.")
         assert "interval: 2h " in daemon.config.read_text()
 
 
@@ -230,7 +230,7 @@ def test_everything_works_without_javascript(browser: Browser, daemon: WebDaemon
         page.get_by_label("budget.runs_per_day").fill("100")
         press(page, "Check the changes")
         press(page, "Write to config.yaml")
-        expect_notice(page, "Written and in force.")
+        expect_notice(page, "Written and applied.")
         assert "runs_per_day: 100" in daemon.config.read_text()
 
 

@@ -94,7 +94,7 @@ def test_the_days_before_and_after_can_be_shown(kept_daemon: WebDaemon) -> None:
     user = user_of(kept_daemon)
     links = [each.attributes["href"] for each in user.get(OPS).elements if each.tag == "a" and "?on=" in each.attributes["href"]]
     assert links == [f"{OPS}?on=2026-03-01", f"{OPS}?on=2026-03-03"]
-    assert "There are no runs on record." in user.get(links[0]).text
+    assert "There are no runs in the history." in user.get(links[0]).text
     assert "28 to come" in user.get(links[1]).text
     assert "Today" in user.get(f"{OPS}?on=2026-03-01").text
 
@@ -375,7 +375,7 @@ def test_a_change_is_shown_before_it_is_written(daemon: WebDaemon) -> None:
     assert "+ interval: 1h # twice an hour" in shown.text and "show_ok: true" in shown.text
     assert daemon.config.read_text() == CONFIG
     written = send(user, form_fields(shown, f"{OPS}/config"), "write")
-    assert "Written and in force. agent/ops: interval" in written.text
+    assert "Written and applied. agent/ops: interval" in written.text
     assert daemon.config.read_text() == CONFIG.replace("interval: 30m   ", "interval: 1h   ").replace(
         "budget: {runs_per_day: 200}\n", "budget: {runs_per_day: 200}\n      show_ok: true\n"
     )
@@ -434,7 +434,7 @@ def test_of_two_editors_the_second_learns_what_has_changed(daemon: WebDaemon) ->
     before = daemon.config.read_text()
     refused = send(user, mine)
     assert (refused.status, "The config file has changed since you opened this form" in refused.text) == (412, True)
-    assert "The file now says: 1h" in refused.text
+    assert "The value in the file: 1h" in refused.text
     kept = form_fields(refused, f"{OPS}/config")
     assert (kept["heartbeat.interval"], kept["heartbeat.timeout"]) == ("2h", "9m")
     assert daemon.config.read_text() == before

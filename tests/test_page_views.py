@@ -62,7 +62,7 @@ VIEWS = {
     "message": ("/page/outbox/1", "Message 1"),
     "plan": ("/page/plan", "Plan of the next 48 hours"),
     "costs": ("/page/costs", "Costs"),
-    "changes": ("/page/changes", "Changes of the config"),
+    "changes": ("/page/changes", "Changes to the config"),
     "change": ("/page/changes/1", "Change 1"),
     "doctor": ("/page/doctor", "Doctor"),
 }
@@ -158,8 +158,8 @@ def test_a_job_is_run_paused_resumed_muted_and_unmuted(page: Page, daemon: WebDa
     page.goto("/page/jobs/backup")
     press(page, "Resume", "The job is resumed.")
     page.get_by_label("Mute for").select_option("until unmuted")
-    press(page, "Mute", "The messages of the job are held back.")
-    expect(page.locator("#job-state")).to_contain_text("until somebody unmutes it")
+    press(page, "Mute", "The messages of the job are suppressed.")
+    expect(page.locator("#job-state")).to_contain_text("until it is unmuted")
     press(page, "Unmute", "The messages of the job are sent again.")
     expect(page.locator("#job-state")).not_to_contain_text("muted")
 
@@ -171,7 +171,7 @@ def test_a_job_shows_its_schedule_in_words_its_next_runs_and_its_values(page: Pa
     times = page.locator("ol.times li").all_text_contents()
     assert times[0].startswith("Sun 29 Mar 2026 03:15:00")
     assert times[1].startswith("Mon 30 Mar 2026 03:15:00")
-    page.get_by_role("link", name="Show all values in effect").click()
+    page.get_by_role("link", name="Show all effective values").click()
     expect(page.get_by_role("row", name="command")).to_contain_text("backup")
 
 
@@ -275,7 +275,7 @@ def test_the_config_file_is_compared_and_reloaded(page: Page, daemon: WebDaemon)
     press(
         page, "Compare the file", "A reload would change: cron/measure: every 5m -> 6m; cron/measure: misfire.grace 2m30s -> 3m"
     )
-    press(page, "Reload now", "The config file is in force.")
+    press(page, "Reload now", "The config file is active.")
     expect(page.locator("#changes article").first).to_contain_text("cron/measure: every 5m -> 6m")
     daemon.config.write_text(text.replace("every: 5m", "every: often"))
     page.get_by_role("button", name="Reload now").click()

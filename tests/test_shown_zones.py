@@ -37,7 +37,7 @@ NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
-    """A daemon whose config in force has the zone of Tokyo."""
+    """A daemon whose active config has the zone of Tokyo."""
     world: World = make_world(CONFIG)
     plan, _ = plan_for_start(load_config(world.config, world.environ), None)
     world.request(AdoptPlan(plan))

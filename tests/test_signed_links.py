@@ -95,7 +95,7 @@ def test_get_shows_what_a_link_does_and_post_does_it_once(receiver: Receiver) ->
 
 
 def test_links_acknowledge_and_run(receiver: Receiver) -> None:
-    assert b"disk: quiet until worse or over." in receiver.confirm(receiver.path("acknowledge")).body
+    assert b"disk: no messages until worse or over." in receiver.confirm(receiver.path("acknowledge")).body
     assert b"ops runs again." in receiver.confirm(receiver.path("run")).body
 
 

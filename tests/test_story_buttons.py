@@ -127,7 +127,7 @@ def test_a_button_mutes_for_two_hours(chat: Chat) -> None:
 
 
 def test_a_button_acknowledges_the_conditions_of_the_message(chat: Chat) -> None:
-    assert chat.press("Acknowledge") == "disk: quiet until worse or over."
+    assert chat.press("Acknowledge") == "disk: no messages until worse or over."
     chat.world.run(hours=10)
     assert not [text for text in chat.phone.texts[1:] if "[disk]" in text]
 

@@ -175,7 +175,7 @@ def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.Log
     world.run(hours=12)
     found = explain_day_of(world, "measure")
     assert stretch_lines(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
-    says = "the daemon had been frozen for 0:37:30: its process had no processor or disk, or was stopped"
+    says = "the daemon had been frozen for 0:37:30: its process got no CPU time or disk access, or was stopped"
     assert [event["says"] for event in found["events"]][1:] == [says]
     assert "stalled" in caplog.text
 
@@ -195,7 +195,9 @@ def test_a_system_clock_change_is_explained(make_world: MakeWorld) -> None:
     world.run(hours=13, minutes=29)
     found = explain_day_of(world, "measure")
     assert stretch_lines(found) == ["00:00-06:00 7 ok", "07:00-10:00 4 clock_jumped", "11:00-23:00 13 ok"]
-    assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 4:00:00 forward, or the machine slept"]
+    assert [event["says"] for event in found["events"][1:]] == [
+        "the system clock jumped 4:00:00 forward, or the machine was suspended"
+    ]
 
 
 def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(make_world: MakeWorld) -> None:

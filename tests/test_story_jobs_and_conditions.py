@@ -68,7 +68,7 @@ def sent(world: World) -> list[str]:
 
 
 def held_back(world: World) -> list[dict[str, Any]]:
-    """What the run records of the job say about notifications that were held back."""
+    """What the run records of the job say about notifications that were delayed."""
     return [each for row in world.records("nightly-backup") for each in row["notices"] if "held_back" in each]
 
 

@@ -1,4 +1,4 @@
-"""A mute holds back the messages of an agent or job and not its runs; an acknowledged condition stays quiet until it gets worse."""
+"""A mute suppresses messages, but not runs. An acknowledged condition causes no message until it gets worse."""
 
 from __future__ import annotations
 

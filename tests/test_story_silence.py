@@ -271,7 +271,7 @@ def test_a_mute(plant: Plant, say: Say) -> None:
     world.run_until(f"{MIDNIGHT:%Y-%m-%d %H:%M}")
     world.request(MuteEntry(("heartbeat", "ops"), None, "chat"))
     run_until_now(world)
-    check(say(world), "its messages are held back (mute) by chat since 00:00 until unmuted")
+    check(say(world), "its messages are suppressed (mute) by chat since 00:00 until unmuted")
 
 
 def test_an_agent_that_is_disabled(plant: Plant, say: Say) -> None:
@@ -366,7 +366,7 @@ def test_a_system_clock_that_jumped(plant: Plant, say: Say) -> None:
     world.run_until(at(8, 30))
     world.clock.now += timedelta(hours=3, minutes=10)
     run_until_now(world)
-    check(say(world), "3 slots since 09:00: the clock jumped, or the machine slept", name="agent/")
+    check(say(world), "3 slots since 09:00: the clock jumped, or the machine was suspended", name="agent/")
 
 
 def test_a_machine_that_slept(plant: Plant, say: Say) -> None:
@@ -374,11 +374,11 @@ def test_a_machine_that_slept(plant: Plant, say: Say) -> None:
     world.run_until(at(8, 30))
     world.sleep(hours=3, minutes=10)
     run_until_now(world)
-    check(say(world), "3 slots since 09:00: the machine was suspended (asleep)", name="agent/")
+    check(say(world), "3 slots since 09:00: the machine was suspended", name="agent/")
     lines = say(world, "ops", "--on", "today")
-    assert "11:40:00   the machine had been suspended (asleep) for 3:10:00" in lines
-    assert "11:40      the machine had been suspended (asleep) for 3:10:00" in say(world)
-    shown = f"  machine was suspended (asleep) {TODAY} 08:30:00 to {TODAY} 11:40:00"
+    assert "11:40:00   the machine had been suspended for 3:10:00" in lines
+    assert "11:40      the machine had been suspended for 3:10:00" in say(world)
+    shown = f"  machine was suspended {TODAY} 08:30:00 to {TODAY} 11:40:00"
     assert any(line.startswith(shown) for line in status_lines(world))
 
 
@@ -564,7 +564,7 @@ def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
         start=MIDNIGHT - timedelta(hours=3),
     )
     run_until_now(world)
-    check(say(world), "quiet", "its recipients know its content already: disk:/var since")
+    check(say(world), "quiet", "its recipients have already got its content: disk:/var since")
 
 
 def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
@@ -585,7 +585,7 @@ def test_messages_that_are_delivered_only_to_the_log(plant: Plant, say: Say) -> 
 def test_an_answer_that_repeats_an_earlier_text(plant: Plant, say: Say) -> None:
     world = plant(fleet(), scripts={"ops": lambda call: "ALERT: the disk is full"}, start=MIDNIGHT - HOUR)
     run_until_now(world)
-    check(say(world), "quiet", "answers not sent: its recipients know its content already", "`heartbeatd show")
+    check(say(world), "quiet", "answers not sent: its recipients have already got its content", "`heartbeatd show")
 
 
 def test_an_agent_whose_answers_would_be_sent_nowhere(plant: Plant, say: Say) -> None:
@@ -597,7 +597,7 @@ def test_an_agent_whose_answers_would_be_sent_nowhere(plant: Plant, say: Say) ->
 def test_alerts_that_are_not_shown(plant: Plant, say: Say) -> None:
     world = plant(fleet("{show_alerts: false, show_ok: true}"))
     run_until_now(world)
-    check(say(world), "alerts are not shown (show_alerts: false)")
+    check(say(world), "alerts are not delivered (show_alerts: false)")
 
 
 def refuses(name: str, result: DeliveryResult) -> Callable[[Any], DeliveryResult]:
@@ -674,7 +674,7 @@ def test_a_job_whose_wake_expires(plant: Plant, say: Say) -> None:
     check(
         say(world),
         "its wake of agent/ops was rejected at",
-        "no run of the agent took it within limits.wake_keep",
+        "no run of the agent handled it within limits.wake_keep",
         name="cron/nightly",
     )
 

@@ -120,7 +120,7 @@ def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld,
     ("texts", "sent", "says"),
     [
         (["[disk] full"], True, "sent; disk: new"),
-        (["[disk] full", "[disk] 99 %"], False, "not sent; its recipients know its content already; disk: already open"),
+        (["[disk] full", "[disk] 99 %"], False, "not sent; its recipients have already got its content; disk: already open"),
         (["[disk] full", "[disk] full\n[mail] waits"], True, "sent; disk: already open; mail: new"),
         (["HEARTBEAT_OK"], False, "not sent; nothing needs attention"),
         (["The disk is full."], True, "sent"),

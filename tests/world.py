@@ -58,7 +58,7 @@ def utc(text: str) -> datetime:
 
 @dataclass
 class Clock:
-    """The wall clock, the monotonic clock, and how long the machine slept. Only tests move them."""
+    """The wall clock, the monotonic clock, and how long the machine was suspended. Only tests move them."""
 
     now: datetime
     monotonic: float = 1000.0

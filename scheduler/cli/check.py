@@ -1,4 +1,4 @@
-"""The commands `check` and `schema`: validate config.yaml, show the values in force, print the JSON schema."""
+"""The commands `check` and `schema`: validate config.yaml, show the effective values, print the JSON schema."""
 
 from __future__ import annotations
 

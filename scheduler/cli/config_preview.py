@@ -49,10 +49,10 @@ class Preview:
 
 
 def preview_file(path: Path, state: Path | None) -> Preview:
-    """What the file at `path` would change in the config in force: of the running daemon, or the last one before it stopped.
+    """What the file at `path` would change in the active config: of the running daemon, or the last one before it stopped.
 
     While the daemon runs, its overrides apply, because a reload would apply them too. Otherwise those of this shell apply.
-    Raises ConfigError if the file is invalid, and InputError if no config has been in force.
+    Raises ConfigError if the file is invalid, and InputError if there is no active config.
     """
     files = daemon_files.locate_files(path, state)
     running = daemon_files.find_running_daemon(files) is not None

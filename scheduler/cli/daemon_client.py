@@ -97,7 +97,7 @@ class DaemonClient(Protocol):
         ...
 
     def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
-        """Hold back the messages of an entry, for a time or until it is unmuted, or until something changes."""
+        """Suppress the messages of an entry, for a time or until it is unmuted, or until something changes."""
         ...
 
     def unmute_entry(self, key: Key) -> int | None:

@@ -1,4 +1,4 @@
-"""The commands `mute`, `unmute`, `ack` and `unack`: hold back the messages of an entry, or of one open condition."""
+"""The commands `mute`, `unmute`, `ack` and `unack`: suppress the messages of an entry, or of one open condition."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def ack(name: str, key: str | None, path: Path) -> None:
     """
     agent, run_id = _find_subject(name, key, path)
     keys = open_client(path).acknowledge(agent, key, run_id)
-    click.echo(f"{_name_conditions(keys)} of agent/{agent}: quiet until worse or over")
+    click.echo(f"{_name_conditions(keys)} of agent/{agent}: no messages until worse or over")
 
 
 @click.command()
@@ -86,7 +86,7 @@ def unack(name: str, key: str | None, path: Path) -> None:
     agent, run_id = _find_subject(name, key, path)
     keys = open_client(path).unacknowledge(agent, key, run_id)
     if keys:
-        click.echo(f"{_name_conditions(keys)} of agent/{agent}: reported again")
+        click.echo(f"{_name_conditions(keys)} of agent/{agent}: acknowledgement removed")
     else:
         click.echo(
             f"{f'the condition {key}' if key else f'no condition of run {run_id}'} of agent/{agent} was"

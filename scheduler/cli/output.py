@@ -78,13 +78,13 @@ def wrap_text(text: str, indent: int) -> list[str]:
 
 
 def format_hold(agents: Sequence[str]) -> str:
-    """That a notification is held back, because these agents are to report the failure."""
+    """The text for a notification that is delayed, because these agents are to report the failure."""
     named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
     return f"delayed, because {named} to report it"
 
 
 def format_notice(notice: dict[str, Any], clock: Callable[[str], str]) -> str:
-    """A notification about a run: which, where, its state, and what became of it if it was held back. `clock` formats times."""
+    """A notification about a run: which, where, its state, and what happened to it if it was delayed. `clock` formats times."""
     line = f"{notice['notice']}: {notice['channel']} {notice['state']}"
     held = notice.get("held_back")
     if held is None:
@@ -209,7 +209,7 @@ def _zone_of_config(path: Path, state: Path | None) -> ZoneInfo | None:
 
 
 def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
-    """The zone of the config in force, or of the last one, and whether the environment of the daemon sets it.
+    """The zone of the active config, or of the last one, and whether the environment of the daemon sets it.
 
     None if the database has no zone, or cannot be read.
     """

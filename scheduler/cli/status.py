@@ -101,7 +101,7 @@ def _problem_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
     refused = data["config_refused"]
     if refused:
         by = f" by {refused['by']}" if refused["by"] else ""
-        yield Fact(f"config: rejected {format_time(refused['at'])}{by}, the old one stays in force", Meaning.BAD)
+        yield Fact(f"config: rejected {format_time(refused['at'])}{by}, the previous one stays active", Meaning.BAD)
         yield from (f"  {problem}" for problem in refused["problems"])
     yield from _reload_lines(data["reload"])
     for each in data["overrides"][:MAX_OVERRIDES]:
@@ -191,9 +191,9 @@ def _daemon_lines(
 
 
 FROZEN_TEXTS = {
-    SLEPT: "machine was suspended (asleep)",
+    SLEPT: "machine was suspended",
     STOPPED: "was frozen (stopped by a signal)",
-    None: "was frozen (no processor or disk, or stopped)",
+    None: "was frozen (no CPU time or disk access, or stopped)",
 }
 
 
@@ -292,7 +292,7 @@ def _muted_lines(entry: dict[str, Any]) -> Iterator[Fact]:
         name = entry_label(entry["kind"], entry["name"])
         ends = [f"until {format_time(muted['until'])}"] if muted["until"] else []
         ends += ["until something changes"] if muted["until_changed"] else []
-        held = f"messages of {format_count(muted['held'], 'run')} held back" if muted["held"] else "nothing held back yet"
+        held = f"messages of {format_count(muted['held'], 'run')} suppressed" if muted["held"] else "nothing suppressed yet"
         yield Fact(f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted['by']}, {held}", Meaning.WORRYING)
 
 

@@ -81,7 +81,7 @@ def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
 
 
 def adopt_budgets(tx: Transaction, settings: Settings) -> None:
-    """Write the budgets in force into the rows of today, for readers without a config. All other rows are ended."""
+    """Write the active budgets into the rows of today, for readers without a config. All other rows are ended."""
     for row in spend.budget_rows_near_today(tx.db, tx.now):
         budget_day = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
         budget = _budget_in_force(settings, budget_day.scope)

@@ -178,7 +178,7 @@ class PressButton:
             labels = [label for key in keys for label in AcknowledgeConditions(name, by, key).apply(tick)]
             if not labels:
                 labels = AcknowledgeConditions(name, by, run_id=message.run_id).apply(tick)
-            return f"{', '.join(labels)}: quiet until worse or over."
+            return f"{', '.join(labels)}: no messages until worse or over."
         if kind is Kind.HEARTBEAT:
             WakeAgent(Wake(name, source=Trigger.API, sender="button")).apply(tick)
         else:

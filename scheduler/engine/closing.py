@@ -147,15 +147,15 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
 
     1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open conditions. What
-       all targets know already is suppressed. If the entry is muted, messages are held back (`_plan_messages`).
+       all targets know already is suppressed. If the entry is muted, messages are suppressed (`_plan_messages`).
     2. The run record gets its outcome.
     3. The message is queued for each target that it is news for, and the conditions are saved.
     4. Checklist items and the session are updated.
     5. The entry row gets the outcome: failures in a row, the last success.
-    6. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were held back
+    6. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
        for this run are dropped if it has reported the failure.
     7. The agents that this result wakes are woken. The conditions about a job end if it works again.
-    8. The incident of the entry is updated, and notifications are queued. They are held back while a woken agent can report it.
+    8. The incident of the entry is updated, and notifications are queued. They are delayed while a woken agent can report it.
     """
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
@@ -262,7 +262,7 @@ def _with_suppression(
 ) -> AttemptResult:
     """The result with what became of its findings, and with the reason why nothing is sent.
 
-    It is muted if messages are held back, and a duplicate if all targets know its content already.
+    It is muted if messages are suppressed, and a duplicate if all targets know its content already.
     """
     if update is not None:
         result = replace(result, findings=update.effects)

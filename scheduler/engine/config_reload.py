@@ -31,7 +31,7 @@ from scheduler.work.plan import ConfigChanges, Plan
 NO_ANSWER = "no_answer"
 ANSWER_TIMEOUT = 30.0  # seconds
 MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
-UNKNOWN = "not known"  # an old or new value, if the config in force was too large to be stored
+UNKNOWN = "not known"  # an old or new value, if the active config was too large to be stored
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
 
 
@@ -75,7 +75,7 @@ class Reloader:
         self.reload_state = ReloadState(successful=True, succeeded_at=clock())
 
     def reload(self, *, by: str, dry: bool = False, doubt: bool = False) -> Reloaded:
-        """Load and apply the file. Raises ConfigError with all its errors, or Refused; then the old config stays in force.
+        """Load and apply the file. Raises ConfigError with all its errors, or Refused; then the previous config stays active.
 
         `by` is who asks for it. `dry` only returns what would change. `doubt` refuses a file that removes more than half of the
         entries, because it may be half-written: then only an explicit reload applies it.
@@ -120,7 +120,7 @@ class Reloader:
         if doubt:
             _check_removals(in_force, reloaded.diff)
         is_known = self.reload_state.successful and loaded.settings.hash == in_force.settings.hash
-        if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is in force already
+        if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is active already
             return reloaded
         # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
         self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, diff)), reloaded, by)
@@ -179,7 +179,7 @@ def _is_late(error: Exception) -> bool:
 
 
 def plan_for_start(loaded: LoadedConfig, last: StoredConfig | None) -> tuple[Plan, ConfigEvent | None]:
-    """The first plan of a boot, and what has changed since `last`, the last config in force; None if nothing has."""
+    """The first plan of a boot, and what has changed since `last`, the last active config; None if nothing has."""
     before = read_snapshot(last) if last else None
     stored = store_snapshot(loaded, take_snapshot(loaded, before.salt if before else new_salt()))
     found = compare_stored(last, stored) if last and last.hash != stored.hash else None

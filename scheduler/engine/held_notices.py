@@ -1,6 +1,6 @@
 """Holds a failure notification of a cron job back while an agent that the job has woken can report the failure itself.
 
-A notification that is held back is a row of the outbox like any other, with a later time. If everything else fails, it is sent at
+A delayed notification is a row of the outbox like any other, with a later time. If everything else fails, it is sent at
 that time. So it cannot be lost, neither by a crash nor by a fault in these rules.
 """
 
@@ -36,12 +36,12 @@ def send_or_hold_notice(
     """Queue a notification for each recipient of an entry.
 
     1. A target in `covered` knows already. It gets nothing.
-    2. A recovery that follows a failure of which the target was not notified yet: both stay held back, in one message.
-    3. An agent that is woken by this failure reports to the target: the message is held back.
+    2. A recovery that follows a failure of which the target was not notified yet: both stay delayed, in one message.
+    3. An agent that is woken by this failure reports to the target: the message is delayed.
     4. A reminder, and the target knows an open condition about the job: it gets nothing. The condition has its own reminders.
     5. Otherwise the message is sent at once.
 
-    In each case it replaces an earlier notification that is held back for the same target.
+    In each case it replaces an earlier notification that is delayed for the same target.
     """
     entry, settings = claim.entry, tick.plan.settings
     held = {each.target: each for each in _held_notices_of(tick.tx, entry)}

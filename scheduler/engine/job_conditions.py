@@ -23,7 +23,7 @@ MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may
 
 
 def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:
-    """The cron jobs that have woken this run and failed, or whose notification is held back for a report of the agent."""
+    """The cron jobs that have woken this run and failed, or whose notification is delayed for a report of the agent."""
     wakes = [wake for wake in claim.wakes if wake.source == Trigger.CRON and wake.kind is Kind.HEARTBEAT]
     held = {notice.name for notice in outbox.held_notices(tx.db)} if wakes else set()
     return frozenset(wake.sender for wake in wakes if wake.outcome in FAILURES or wake.sender in held)

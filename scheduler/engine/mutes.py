@@ -16,7 +16,7 @@ from scheduler.store.transaction import Transaction
 
 
 def start_mute(tx: Transaction, entry: Entry, entry_row: EntryRow, until: datetime, by: str, *, until_changed: bool) -> EntryRow:
-    """The row of an entry whose messages are held back from now on. A further mute of a muted entry replaces the first."""
+    """The row of an entry whose messages are suppressed from now on. A further mute of a muted entry replaces the first."""
     known = _known_state(tx, entry, entry_row) if until_changed else None
     before = parse_mute(entry_row.mute) if entry_row.mute else None
     kept = (before.held if entry_row.is_muted(tx.now) else 0, before.recovery) if before else (0, "")
@@ -32,7 +32,7 @@ def end_mute(tx: Transaction, entry_row: EntryRow, by: str) -> EntryRow:
 
 
 def count_held(entry_row: EntryRow) -> EntryRow:
-    """The row of a muted entry after a run whose message was held back."""
+    """The row of a muted entry after a run whose message was suppressed."""
     assert entry_row.mute is not None
     mute = parse_mute(entry_row.mute)
     return entry_row._replace(mute=replace(mute, held=mute.held + 1).to_text())

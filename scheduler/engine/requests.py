@@ -290,7 +290,7 @@ def _quote_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MuteEntry:
-    """Hold back the messages of an entry until a time (None: until it is unmuted), or until something changes.
+    """Suppress the messages of an entry until a time (None: until it is unmuted), or until something changes.
 
     Answers until when; None: until it is unmuted. Its runs go on.
     """
@@ -313,7 +313,7 @@ class MuteEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnmuteEntry:
-    """Send the messages of an entry again. Answers how many runs had messages that were held back; None: it was not muted."""
+    """Stop suppressing the messages of an entry. Returns how many runs had suppressed messages; None: it was not muted."""
 
     key: Key
     by: str
@@ -386,7 +386,7 @@ def _open_conditions(tick: Tick, name: str, key: str | None, run_id: int | None)
 
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """Put a new, valid plan in force. Answers what it changes. `event` is the record of the reload."""
+    """Apply a new, valid plan. Returns what it changes. `event` is the record of the reload."""
 
     plan: Plan
     event: ConfigEvent | None = None

@@ -13,7 +13,7 @@ from scheduler.work.plan import Plan
 
 @dataclass(slots=True)
 class Tick:
-    """One iteration of the main loop: its transaction, the plan in force, and the runs to cancel after the commit.
+    """One iteration of the main loop: its transaction, the active plan, and the runs to cancel after the commit.
 
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
     `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
@@ -35,7 +35,7 @@ class Tick:
 
     @property
     def limits(self) -> Limits:
-        """The `limits` of the plan in force."""
+        """The `limits` of the active plan."""
         return self.plan.settings.limits
 
     def adopt_plan(self, plan: Plan) -> None:

@@ -211,7 +211,7 @@ def _other_jobs_under_way(tx: Transaction, plan: Plan, agent: str) -> bool:
 def expire_wakes(tick: Tick) -> None:
     """Expire the wakes that have waited longer than `wake_keep`, and notify the recipients of the agent's failures.
 
-    The wake of a job whose notification was held back for the agent is not among them, because that notification is sent now.
+    The wake of a job whose notification was delayed for the agent is not among them, because that notification is sent now.
     """
     held = {(agent, each.name) for each in outbox.held_notices(tick.tx.db) for agent in each.hold.agents}
     expired = [

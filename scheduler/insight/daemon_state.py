@@ -1,4 +1,4 @@
-"""Describes the current state of the daemon: whether it runs or is frozen, and which config is in force."""
+"""Describes the current state of the daemon: whether it runs or is frozen, and which config is active."""
 
 from __future__ import annotations
 

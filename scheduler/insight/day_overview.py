@@ -253,7 +253,7 @@ class _Records:
 
     @cached_property
     def overrides(self) -> tuple[Override, ...]:
-        """The environment variables that set values of the config in force."""
+        """The environment variables that set values of the active config."""
         return config_history.overrides_in_force(self.db)
 
     @cached_property
@@ -480,7 +480,7 @@ class _EntryDay:
         return DayExplanation(DayStatus.SILENT, Skip.PAUSED, says, f"heartbeatd resume {self._label}")
 
     def _other_settings(self) -> DayExplanation | None:
-        """The config file says something else than the daemon has in force."""
+        """Whether the config file differs from the active config."""
         if self._entry is None or not self._all.is_today:
             return None
         planned = "active" if self._entry.enabled else "disabled"

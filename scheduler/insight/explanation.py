@@ -401,7 +401,7 @@ def _rejected_wakes_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
 
 
 def _held_notices_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
-    """The notifications of a job that are held back, because agents are to report the failure; empty for an agent."""
+    """The notifications of a job that are delayed, because agents are to report the failure; empty for an agent."""
     found = outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else []
     return [
         {

@@ -163,7 +163,7 @@ def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
     if last["state"] != "closed":
         return cause.detail or cause.code, cause.text_for_now, False
     if entry["muted"] is not None:
-        return Suppression.MUTED, "its messages are held back (mute)", False
+        return Suppression.MUTED, "its messages are suppressed (mute)", False
     if last["outcome"] == Outcome.SKIPPED:
         return cause.code, cause.text, cause.code in WORRYING_SKIPS
     if last["outcome"] in FAILURES:

@@ -26,12 +26,12 @@ NOT_DECLARED = "not_declared"
 
 
 class Level(StrEnum):
-    """How good or bad a result is. Pictures have one colour for each, the same as the dashboards."""
+    """How good or bad a result is. Charts have one colour for each, the same as the dashboards."""
 
     GOOD = "good"
     ALERT = "alert"
     WAITING = "waiting"
-    PLANNED = "planned"  # skipped as the settings want it
+    PLANNED = "planned"  # skipped as the settings require
     LOST = "lost"  # skipped although the entry should have run
     BAD = "bad"
     TO_COME = "to_come"
@@ -80,7 +80,7 @@ class SlotCause:
 
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.HEARTBEAT_OK): "ran, quiet",
-    (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet apart from a few characters",
+    (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet except for a few characters",
     (Outcome.OK, Suppression.EMPTY): "ran, empty answer",
     (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
     (Outcome.ALERT, None): "ran, alert delivered",
@@ -89,11 +89,11 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.ALERT, DeliveryState.PENDING): "ran, alert not delivered yet: pending",
     (Outcome.ALERT, DeliveryState.HELD): "ran, alert held: it may have arrived",
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert as before: not sent again",
-    (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
-    (Outcome.ALERT, Suppression.MUTED): "ran, alert held back (mute)",
-    (Outcome.OK, Suppression.MUTED): "ran, message held back (mute)",
+    (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not delivered (show_alerts: false)",
+    (Outcome.ALERT, Suppression.MUTED): "ran, alert suppressed (mute)",
+    (Outcome.OK, Suppression.MUTED): "ran, message suppressed (mute)",
     (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another attempt",
-    (CLOCK_JUMPED, SLEPT): "the machine was suspended (asleep)",
+    (CLOCK_JUMPED, SLEPT): "the machine was suspended",
     (STOOD_STILL, STOPPED): "the daemon was frozen: its process was stopped by a signal",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
@@ -126,15 +126,15 @@ REASON_TEXTS: dict[str, str] = {
     Skip.PRECHECK_FAILED: "the precheck failed",
     Skip.PROMPT_TOO_LARGE: "the prompt was too large",
     Skip.MISSED: "missed: it could not start within its grace",
-    Skip.SUPERSEDED: "replaced by a woken run, or left out while backing off",
+    Skip.SUPERSEDED: "replaced by a woken run, or skipped because of the longer interval after failures",
     DAEMON_DOWN: "the daemon was down",
-    CLOCK_JUMPED: "the clock jumped, or the machine slept",
-    STOOD_STILL: "the daemon was frozen: its process had no processor or disk, or was stopped",
+    CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
+    STOOD_STILL: "the daemon was frozen: its process got no CPU time or disk access, or was stopped",
     RUNNING: "running",
     WAITING: "waiting for its next attempt",
     DUE: "due, about to start",
     TO_COME: "to come",
-    NOT_KEPT: "no longer on record (history.keep, history.runs)",
+    NOT_KEPT: "no longer in the history (history.keep, history.runs)",
     NOT_DECLARED: "not yet known to the daemon",
 }
 
@@ -147,10 +147,10 @@ LEVELS: dict[str, Level] = {
     Outcome.OK: Level.GOOD,
     Outcome.ALERT: Level.ALERT,
     TO_COME: Level.TO_COME,
-}  # every other reason is a skip that the settings want
+}  # every other reason is a skip that the settings require
 
 TEXTS_FOR_NOW: dict[str, str] = {
-    Skip.ALREADY_RUNNING: "a run of it is in progress",
+    Skip.ALREADY_RUNNING: "a run is in progress",
     Skip.BUSY: "busy: the agent's lane is locked",
     Skip.NOTHING_DUE: "no item of the checklist is due",
 }
@@ -160,7 +160,7 @@ EFFECT_TEXTS: dict[str, str] = {
     Effect.KNOWN: "already open",
     Effect.WORSENED: "more severe than before",
     Effect.REMINDED: "still open, with a reminder",
-    Effect.REPORTED: "already open, and reported to a recipient that did not know of it",
+    Effect.REPORTED: "already open, and reported to a recipient that had no message about it",
     Effect.RESOLVED: "over, as the agent reported",
     Effect.CLEARED: "closed, because the agent no longer mentions it",
     Effect.ENDED: "its end was reported late, because it was flapping",
@@ -170,12 +170,12 @@ EFFECT_TEXTS: dict[str, str] = {
 
 SUPPRESSION_TEXTS: dict[str, str] = {
     Suppression.HEARTBEAT_OK: "nothing needs attention",
-    Suppression.SHORT_REMAINDER: "nothing needs attention, apart from a few characters",
+    Suppression.SHORT_REMAINDER: "nothing needs attention, except for a few characters",
     Suppression.EMPTY: "the answer is empty",
     Suppression.DECIDED_SKIP: "the agent decided not to run",
-    Suppression.DUPLICATE: "its recipients know its content already",
-    Suppression.NOT_SHOWN: "alerts are not shown (show_alerts: false)",
-    Suppression.MUTED: "its messages are held back (mute)",
+    Suppression.DUPLICATE: "its recipients have already got its content",
+    Suppression.NOT_SHOWN: "alerts are not delivered (show_alerts: false)",
+    Suppression.MUTED: "its messages are suppressed (mute)",
 }
 
 REJECTED_WAKE_TEXTS: dict[str, str] = {
@@ -183,7 +183,7 @@ REJECTED_WAKE_TEXTS: dict[str, str] = {
     RejectedBecause.REMOVED: "the agent is not in the config",
     RejectedBecause.OWN_RUN: "an agent cannot wake itself from within its own run",
     RejectedBecause.TOO_MANY: "too many wakes were waiting for the agent",
-    RejectedBecause.EXPIRED: "no run of the agent took it within limits.wake_keep",
+    RejectedBecause.EXPIRED: "no run of the agent handled it within limits.wake_keep",
 }
 
 ENDED_BY_TEXTS: dict[str, str] = {
@@ -195,11 +195,11 @@ ENDED_BY_TEXTS: dict[str, str] = {
 
 
 def clock_change_text(change: ClockChange) -> str:
-    """A change of the system clock, or the sleep of the machine that looks like one."""
+    """A change of the system clock, or a suspension of the machine that looks like one."""
     far = timedelta(seconds=round(abs(change.by).total_seconds()))
     if change.is_sleep:
-        return f"the machine had been suspended (asleep) for {far}"
-    return f"the system clock jumped {far} {'forward, or the machine slept' if change.by > timedelta() else 'back'}"
+        return f"the machine had been suspended for {far}"
+    return f"the system clock jumped {far} {'forward, or the machine was suspended' if change.by > timedelta() else 'back'}"
 
 
 def stall_text(stall: Stall) -> str:
@@ -207,4 +207,4 @@ def stall_text(stall: Stall) -> str:
     long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
     if stall.cause == STOPPED:
         return f"the daemon had been frozen for {long}: its process was stopped by a signal"
-    return f"the daemon had been frozen for {long}: its process had no processor or disk, or was stopped"
+    return f"the daemon had been frozen for {long}: its process got no CPU time or disk access, or was stopped"

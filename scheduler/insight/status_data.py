@@ -115,7 +115,7 @@ def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
 
 
 def _frozen_data(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
-    """The latest times of the last week in which the process was frozen or the machine slept, the newest first."""
+    """The latest times of the last week in which the process was frozen or the machine was suspended, the newest first."""
     stalls = [(each.since, each.until, each.cause) for each in boots.stalls_between(db, now - RECENT_STALLS, now)]
     changes = clock_changes.clock_changes_between(db, now - RECENT_STALLS, now)
     sleeps = [(each.at - each.by, each.at, SLEPT) for each in changes if each.is_sleep]
@@ -124,7 +124,7 @@ def _frozen_data(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
 
 
 def _refused_config_data(boot: sqlite3.Row | None, by: str | None) -> dict[str, Any] | None:
-    """The errors of a changed config that was rejected while the previous one stays in force; None if there are none."""
+    """The errors of a changed config that was rejected while the previous one stays active; None if there are none."""
     if boot is None or boot["config_problem"] is None:
         return None
     problems = boot["config_problem"].splitlines()
@@ -253,7 +253,7 @@ def _done_at(row: sqlite3.Row) -> datetime | None:
 def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
     """The present failures: how many in a row, since when, and when the last notification was sent.
 
-    `held_back_for` is only there while the notification is held back, and names the agents that are to report the failure.
+    `held_back_for` is only there while the notification is delayed, and names the agents that are to report the failure.
     """
     if row["failing_since"] is None or not row["troubles"]:
         return None
@@ -278,7 +278,7 @@ def _pause_end(paused_until: int) -> str | None:
 
 
 def _mute_data(row: sqlite3.Row, now: datetime) -> dict[str, Any] | None:
-    """The mute of an entry: since when and by whom, until when (None: until `unmute`), and how much was held back."""
+    """The mute of an entry: since when, by whom, until when (None: until `unmute`), and the number of runs that it affected."""
     if row["mute"] is None or row["muted_until"] is None or from_millis(row["muted_until"]) <= now:
         return None
     mute = parse_mute(row["mute"])

@@ -94,7 +94,7 @@ class EntryRow(NamedTuple):
         return self.paused_until is not None
 
     def is_muted(self, now: datetime) -> bool:
-        """Whether its messages are held back."""
+        """Whether its messages are suppressed."""
         return self.muted_until is not None and self.muted_until > now
 
     @property

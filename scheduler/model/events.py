@@ -273,7 +273,7 @@ class PauseChanged:
 
 @dataclass(frozen=True, slots=True)
 class SettingsApplied:
-    """New settings are in force."""
+    """New settings were applied."""
 
     settings: Settings
 

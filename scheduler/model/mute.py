@@ -1,4 +1,4 @@
-"""Defines a mute: the messages of an agent or job are held back, for a time or until something changes."""
+"""Defines a mute: the messages of an agent or job are suppressed, for a time or until something changes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class KnownState:
 class Mute:
     """A mute that began at `since`, by a person or a program (`by`).
 
-    `held` counts the runs whose messages were held back. With `known`, the mute ends when something changes. `recovery` is the
-    text of a recovery that was held back; it is sent after the mute if the entry still works.
+    `held` counts the runs whose messages were suppressed. With `known`, the mute ends when something changes. `recovery` is the
+    text of a recovery that was suppressed; it is sent after the mute if the entry still works.
     """
 
     since: datetime

@@ -1,4 +1,4 @@
-"""Defines the config in force as plain values, with all defaults and references resolved."""
+"""Defines the active config as plain values, with all defaults and references resolved."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def record_config(tx: Transaction) -> None:
 
 
 def record_config_problem(tx: Transaction, problem: str) -> None:
-    """Record that a changed config was refused. The config in force stays."""
+    """Record that a changed config was rejected. The active config stays the same."""
     tx.db.execute(
         "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, to_millis(tx.now), tx.owner)
     )
@@ -203,7 +203,7 @@ def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtim
 class Stall:
     """A tick that was to begin at `since` began only at `until`.
 
-    `cause` is STOPPED if a signal had stopped the process. None: it had no processor or disk, or something else froze it.
+    `cause` is STOPPED if a signal had stopped the process. None: it got no CPU time or disk access, or something else froze it.
     """
 
     since: datetime

@@ -31,7 +31,7 @@ from scheduler.store.transaction import Transaction
 PROBE_EVERY = timedelta(minutes=30)
 PASSED_ON_FOR = timedelta(hours=1)  # how long a probe waits for the entry whose turn it is
 PlannedEntries = Mapping[Key, Entry]
-"""The entries of the plan in force, by kind and name."""
+"""The entries of the active plan, by kind and name."""
 
 MAX_TURNS = 100  # entries that are remembered in `turns`
 

@@ -141,7 +141,7 @@ class _ClockHistory:
             self.behind.append(self.set_back)
 
     def _undo(self, by: timedelta, to: datetime) -> list[ClockSetBack]:
-        """Take back the latest changes ahead; returns the set-backs that are in force again because of that."""
+        """Take back the latest changes ahead; returns the set-backs that count again because of that."""
         again = []
         while self.ahead and by > timedelta():
             last = self.ahead[-1]

@@ -1,4 +1,4 @@
-"""Keeps a copy of the config in force, and a record of each reload with what it changed. Neither contains secrets."""
+"""Keeps a copy of the active config, and a record of each reload with what it changed. Neither contains secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PROBLEM = 4_000  # characters of the errors of a refused config
 
 
 def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
-    """Replace the copy of the config in force. The time stays the same if the config is the same."""
+    """Replace the copy of the active config. The time stays the same if the config is the same."""
     tx.db.execute(
         "insert into config_in_force (id, at, path, hash, mode, overrides, snapshot, zone, overridden)"
         " values (1, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -39,7 +39,7 @@ def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
 
 
 def config_in_force(db: sqlite3.Connection) -> tuple[StoredConfig, datetime] | None:
-    """The config in force, or the last one if no daemon runs, and when it was put in force; None before the first start."""
+    """The active config, or the last one if no daemon runs, and when it became active; None before the first start."""
     row = db.execute("select * from config_in_force").fetchone()
     if row is None:
         return None
@@ -49,7 +49,7 @@ def config_in_force(db: sqlite3.Connection) -> tuple[StoredConfig, datetime] | N
 
 
 def overrides_in_force(db: sqlite3.Connection) -> tuple[Override, ...]:
-    """The environment variables that set values of the config in force; none before the first start."""
+    """The environment variables that set values of the active config; none before the first start."""
     row = db.execute("select overrides, overridden from config_in_force").fetchone()
     return _overrides_from_row(row) if row else ()
 
@@ -59,13 +59,13 @@ def _overrides_from_row(row: sqlite3.Row) -> tuple[Override, ...]:
 
 
 def zone_in_force(db: sqlite3.Connection) -> str | None:
-    """The name of the top-level time zone of the config in force; None before the first start."""
+    """The name of the top-level time zone of the active config; None before the first start."""
     row = db.execute("select zone from config_in_force").fetchone()
     return row["zone"] if row else None
 
 
 def reload_mode(db: sqlite3.Connection) -> str | None:
-    """The value of `reload` in the config in force; None before the first start."""
+    """The value of `reload` in the active config; None before the first start."""
     row = db.execute("select mode from config_in_force").fetchone()
     return row["mode"] if row else None
 

@@ -186,7 +186,7 @@ def get_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow:
 
 @dataclass(frozen=True, slots=True)
 class PastState:
-    """An earlier state, schedule and anchor of an entry, and until when they were in force."""
+    """An earlier state, schedule and anchor of an entry, and until when they were valid."""
 
     state: str
     schedule_text: str

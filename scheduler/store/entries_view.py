@@ -69,7 +69,7 @@ def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str, str]]:
-    """Kind and name of every entry whose messages are held back."""
+    """Kind and name of every entry whose messages are suppressed."""
     rows = db.execute("select kind, name from entry where muted_until > ? and state <> 'removed'", (to_millis(now),))
     return frozenset((row["kind"], row["name"]) for row in rows)
 

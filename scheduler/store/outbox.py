@@ -84,7 +84,7 @@ class OutboxMessage:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """That a notification is held back until one of these agents has reported the failure, or at the latest until a time."""
+    """A notification is delayed until one of these agents has reported the failure, or at the latest until a time."""
 
     agents: tuple[str, ...]
     until: datetime
@@ -92,7 +92,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class HeldNotice:
-    """A notification about a cron job that is held back for one target. `name` is the job. `note` says what happened so far."""
+    """A notification about a cron job that is delayed for one target. `name` is the job. `note` says what happened so far."""
 
     run_id: int
     notice: str
@@ -185,7 +185,7 @@ def _queue_parts(
 
 
 def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldNotice]:
-    """The notifications that are held back, of one cron job or of all, the oldest first."""
+    """The delayed notifications, of one cron job or of all, the oldest first."""
     found: dict[tuple[int, str, str, str], HeldNotice] = {}
     query = (
         "select run_id, notice, name, channel, whom, text, awaits, not_before, hold_note from outbox"
@@ -213,7 +213,7 @@ def change_hold(tx: Transaction, held: HeldNotice, hold: Hold, note: str) -> Non
 
 
 def release_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
-    """Send a notification that was held back. Its time to be delivered begins now."""
+    """Send a delayed notification. Its time to be delivered begins now."""
     now = to_millis(tx.now)
     tx.db.execute(
         "update outbox set awaits = null, not_before = ?, created_at = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
@@ -222,7 +222,7 @@ def release_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
 
 
 def drop_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
-    """Drop a notification that was held back, because its content has reached the target in another message."""
+    """Drop a delayed notification, because its content has reached the target in another message."""
     tx.db.execute(
         "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
         (to_millis(tx.now), note, *_columns_of(held)),
@@ -506,7 +506,7 @@ def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every message that is neither delivered nor dropped, as plain data. Rows are read as they are consumed.
 
     `doubted`: an attempt may have arrived. `notice` is the kind of a notification. `next_try_at` is None if no attempt is
-    planned. `held_back_for` is only there if the message is held back, and names the agents that may report the failure instead.
+    planned. `held_back_for` is only there if the message is delayed, and names the agents that may report the failure instead.
     """
     return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
@@ -719,7 +719,7 @@ def _find_cut(text: str, fitting: int) -> int:
 def clamp_future_times(tx: Transaction) -> None:
     """After the system clock was set back: no unfinished message was written in the future, and none waits for its retry.
 
-    A notification that is held back waits no longer than was planned.
+    A delayed notification waits no longer than was planned.
     """
     tx.db.execute(
         "update outbox set not_before = min(not_before, case when awaits is null then :now"

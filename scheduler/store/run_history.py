@@ -275,7 +275,7 @@ def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
 
 
 def _hold_data(row: sqlite3.Row) -> dict[str, Any]:
-    """For which agents a notification is held back, and until when at most, and what has become of it."""
+    """The agents for whose report a notification is delayed, the latest time at which it is sent, and what has happened to it."""
     if row["awaits"] is None and row["hold_note"] is None:
         return {}
     until = iso_utc(from_millis(row["not_before"])) if row["awaits"] else None

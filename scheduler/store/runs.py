@@ -97,7 +97,7 @@ def open_run(
 
 
 def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> OpenRun | None:
-    """Claim the next attempt of a waiting run, with the config in force now; None if it no longer waits."""
+    """Claim the next attempt of a waiting run, with the active config; None if it no longer waits."""
     row = tx.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
         " model_requested = ?, config_hash = ?, cut_at = null, worker = null,"

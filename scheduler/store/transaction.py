@@ -17,7 +17,7 @@ from scheduler.model.events import Event
 class Transaction:
     """Everything that a function of the store needs in order to write.
 
-    Rows carry `now`, the daemon process that writes them (`owner`, its instance id) and the config in force (`config_hash`).
+    Rows carry `now`, the daemon process that writes them (`owner`, its instance id) and the active config (`config_hash`).
     The other fields cache rare conditions, so that each is queried once for all entries: None means not queried yet.
     """
 

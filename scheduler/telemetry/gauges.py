@@ -156,8 +156,8 @@ def condition_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[
 
 
 def mute_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels], now: datetime) -> Iterator[MetricFamily]:
-    """Of which of these entries the messages are held back."""
-    family = MetricFamily("gauge", "heartbeatd_muted", "1 while the messages of the entry are held back.", ENTRY_LABELS)
+    """1 for each of these entries whose messages are suppressed."""
+    family = MetricFamily("gauge", "heartbeatd_muted", "1 while the messages of the entry are muted.", ENTRY_LABELS)
     for key in entries_view.muted_entries(db, now).intersection(wanted):
         family.set_value(1, *key)
     yield family
@@ -332,7 +332,7 @@ def file_gauges(state: Path) -> Iterator[MetricFamily]:
 
 
 def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:
-    """The gauges that show the config in force."""
+    """The gauges that show the active config."""
     help_text = "1 while the config file exists."
     yield single_gauge("heartbeatd_config_file_present", help_text, int(settings.path.exists()))
     yield single_gauge(
@@ -340,7 +340,7 @@ def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iter
     )
     # The first 48 bits: a float can represent them exactly.
     yield single_gauge(
-        "heartbeatd_config_hash", "A number that changes whenever the config in force changes.", int(settings.hash[:12], 16)
+        "heartbeatd_config_hash", "A number that changes whenever the active config changes.", int(settings.hash[:12], 16)
     )
     entries = len(settings.heartbeats) + len(settings.jobs)
     yield single_gauge(

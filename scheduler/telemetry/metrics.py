@@ -262,7 +262,7 @@ class Metrics:
         )
         yield single_gauge(
             "heartbeatd_config_last_reload_success_timestamp_seconds",
-            "When the config in force was applied.",
+            "When the active config was applied.",
             now.reload_state.succeeded_at.timestamp(),
         )
         yield self._build

@@ -43,7 +43,7 @@ class AppState:
     """What endpoints use. The callables may be called in any thread. They return at once; `reload_config` and `edit_config` wait.
 
     `feed` has the events for readers of the event stream.
-    `settings` returns the config in force, `count_running` the number of runs in progress by kind. The token file and the
+    `settings` returns the active config, `count_running` the number of runs in progress by kind. The token file and the
     address file are written beside `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
     the client gets 503. `server` is the address of the server that has the database instead of the file.
     The two limiters keep many readers from delaying runs, and the users of the page from delaying programs.

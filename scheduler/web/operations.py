@@ -153,12 +153,12 @@ async def resume_all(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
 
 
 async def mute_agent(request: ApiRequest, body: MuteBody) -> dict[str, Any]:
-    """Hold back the messages of an agent. Its runs go on."""
+    """Suppress the messages of an agent. Its runs continue."""
     return await _mute_entry(request, body, (Kind.HEARTBEAT, request.path["name"]))
 
 
 async def mute_job(request: ApiRequest, body: MuteBody) -> dict[str, Any]:
-    """Hold back the messages of a cron job. Its runs go on."""
+    """Suppress the messages of a cron job. Its runs continue."""
     return await _mute_entry(request, body, (Kind.CRON, request.path["name"]))
 
 

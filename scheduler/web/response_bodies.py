@@ -202,7 +202,7 @@ class EntryName(ResponseBody):
 
 
 class FrozenTime(ResponseBody):
-    """A time in which the process was frozen or the machine slept."""
+    """A time in which the process was frozen or the machine was suspended."""
 
     since: Time
     until: Time

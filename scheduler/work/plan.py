@@ -31,7 +31,7 @@ class Plan:
 def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> Plan:
     """The plan for valid settings; pure, so that it can fail without touching anything.
 
-    `stored_config` is the copy of the config that the engine keeps in the database once the plan is in force.
+    `stored_config` is the copy of the config that the engine keeps in the database once the plan is active.
     """
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]

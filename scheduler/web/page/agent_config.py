@@ -199,7 +199,7 @@ class ConfigPage:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a sent form. `written` are the changes that are in force now; None: nothing was written."""
+    """The result of a sent form. `written` are the changes that were applied; None: nothing was written."""
 
     problems: tuple[Problem, ...] = ()
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -227,7 +227,7 @@ async def send_config(form: FormRequest) -> Page | Redirect:
         outcome = await _try_changes(form.api, form.fields, write=step == "write")
     if outcome.written is not None:
         effects = "; ".join(outcome.written) or "nothing changed"
-        return Redirect("", f"Written and in force. {effects}")
+        return Redirect("", f"Written and applied. {effects}")
     return _render(await run_in_threadpool(_build_page, form.api, form.fields, outcome))
 
 

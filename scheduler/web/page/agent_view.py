@@ -161,7 +161,7 @@ ACTIONS: Mapping[str, Action] = {
     "pause": Action("operate", operations.pause_agent, PauseBody, lambda _: "The agent is paused. A run in progress goes on."),
     "resume": Action("operate", operations.resume_agent, EmptyBody, lambda _: "The agent is resumed."),
     "mute": Action(
-        "operate", operations.mute_agent, MuteBody, lambda _: "The agent is muted. It runs, but its messages are held back."
+        "operate", operations.mute_agent, MuteBody, lambda _: "The agent is muted. It runs, but its messages are suppressed."
     ),
     "unmute": Action("operate", operations.unmute_agent, EmptyBody, _describe_unmute),
 }

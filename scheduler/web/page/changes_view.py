@@ -1,4 +1,4 @@
-"""Shows what changed the config: who, when and what, the reloads that failed with their errors, and the config in force."""
+"""Shows what changed the config: who, when and what, the reloads that failed with their errors, and the active config."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def diff_of_agents(diff: ConfigDiff, agents: frozenset[str]) -> ConfigDiff:
 
 
 async def check_reload(form: FormRequest) -> Redirect:
-    """Compare the config file with the config in force, and say what a reload would change."""
+    """Compare the config file with the active config, and say what a reload would change."""
     check_permission(form.api.caller, "operate")
     found = await operations.reload_config(form.api, ReloadBody(dry_run=True))
     if not (found["added"] or found["removed"] or found["changed"]):

@@ -135,7 +135,7 @@ def _next_runs(request: PageRequest, foreseen: forecast.EntryForecast | None) ->
 
 
 def _effective_config(request: PageRequest) -> list[Mapping[str, Any]] | None:
-    """The values of the job in the config in force, without secrets, as the API returns them; None if nobody asks for them.
+    """The values of the job in the active config, without secrets, as the API returns them; None if they were not requested.
 
     The whole config is read for them. If the file has errors, there are no values.
     """

@@ -73,7 +73,7 @@
     }
     if (name === "said") report(`${data.name} has sent an alert.`);
     if (name === "ended" && (data.outcome === "failed" || data.outcome === "timeout")) report(`${data.name}: ${data.outcome}.`);
-    if (name === "reloaded") report("A new config is in force.");
+    if (name === "reloaded") report("A new config is active.");
   }
 
   function report(text) {
