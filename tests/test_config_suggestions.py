@@ -20,6 +20,7 @@ from scheduler.config.keys.time_zones import find_zone
 SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("part", range(8))
 def test_every_suggestion_for_a_config_with_typing_errors_is_accepted(tmp_path: Path, part: int) -> None:
     found = [

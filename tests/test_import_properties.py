@@ -121,6 +121,7 @@ def holds(system: str, data: Any) -> None:
     assert [(entry.key, target) for entry in kept for target in entry.targets if not has_target(imported.data, target)] == []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_random_trees_are_imported_as_far_as_possible(system: str) -> None:
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -131,6 +132,7 @@ def test_random_trees_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -141,6 +143,7 @@ def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_cut_files_are_read_without_an_error(system: str) -> None:
     """Every example is cut in many places, and bytes of it are replaced."""

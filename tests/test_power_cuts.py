@@ -14,6 +14,7 @@ from power_cut_simulation import cuts, watched
 from scheduler.store.database import Store, StoreError
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.process,
     required_programs.needs("strace"),
 ]

@@ -283,6 +283,7 @@ def test_the_report_of_a_month_fits_into_eighty_columns(make_world: MakeWorld, i
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.once
 def test_the_most_expensive_run_of_a_month_is_listed_first(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     month = Month(make_world)
     month.world.stop()

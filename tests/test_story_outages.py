@@ -73,6 +73,7 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
     ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("act", "begins"),
     [

@@ -154,7 +154,8 @@ class RemoteWorker(Generic[T, R]):
     def stop(self) -> None:
         """Fetch no more tasks. From any thread."""
         if self._main is not None:
-            self._main.call_soon_threadsafe(self._stop_wanted.set)
+            with suppress(RuntimeError):  # its loop is closed, so it has stopped
+                self._main.call_soon_threadsafe(self._stop_wanted.set)
 
     async def run(self, grace: float, hurry: asyncio.Event | None = None) -> None:
         """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest."""
