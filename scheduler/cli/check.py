@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,12 +26,14 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.settings import Settings
+from scheduler.model.shards import Shard
 from scheduler.net import mcp_client
 from scheduler.store import entries
 from scheduler.system.text import one_line
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60
+MAX_SHARDS_SHOWN = 12
 
 
 @click.command()
@@ -108,6 +111,8 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     for warning in loaded.warnings:
         click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
     click.echo(f"{path} is {paint('valid', Meaning.GOOD)}: {_count_entries(loaded.settings)}")
+    if loaded.settings.shard:
+        click.echo(_describe_shards(loaded.settings.shard))
     for agent, tools in _agents_with_tools(loaded.settings):
         click.echo(f"agent/{agent} may use {_list_tools(tools)}")
     for variable in loaded.overrides:
@@ -126,6 +131,16 @@ def _print_faults(error: ConfigError, form: str) -> int:
         place, colon, wrong = str(complaint).partition(": ")
         click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)
     return 2
+
+
+def _describe_shards(shard: Shard) -> str:
+    """How many agents and jobs each shard runs; the smallest and the largest number if there are many shards."""
+    numbers = Counter(shard.shard_of.values())
+    found = [numbers[index] for index in range(shard.of)]
+    if shard.of > MAX_SHARDS_SHOWN:
+        return f"{format_count(shard.of, 'shard')} run {min(found)} to {max(found)} agents and jobs each"
+    listed = ", ".join(f"{number} in shard {index}" for index, number in enumerate(found))
+    return f"agents and jobs by shard: {listed}"
 
 
 def _count_entries(settings: Settings) -> str:

@@ -41,7 +41,7 @@ from scheduler.engine.requests import (
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.settings import own_part
+from scheduler.model.settings import Settings, own_part
 from scheduler.model.wake import Wake
 from scheduler.store import entries, transfer
 from scheduler.store.database import Store, check_file, check_links
@@ -290,6 +290,17 @@ def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
     return Refused(str(error.get("code")), str(error.get("message")))
 
 
+def _refuse_missing_shard(settings: Settings) -> None:
+    """Raise ClickException if this shard has no database here: its daemon may run on another machine."""
+    shard = settings.shard
+    if shard is None or shard.index is None or settings.state.exists():
+        return
+    where = f" at {shard.addresses[shard.index]}" if shard.addresses else ""
+    raise click.ClickException(
+        f"{shard} has no database {settings.state} here; send the request to its daemon{where}, or start it"
+    )
+
+
 class OfflineDaemonClient:
     """Applies requests to the database of a valid config.
 
@@ -350,6 +361,7 @@ class OfflineDaemonClient:
         """
         state, instance = self._plan.settings.state, secrets.token_hex(8)
         if self._plan.settings.postgresql is None:
+            _refuse_missing_shard(self._plan.settings)
             check_file(state)
             check_links(state)
         make_state_folder(state.parent)

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from scheduler import __version__
 from scheduler.cli import options
+from scheduler.config.file.lenient_reading import read_shard
 
 MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of them the closest word is suggested
 
@@ -47,9 +49,46 @@ class LazyGroup(click.Group):
             ctx.fail(f"unknown command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command. If several daemons share the config, it is called for each shard that it concerns."""
+        words = [*ctx._protected_args, *ctx.args]
+        path = _config_path(ctx, words)
+        shard = read_shard(path, os.environ) if words and words[0] in self.contents else None
+        if shard is None or shard.index is not None:
+            return super().invoke(ctx)
+        from scheduler.cli import shard_commands
+
+        invocation = shard_commands.parse_leniently(ctx, self, words)
+        indexes = shard_commands.shards_of(invocation, path, shard) if invocation else None
+        if invocation is None or indexes is None:
+            return super().invoke(ctx)
+
+        def run() -> Any:
+            ctx._protected_args, ctx.args = words[:1], words[1:]
+            return super(LazyGroup, self).invoke(ctx)
+
+        if len(indexes) == 1:
+            with shard_commands.choose_shard(indexes[0]):
+                if invocation.words == "explain" and invocation.params.get("form") != "json":
+                    click.echo(f"shard {indexes[0]} of {shard.of}")
+                return run()
+        form = str(invocation.params.get("form") or "text")
+        return shard_commands.run_for_each(indexes, shard.of, form, run, _print_expected_error)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self.contents.items()])
+
+
+def _config_path(ctx: click.Context, words: list[str]) -> Path:
+    """The value of `-c` or `--config`, before or after the name of the command."""
+    for place, word in enumerate(words):
+        if word in ("-c", "--config") and place + 1 < len(words):
+            return Path(words[place + 1])
+        if word.startswith("--config="):
+            return Path(word.removeprefix("--config="))
+    found: Path = ctx.params.get("config") or Path("config.yaml")
+    return found
 
 
 COMMANDS = {
@@ -148,6 +187,16 @@ def _print_error(message: str, code: int) -> int:
     for line in message.splitlines():
         click.echo(line, err=True)
     return code
+
+
+def _print_expected_error(error: Exception) -> int:
+    """Print an expected error, and return its exit code. Another error is raised again."""
+    if isinstance(error, click.ClickException):
+        return _print_error(f"heartbeatd: {error.format_message()}", error.exit_code)
+    described = _describe_error(error)
+    if described is None:
+        raise error
+    return _print_error(*described)
 
 
 def _format_usage_error(error: click.UsageError) -> str:

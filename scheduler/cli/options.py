@@ -96,11 +96,12 @@ def _choose_shard(ctx: click.Context, _: click.Parameter, value: int | None) -> 
     if value is not None:
         before = os.environ.get(SHARD_VARIABLE)
         os.environ[SHARD_VARIABLE] = str(value)
-        ctx.call_on_close(lambda: _restore_variable(SHARD_VARIABLE, before))
+        ctx.call_on_close(lambda: restore_variable(SHARD_VARIABLE, before))
     return value
 
 
-def _restore_variable(name: str, value: str | None) -> None:
+def restore_variable(name: str, value: str | None) -> None:
+    """Set an environment variable, or remove it if the value is None."""
     if value is None:
         os.environ.pop(name, None)
     else:

@@ -15,6 +15,7 @@ from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import did_you_mean, format_duration
 from scheduler.config.keys.models import config_schema
+from scheduler.model.outcome import Kind
 from scheduler.model.secret import MASK
 from scheduler.model.settings import Settings
 
@@ -43,7 +44,11 @@ def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> 
     worked_out = computed_agent_values(settings, name, entry) if kind == "agent" else computed_job_values(settings, name)
     definitions = config_schema()["$defs"]
     origin = _Origins(path.name, diagnostics.default_paths)
-    return list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
+    found = list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
+    if settings.shard is None:
+        return found
+    index = settings.shard.shard_of[Kind.HEARTBEAT if kind == "agent" else Kind.CRON, name]
+    return [*found, EffectiveValue("shard", f"{index} of {settings.shard.of}", "computed")]
 
 
 def _find_entry(name: str, settings: Settings) -> tuple[str, str]:

@@ -1,0 +1,169 @@
+"""Chooses the shards that a command concerns, if several daemons share the config and none of them is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import daemon_files, options
+from scheduler.cli.options import InputError
+from scheduler.cli.output import KIND_BY_WORD
+from scheduler.config.file.lenient_reading import SHARD_VARIABLE, NamedShard
+from scheduler.config.file.message_parts import did_you_mean
+from scheduler.model.outcome import Kind
+from scheduler.model.shards import IDS_PER_SHARD
+from scheduler.store import outbox, run_history
+
+# Commands that read or change one database: for all shards if they name no agent, job, run or message, and only for one.
+FOR_ALL_OR_ONE = (
+    "status", "runs", "logs", "plan", "explain", "report", "outbox", "conditions", "pause", "resume", "reload", "doctor",
+    "outbox retry", "outbox drop",
+)  # fmt: skip
+FOR_ONE = ("wake", "busy", "mute", "unmute", "ack", "unack", "show", "cancel", "cron run", "conditions close")
+NAMES = ("name", "agent")  # parameters with the name of an agent or a job
+OF_RUN, OF_MESSAGE = (
+    ("show", "cancel", "ack", "unack"),
+    ("outbox retry", "outbox drop"),
+)  # commands with the number of a run or message
+NOT_IN_TURN = (
+    "watch",
+    "follow",
+    "out",
+    "other",
+    "worst",
+)  # options with which a command does not end, writes a file, or needs none
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command of the command line: its words, such as `cron run`, and its parameters."""
+
+    words: str
+    params: Mapping[str, Any]
+
+    @property
+    def name(self) -> str | None:
+        """The name of the agent or job that it is about."""
+        return next((str(self.params[key]) for key in NAMES if self.params.get(key)), None)
+
+    @property
+    def number(self) -> int | None:
+        """The number of the run or message that it is about."""
+        found = self.params.get("run") or next(iter(self.params.get("ids") or ()), None)
+        if found is None and self.words in ("ack", "unack") and str(self.params.get("name")).isdecimal():
+            found = self.params["name"]
+        return None if found is None else int(found)
+
+
+def parse_leniently(ctx: click.Context, group: click.Group, words: Sequence[str]) -> Invocation | None:
+    """The command that the words call; None if there is none."""
+    name, command, rest = group.resolve_command(ctx, list(words))
+    if command is None or name is None:
+        return None
+    found = command.make_context(name, list(rest), parent=ctx, resilient_parsing=True)
+    if isinstance(command, click.Group) and (inner := [*found._protected_args, *found.args]):
+        below = parse_leniently(found, command, inner)
+        return below and Invocation(f"{name} {below.words}", {**found.params, **below.params})
+    return Invocation(name, found.params)
+
+
+def shards_of(invocation: Invocation, path: Path, shard: NamedShard) -> list[int] | None:
+    """The shards that a command concerns; None if it concerns the config and no database, or needs one shard to be named.
+
+    Raises InputError if the agent, job, run or message is in no shard, and ConfigError.
+    """
+    if invocation.params.get("state") is not None or invocation.words not in (*FOR_ALL_OR_ONE, *FOR_ONE):
+        return None
+    if invocation.number is not None and invocation.words in (*OF_RUN, *OF_MESSAGE):
+        return [_shard_of_number(invocation.number, path, shard, is_run=invocation.words in OF_RUN)]
+    if invocation.name is not None:
+        return [_shard_of_name(invocation, path)]
+    if invocation.words in FOR_ONE or any(invocation.params.get(key) for key in NOT_IN_TURN):
+        return None
+    return list(range(shard.of))
+
+
+def _shard_of_name(invocation: Invocation, path: Path) -> int:
+    from scheduler.config.build.load import load_config
+
+    settings = load_config(path, os.environ, resolve_secrets=False).settings
+    shard_of = settings.shard.shard_of if settings.shard else {}
+    word, slash, bare = (invocation.name or "").partition("/")
+    kinds = [KIND_BY_WORD[word]] if slash and word in KIND_BY_WORD else _kinds_of_command(invocation.words)
+    name = bare if slash else word
+    found = {shard_of[kind, name] for kind in kinds if (kind, name) in shard_of}
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise InputError(f"{name!r} is the name of an agent and of a cron job; write agent/{name} or cron/{name}")
+    similar = did_you_mean(name, [known for kind, known in shard_of if kind in kinds])
+    raise InputError(
+        f"{path} has no {invocation.name!r}{similar or '; if it was removed, name its shard: heartbeatd --shard 0 ...'}"
+    )
+
+
+def _kinds_of_command(words: str) -> list[Kind]:
+    if words in ("wake", "busy", "ack", "unack", "conditions close"):
+        return [Kind.HEARTBEAT]
+    return [Kind.CRON] if words == "cron run" else list(Kind)
+
+
+def _shard_of_number(number: int, path: Path, shard: NamedShard, *, is_run: bool) -> int:
+    """The shard with this run or message. Its number says where it was created; it may have been moved since."""
+    find: Callable[[Any, int], object] = run_history.get_run if is_run else outbox.sender_of_message
+    first = number // IDS_PER_SHARD
+    for index in sorted(range(shard.of), key=lambda index: index != first):
+        with choose_shard(index), _open_if_exists(path) as db:
+            if db is not None and find(db, number) is not None:
+                return index
+    raise InputError(f"no shard has the {'run' if is_run else 'message'} {number}")
+
+
+@contextmanager
+def _open_if_exists(path: Path) -> Iterator[Any]:
+    """A connection to the database of the chosen shard; None if there is none yet."""
+    files = daemon_files.locate_files(path)
+    if not files.may_exist:
+        yield None
+        return
+    with daemon_files.open_for_reading(files) as db:
+        yield db
+
+
+@contextmanager
+def choose_shard(index: int) -> Iterator[None]:
+    """Let this process concern one shard, as with `--shard`."""
+    before = os.environ.get(SHARD_VARIABLE)
+    os.environ[SHARD_VARIABLE] = str(index)
+    try:
+        yield
+    finally:
+        options.restore_variable(SHARD_VARIABLE, before)
+
+
+def run_for_each(
+    indexes: Sequence[int], of: int, form: str, run: Callable[[], Any], print_error: Callable[[Exception], int]
+) -> int:
+    """Run a command for each of these shards. Returns the highest exit code.
+
+    In text, the number of the shard is printed first. An error is printed, and the next shard follows: `print_error` returns
+    its exit code, or raises it.
+    """
+    codes = [0]
+    for index in indexes:
+        with choose_shard(index):
+            if form != "json":
+                click.echo(f"{'' if index == indexes[0] else chr(10)}shard {index} of {of}:")
+            try:
+                codes.append(run() or 0)
+            except (click.UsageError, BrokenPipeError):
+                raise
+            except Exception as error:  # noqa: BLE001 (an unexpected error is raised again)
+                codes.append(print_error(error))
+    return max(codes)
