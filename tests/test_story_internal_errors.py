@@ -10,6 +10,9 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from servers import gateway
+from servers.scripted import Server
+from test_story_async_results import http_agent
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
@@ -26,10 +29,17 @@ ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
 
 
-def break_stored_schedule(world: World) -> None:
-    """Make the schedule of the job `measure` in the database unreadable."""
+def break_stored_schedule(world: World, name: str = "measure") -> str:
+    """Make the schedule of an entry in the database unreadable. Returns the right one."""
+    rubbish = '{"schedule": "rubbish", "zone": "UTC", "offset": 0}'
+    return store_schedule(world, name, rubbish)
+
+
+def store_schedule(world: World, name: str, text: str) -> str:
     with world.store.transaction() as db:
-        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
+        (before,) = db.execute("select pace from entry where name = ?", (name,)).fetchone()
+        db.execute("update entry set pace = ? where name = ?", (text, name))
+    return str(before)
 
 
 def test_an_entry_whose_stored_schedule_is_unreadable_does_not_keep_the_daemon_from_starting(make_world: MakeWorld) -> None:
@@ -87,6 +97,23 @@ def test_an_error_text_that_is_not_valid_unicode_does_not_stop_the_daemon(
     world.scripts["ops"] = lambda call: OSError("no such file: caf\udce9")
     world.run(minutes=1)
     assert world.history()[0].startswith("03-02 08:00 interval failed")
+
+
+def test_a_late_result_that_cannot_be_given_up_is_tried_again_after_an_hour_and_ends_no_other_run(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        config = http_agent(server.url, interval="1h", timeout="35m", async_timeout="105m")
+        world = make_world(config, durations={"ops": timedelta(minutes=30)})
+        world.run_until("2026-03-02 10:10")
+        right = break_stored_schedule(world, "ops")
+        world.run_until("2026-03-02 10:14:59")
+        world.clock.advance(timedelta(seconds=1))
+        assert world.engine.tick(world.clock.read()) > world.clock.now
+        assert [row["state"] for row in world.records()] == ["closed", "closed", "running"]
+        store_schedule(world, "ops", right)
+        world.run_until("2026-03-02 11:14")
+        assert world.history()[-2:] == ["03-02 10:00 interval async", "03-02 11:00 interval running"]
+        world.run(minutes=2)
+    assert "03-02 08:00 result failed no_result" in world.history()
 
 
 class FaultyRequest:

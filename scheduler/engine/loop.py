@@ -427,7 +427,12 @@ class Engine:
         self._was_stopped = True
 
     def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
-        """The step that records the result of an attempt. If the daemon cancelled it, the result says why.
+        """The step that records the result of an attempt."""
+        claim = done.task
+        return EntryStep(claim.entry.kind, claim.entry.name, self._recording_of(tick, done), ending_run=claim.run_id)
+
+    def _recording_of(self, tick: Tick, done: Done[Claim, AttemptResult]) -> Callable[[], None]:
+        """The function that records the result of an attempt. If the daemon cancelled it, the result says why.
 
         An attempt that was successful before it ended counts, unless a person cancelled it.
         """
@@ -435,17 +440,14 @@ class Engine:
         result = storable_result(done.result or _result_of_exception(done.surprise))
         why = self._deadlines.why_ended(claim.run_id)
         if isinstance(done.surprise, Interrupted) and why != "cancelled":
-            recover = partial(startup.recover_lost_attempt, tick, claim, done.surprise)
-            return EntryStep(claim.entry.kind, claim.entry.name, recover)
+            return partial(startup.recover_lost_attempt, tick, claim, done.surprise)
         if isinstance(done.surprise, NotTaken):
-            return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
+            return partial(closing.finish_attempt, tick, claim, result)
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _is_due_after_restart(tick.plan, claim):
-                return EntryStep(
-                    claim.entry.kind, claim.entry.name, partial(startup.requeue_interrupted_run, tick, claim, result)
-                )
+                return partial(startup.requeue_interrupted_run, tick, claim, result)
             result = _result_of_ended_run(claim, result, why)
-        return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
+        return partial(closing.finish_attempt, tick, claim, result)
 
     def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
         """Claim due runs. Returns the claims, and whether the concurrency limit is reached."""

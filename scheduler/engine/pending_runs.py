@@ -40,7 +40,8 @@ def give_up_overdue(tick: Tick) -> None:
     if due_at is None or due_at > tick.now:
         return
     for each in runs.overdue_results(tick.tx.db, tick.now, MAX_GIVEN_UP_PER_TICK):
-        savepoints.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each)))
+        postpone = partial(runs.postpone_awaited_result, tick.tx, each.run_id)
+        savepoints.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each), postpone=postpone))
 
 
 def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from scheduler.engine.inbox import PendingRequest, Refused
@@ -24,15 +24,21 @@ POSTPONEMENT = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class EntryStep(Generic[T]):
-    """One entry's part of a tick. It may be rolled back and run again."""
+    """One entry's part of a tick. It may be rolled back and run again.
+
+    `ending_run` is the id of the run whose result it records. `postpone` is called instead of postponing the entry, if the step
+    is about something else that is due.
+    """
 
     kind: Kind
     name: str
     act: Callable[[], T]
+    ending_run: int | None = None
+    postpone: Callable[[datetime], None] | None = None
 
 
 def run_step(tick: Tick, part: EntryStep[T]) -> T | None:
-    """Run the step of one entry. If it raises, the step and its events are rolled back, and the entry is postponed.
+    """Run the step of one entry. If it raises, the step and its events are rolled back, and it is postponed by an hour.
 
     Errors of SQLite concern the whole transaction, so they are raised.
     """
@@ -42,7 +48,11 @@ def run_step(tick: Tick, part: EntryStep[T]) -> T | None:
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (any error; the other entries are not affected)
-        _postpone_entry(tick.tx, part.kind, part.name, error)
+        log_event(logging.ERROR, "entry_broken", kind=part.kind, name=part.name, error=error)
+        if part.postpone is not None:
+            part.postpone(tick.now + POSTPONEMENT)
+        else:
+            _postpone_entry(tick.tx, part, error)
         return None
 
 
@@ -92,13 +102,12 @@ def _savepoint(tick: Tick) -> Iterator[None]:
         raise
 
 
-def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
-    """Postpone the entry by an hour, so that it does not fail in every tick. A run in progress is closed as interrupted."""
-    log_event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
-    run = runs.find_open_run(tx.db, kind, name)
-    if run is not None and run.state == "running":
+def _postpone_entry(tx: Transaction, part: EntryStep[T], error: Exception) -> None:
+    """Postpone the entry, so that it does not fail in every tick. A run whose result cannot be recorded is closed."""
+    run = runs.find_open_run(tx.db, part.kind, part.name) if part.ending_run is not None else None
+    if run is not None and run.run_id == part.ending_run and run.state == "running":
         result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be recorded: {error}")
-        runs.close_undeclared_run(tx, kind, name, run, result)
-    entry_row = entries.current_entry(tx, kind, name)
+        runs.close_undeclared_run(tx, part.kind, part.name, run, result)
+    entry_row = entries.current_entry(tx, part.kind, part.name)
     if entry_row is not None:
         entries.change_entry(tx, entry_row, entry_row._replace(due_at=tx.now + POSTPONEMENT))

@@ -447,6 +447,11 @@ def stop_awaiting_result(tx: Transaction, kind: Kind, name: str, slot: datetime)
     )
 
 
+def postpone_awaited_result(tx: Transaction, run_id: int, until: datetime) -> None:
+    """Await the result of a run until a later time."""
+    tx.db.execute("update run set result_due_at = ? where id = ?", (to_millis(until), run_id))
+
+
 def _awaited_from_row(row: sqlite3.Row) -> AwaitedResult:
     return AwaitedResult(
         row["id"],
