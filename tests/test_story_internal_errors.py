@@ -168,3 +168,19 @@ def test_a_tick_with_a_failed_commit_emits_no_event_and_sends_nothing(make_world
     closed = [event.slot for event in world.events[len(before[0]) :] if isinstance(event, RunClosed)]
     assert len(closed) == len(set(closed)) > 0
     assert world.engine.health.problem is None
+
+
+def test_an_unexpected_exception_of_a_run_is_logged_once_although_its_tick_is_repeated(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(SystemError("out of cheese"), timedelta(seconds=10))
+    world.run(seconds=5)
+    world.engine.store = store = cast("Any", FailingCommits(world.store))
+    for _ in range(3):
+        world.clock.advance(timedelta(seconds=5))
+        world.engine.tick(world.clock.read())
+    store.fails = False
+    world.run(seconds=5)
+    assert world.history() == ["03-02 08:00 interval failed bad_answer"]
+    assert caplog.text.count("runner_broken") == 1

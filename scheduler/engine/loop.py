@@ -350,6 +350,9 @@ class Engine:
     ) -> None:
         """Forget the recorded results, publish the events and answer the requests."""
         self._report_available()
+        for _, run in runs:
+            if _is_unexpected(run.surprise):
+                log_event(logging.ERROR, "runner_broken", error=run.surprise)
         self._deadlines.forget_runs(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
         self._deliveries.ack([number for number, _ in deliveries])
@@ -550,8 +553,12 @@ def _result_of_exception(error: BaseException | None) -> AttemptResult:
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was cancelled before it started", calls=(UNSENT_CALL,))
     if is_scarcity(error):
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not start: {error}", transient=True)
-    log_event(logging.ERROR, "runner_broken", error=error)
     return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
+
+
+def _is_unexpected(error: BaseException | None) -> bool:
+    """Whether an exception that ended an attempt is a fault of the program."""
+    return error is not None and not isinstance(error, (Interrupted, NeverBegun)) and not is_scarcity(error)
 
 
 def _replan_all_entries(tx: Transaction) -> None:
