@@ -23,7 +23,7 @@ from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import entries, wakes
-from scheduler.store.database import DatabaseUnavailable, Store
+from scheduler.store.database import CommitUnknown, DatabaseUnavailable, Store
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
@@ -184,3 +184,55 @@ def test_an_unexpected_exception_of_a_run_is_logged_once_although_its_tick_is_re
     world.run(seconds=5)
     assert world.history() == ["03-02 08:00 interval failed bad_answer"]
     assert caplog.text.count("runner_broken") == 1
+
+
+class LostAnswer:
+    """A store that commits one transaction without learning it. After that, the server is down until `is_down` is reset."""
+
+    def __init__(self, store: Store) -> None:
+        self.is_down = False
+        self._loses_next = True
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._store.transaction() as db:
+            yield db
+        if self._loses_next:
+            self._loses_next, self.is_down = False, True
+            raise CommitUnknown("the connection was lost")
+
+    def was_committed(self) -> bool:
+        if self.is_down:
+            raise DatabaseUnavailable("the server is down")
+        return True
+
+
+def test_a_run_has_its_whole_timeout_although_the_server_was_down_after_its_start_was_committed(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="1m"))
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(seconds=50))
+    lose_a_commit(world, timedelta(minutes=10))
+    world.run(minutes=1)
+    assert [(row["outcome"], row["attempt"]) for row in world.records()] == [("ok", 1)]
+
+
+def test_a_clock_change_is_followed_although_the_server_was_down_when_it_happened(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    lose_a_commit(world, timedelta(seconds=20), clock_change=timedelta(hours=1))
+    world.run(seconds=5)
+    changes = world.store.connection.execute("select count(*) from jump").fetchone()[0]
+    assert (world.engine.health.clock_changes["forward"], changes) == (1, 1)
+
+
+def lose_a_commit(world: World, outage: timedelta, clock_change: timedelta = timedelta()) -> None:
+    """Let a tick be committed without an answer of the server, which is then down for some time."""
+    world.engine.store = store = cast("Any", LostAnswer(world.store))
+    world.engine.tick(world.clock.read())
+    world.clock.advance(outage)
+    world.clock.now += clock_change
+    world.engine.tick(world.clock.read())
+    assert not world.calls
+    store.is_down = False

@@ -179,7 +179,7 @@ class Engine:
         self._was_stopped = False  # a signal has stopped the process since the last tick
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
-        self._unknown_commit: Callable[[], None] | None = None  # finishes the tick whose commit may have been carried out
+        self._unknown_commit: Callable[[ClockReading], None] | None = None  # finishes a tick that may have been committed
 
     def start_boot(
         self,
@@ -250,10 +250,11 @@ class Engine:
         3. Cancel runs that exceed their timeout.
         """
         self.health.tried_at = reading.now
-        finish: Callable[[], None] | None = None
+        finish: Callable[[ClockReading], None] | None = None
         try:
-            self._settle_unknown_commit()
+            self._settle_unknown_commit(reading)
             results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
+            clock = self._clock_change, self._slept, self._stall
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
@@ -266,38 +267,46 @@ class Engine:
                 again_at = self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.record_last_tick(tick.tx)
-                finish = partial(self._finish_tick, reading, tick, claims, deliveries, results, maintenance_state, is_full=full)
+                finish = partial(self._finish_tick, tick, claims, deliveries, results, maintenance_state, clock, is_full=full)
         except DatabaseUnavailable as error:
             if isinstance(error, CommitUnknown):
                 self._unknown_commit = finish
             return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
-        finish()
+        finish(reading)
         return min(again_at, self._enforce_deadlines(reading))
 
-    def _settle_unknown_commit(self) -> None:
-        """If it was not known whether the last transaction was committed, find out, and finish its tick if it was."""
+    def _settle_unknown_commit(self, reading: ClockReading) -> None:
+        """If it was not known whether the last transaction was committed, find out, and finish its tick if it was.
+
+        The server may have been down for long, so the runs of that tick start now.
+        """
         if self._unknown_commit is None:
             return
         was_committed = self.store.was_committed()
         finish, self._unknown_commit = self._unknown_commit, None
         if was_committed:
-            finish()
+            finish(reading)
 
     def _finish_tick(
         self,
-        reading: ClockReading,
         tick: Tick,
         claims: list[Claim],
         deliveries: list[Delivery],
         results: tuple[Results[Claim, AttemptResult], Results[Delivery, DeliveryResult], list[PendingRequest]],
         maintenance_state: MaintenanceState,
+        clock: tuple[timedelta, timedelta, timedelta],
+        reading: ClockReading,
         *,
         is_full: bool,
     ) -> None:
-        """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages."""
+        """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages.
+
+        `clock` is what the tick has recorded of clock changes, suspends and stalls. `reading` is the current time.
+        """
         self._maintenance, self.plan = maintenance_state, tick.plan
-        self._clock_change = self._slept = self._stall = timedelta()
-        self._was_stopped = False
+        change, slept, stall = clock
+        self._clock_change, self._slept, self._stall = self._clock_change - change, self._slept - slept, self._stall - stall
+        self._was_stopped = self._was_stopped and bool(self._stall)
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if is_full else None
@@ -313,7 +322,7 @@ class Engine:
         for each in deliveries:
             self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
-        if maintenance_state.done_at == reading.now:
+        if maintenance_state.done_at == tick.now:
             self.store.keep_reserve()
 
     def _record_results(
