@@ -22,6 +22,7 @@ from cluster_processes import Cluster
 from remote_bench import RemoteBench, TextCodec
 from servers.postgres import PostgresServer
 
+from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Interrupted
 
@@ -273,6 +274,47 @@ def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster)
     assert marks(cluster) == 2
     assert re.search(r"^worker +w2$", cluster.call("show", "1"), re.MULTILINE)
     assert " ok heartbeat_ok on w2, took " in cluster.call("explain", "ops")
+
+
+def find_programs(cluster: Cluster) -> list[int]:
+    """The programs of the first run."""
+    owner = cluster.query("select distinct owner from heartbeatd_attempt")
+    return (find_orphans({f"{owner}/1"}) or {}).get(f"{owner}/1", [])
+
+
+def test_the_programs_of_a_killed_worker_are_ended_at_once(cluster: Cluster) -> None:
+    cluster.start("run")
+    worker = cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    assert find_programs(cluster)
+    worker.send_signal(signal.SIGKILL)
+    wait_until(lambda: not find_programs(cluster))
+    log = cluster.folder / "worker.log"
+    wait_until(lambda: "orphan_ended" in log.read_text())
+    wait_until(lambda: not list((cluster.folder / "state" / "workers").iterdir()))
+
+
+def test_the_programs_of_a_frozen_worker_are_ended_before_another_worker_can_repeat_its_run(cluster: Cluster) -> None:
+    cluster.start("run")
+    worker = cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    worker.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not find_programs(cluster))
+    assert cluster.query("select count(*) from heartbeatd_attempt where result is null") == "1"  # not given away yet
+    worker.send_signal(signal.SIGCONT)
+
+
+def test_a_worker_ends_the_programs_of_one_that_was_killed_with_its_guard(cluster: Cluster) -> None:
+    cluster.start("run")
+    worker = cluster.start("worker")
+    wait_until(lambda: marks(cluster) == 1)
+    (guard,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()[:1]
+    for pid in (int(guard), worker.pid):
+        os.kill(pid, signal.SIGKILL)
+    worker.wait(PATIENCE)
+    assert find_programs(cluster)
+    cluster.start("worker")
+    wait_until(lambda: not find_programs(cluster))
 
 
 def test_a_cancelled_run_ends_on_its_worker(cluster: Cluster) -> None:

@@ -36,6 +36,7 @@ from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
+from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.payloads import lock_of_lane, missing_secret
@@ -163,11 +164,14 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
     lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
+    end_programs_of_dead_workers(settings.state.parent / "workers")
+    own_file = WorkerFile(settings.state.parent / "workers")
+    guard = own_file.start_guard(read_clock)
     loop = WorkerLoop()
     running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
         JobQueue(remote.dsn, remote.name),
         ClaimCodec(config.entries, config_folder(settings.path), name),
-        partial(_carry_out_run, lanes_here, http),
+        partial(_carry_out_run, lanes_here, http, own_file),
         _mark,
         loop,
         name=name,
@@ -176,6 +180,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
         clock=read_clock,
         reload=config.reload,
         locked_lanes=lanes_here.find_locked,
+        note_lease=own_file.note_lease,
     )
 
     async def run_until_signal() -> None:
@@ -205,6 +210,8 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
 
     asyncio.run(run_until_signal())
     loop.close(http.close)
+    own_file.close()
+    os.waitpid(guard, 0)
     log_event(logging.INFO, "stopped", worker=name)
 
 
@@ -251,14 +258,19 @@ class _LanesOfWorker:
 
 
 async def _carry_out_run(
-    lanes_here: _LanesOfWorker, http: HttpClient, claim: Claim, children: Children, check_time: Callable[[], None]
+    lanes_here: _LanesOfWorker,
+    http: HttpClient,
+    own_file: WorkerFile,
+    claim: Claim,
+    children: Children,
+    check_time: Callable[[], None],
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
     from scheduler.work.remote_worker import GuardedHttp, guard_converse, guard_start
 
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-    with lanes_here.lock_for(claim) as (claim_in_lane, inherited):
+    with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run_mark):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
         open_tools = McpTools(guard_converse(partial(children.converse, inherited=inherited), check_time), guarded)

@@ -82,7 +82,8 @@ class RemoteWorker(Generic[T, R]):
 
     `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
     changed. At most `concurrency` tasks are in progress. `locked_lanes` returns the locks of tasks that have ended and left a
-    program behind which still holds the lane: such a lane stays locked for all machines.
+    program behind which still holds the lane: such a lane stays locked for all machines. `note_lease` is called with the end of
+    each lease, by `clock`.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class RemoteWorker(Generic[T, R]):
         clock: Callable[[], float],
         reload: Callable[[], None] = lambda: None,
         locked_lanes: Callable[[], Collection[str]] = tuple,
+        note_lease: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._queue = queue
         self._codec = codec
@@ -109,6 +111,7 @@ class RemoteWorker(Generic[T, R]):
         self._clock = clock
         self._reload = reload
         self._locked_lanes = locked_lanes
+        self._note_lease = note_lease
         self._lanes_on_record: Collection[str] = ()
         self.counts = WorkerCounts()
         self.problem: str | None = "not connected yet"
@@ -214,6 +217,7 @@ class RemoteWorker(Generic[T, R]):
             self._lease_ends = float("-inf")
             return
         self._lease_ends = asked_at + LEASE_MARGIN * self._lease
+        self._note_lease(self._lease_ends)
         await self._record_locked_lanes()
         self._report_problem(None)
         self._jobs_announced.set()

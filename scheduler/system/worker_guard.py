@@ -1,0 +1,150 @@
+"""Ends the programs of a worker that was killed or frozen: a second process watches the worker, and the next worker looks again.
+
+Each worker has a file, whose lock it holds as long as it lives. The file contains the end of the worker's lease, and the marks of
+the runs in progress. Programs that a run has left in the background, and that were meant to continue, are in no file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from scheduler.system import orphans
+from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock
+from scheduler.system.log import log_event
+
+HEADER = 24  # bytes at the beginning of the file, for the end of the lease
+NO_LEASE = float("inf")  # before the first lease nothing is in progress
+MAX_FILE = 64 << 20
+LOOK_EVERY = 0.5  # seconds between looks at the worker
+
+
+class WorkerFile:
+    """The file of this worker. It is deleted by `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._fd = create_lock_file(self.path)
+        try_lock(self._fd)  # no other process knows the name
+        self._marks: Counter[str] = Counter()
+        self.note_lease(NO_LEASE)
+
+    def note_lease(self, ends_at: float) -> None:
+        """Write when the lease of the worker ends, by the clock that the guard has."""
+        with suppress(OSError):  # on a full disk the guard knows an earlier end
+            os.pwrite(self._fd, f"{ends_at:{HEADER - 1}.3f}\n".encode(), 0)
+
+    @contextmanager
+    def note_run(self, mark: str) -> Iterator[None]:
+        """Write that a run is in progress, for the duration of the context. Always called in the same thread."""
+        self._append(f"+{mark}\n")
+        self._marks[mark] += 1
+        try:
+            yield
+        finally:
+            self._marks[mark] -= 1
+            self._marks += Counter()  # drops the zeros
+            if self._marks:
+                self._append(f"-{mark}\n")
+            else:
+                with suppress(OSError):
+                    os.ftruncate(self._fd, HEADER)
+
+    def start_guard(self, clock: Callable[[], float]) -> int:
+        """Start the process that watches this worker; returns its pid. The caller has no other threads yet.
+
+        `clock` is a clock that all processes of this machine share, in seconds.
+        """
+        if (guard := os.fork()) != 0:
+            return guard
+        try:
+            os.setsid()  # a Ctrl-C in the terminal is for the worker
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            os.close(self._fd)  # the lock is that of the worker
+            _watch(self.path, clock)
+        finally:
+            os._exit(0)
+
+    def close(self) -> None:
+        """Delete the file, because the worker stops in an orderly way. The guard then ends."""
+        with suppress(OSError):
+            self.path.unlink()
+        os.close(self._fd)
+
+    def _append(self, line: str) -> None:
+        with suppress(OSError):
+            os.pwrite(self._fd, line.encode(), os.fstat(self._fd).st_size)
+
+
+def end_programs_of_dead_workers(folder: Path) -> None:
+    """End what is left of the runs of workers that were killed together with their guards. A program takes up to 3 s to end."""
+    with suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            with suppress(OSError):
+                fd = open_lock_file(path)
+                try:
+                    if try_lock(fd):
+                        _end_programs(_marks_in(fd) - _marks_of_others(path))
+                        path.unlink()
+                finally:
+                    os.close(fd)
+
+
+def _marks_of_others(path: Path) -> set[str]:
+    """The runs that other workers on this machine have in progress. They may be repetitions of those of a dead worker."""
+    found: set[str] = set()
+    for other in path.parent.iterdir():
+        if other != path:
+            fd = open_lock_file(other)
+            try:
+                found |= set() if try_lock(fd) else _marks_in(fd)
+            finally:
+                os.close(fd)
+    return found
+
+
+def _watch(path: Path, clock: Callable[[], float]) -> None:
+    """Wait until the worker has ended, or its lease is over although it runs, because it is frozen. Then end its programs."""
+    fd = open_lock_file(path)
+    while not try_lock(fd):
+        if clock() >= _lease_end_in(fd):
+            _end_programs(_marks_in(fd))
+        time.sleep(LOOK_EVERY)
+    _end_programs(_marks_in(fd))
+    with suppress(OSError):
+        path.unlink()
+
+
+def _end_programs(marks: set[str]) -> None:
+    found = orphans.find_orphans(marks) if marks else {}
+    programs = {pid: orphans.program_name(pid) for pids in (found or {}).values() for pid in pids}
+    if not programs:
+        return
+    living = orphans.end_orphans(programs)
+    for mark, pids in (found or {}).items():
+        for pid in pids:
+            word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
+            log_event(level, word, run=mark, pid=pid, program=programs[pid])
+
+
+def _lease_end_in(fd: int) -> float:
+    try:
+        return float(os.pread(fd, HEADER, 0))
+    except (OSError, ValueError):
+        return NO_LEASE
+
+
+def _marks_in(fd: int) -> set[str]:
+    marks: Counter[str] = Counter()
+    for line in os.pread(fd, MAX_FILE, HEADER).decode(errors="replace").splitlines():
+        marks[line[1:]] += 1 if line.startswith("+") else -1
+    return {mark for mark, count in marks.items() if count > 0}
