@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 THREE_HOURS = timedelta(hours=3)
 A_DAY = timedelta(days=1)  # longer than any change that counts as daylight saving
 YEARS = 50  # how far ahead to look: 29 February falls on a given weekday every 40 years at the latest
-TICK = datetime.resolution
+MICROSECOND = datetime.resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class OffsetPeriod:
 
     def wall_time_floor(self, after: datetime) -> datetime:
         """The wall times later than this one happen strictly after the instant."""
-        opening = self.first_wall_time - TICK
+        opening = self.first_wall_time - MICROSECOND
         return opening if after < self.start else max(opening, self.wall_time(after))
 
     def wall_time_ceiling(self, until: datetime) -> datetime:
         """The last wall time that can happen at or before this instant."""
-        return self.wall_time(min(until, self.end - TICK))
+        return self.wall_time(min(until, self.end - MICROSECOND))
 
 
 def offset_periods(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[OffsetPeriod]:

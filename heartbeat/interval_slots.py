@@ -11,7 +11,7 @@ from hashlib import sha256
 from heartbeat.hours import TWO_YEARS, OpenTimes
 
 _SECOND = timedelta(seconds=1)
-_TICK = timedelta.resolution
+_MICROSECOND = timedelta.resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class IntervalSlots:
 
     def next(self, after: datetime) -> datetime | None:
         """The first slot later than `after`. None if there is no opening within two years."""
-        begin = after + _TICK
+        begin = after + _MICROSECOND
         if self.hours.always:
             return self._first_point_from(begin)
         number = self._point_number(begin)
@@ -52,7 +52,7 @@ class IntervalSlots:
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
         """The slots in (after, until]. None if there are none."""
         if self.hours.always:
-            return self._grid_points(after + _TICK, until + _TICK)
+            return self._grid_points(after + _MICROSECOND, until + _MICROSECOND)
         return _combine_ranges(self._slots_by_opening(after, until))
 
     def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
@@ -60,7 +60,7 @@ class IntervalSlots:
 
         Of the points that move to the same opening, the last one becomes its slot and is not included.
         """
-        points = None if self.hours.always else self._grid_points(after + _TICK, until + _TICK)
+        points = None if self.hours.always else self._grid_points(after + _MICROSECOND, until + _MICROSECOND)
         if points is None or (points.count == 1 and self.hours.open_at(points.first)):
             return None
         return _combine_ranges(self._points_without_slot(after, until))
@@ -68,7 +68,7 @@ class IntervalSlots:
     def _slots_by_opening(self, after: datetime, until: datetime) -> Iterator[SlotRange]:
         closed_since: datetime | None = None
         for opens, closes in self.hours.openings(after, until):
-            inside = self._grid_points(max(opens, after + _TICK), min(closes, until + _TICK))
+            inside = self._grid_points(max(opens, after + _MICROSECOND), min(closes, until + _MICROSECOND))
             moved = None if inside else self._slot_moved_to(opens, closes, closed_since)
             if moved is not None and after < moved <= until:
                 inside = SlotRange(moved, moved, 1)
@@ -77,7 +77,7 @@ class IntervalSlots:
             closed_since = closes
 
     def _points_without_slot(self, after: datetime, until: datetime) -> Iterator[SlotRange]:
-        begin, end = after + _TICK, until + _TICK
+        begin, end = after + _MICROSECOND, until + _MICROSECOND
         for opens, closes in self.hours.openings(after, until):
             closed = self._grid_points(begin, opens)
             yield from self._without_last(closed) if closed and self._has_no_point(opens, closes) else _if_any(closed)

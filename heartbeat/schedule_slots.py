@@ -10,7 +10,7 @@ from typing import Protocol
 from heartbeat.hours import TWO_YEARS, OpenTimes
 from heartbeat.interval_slots import SlotRange
 
-_TICK = timedelta.resolution
+_MICROSECOND = timedelta.resolution
 _MAX_TRIES = 1000  # closed slots in a row; each one skips a whole closed time, so this covers years
 
 Span = tuple[datetime, datetime]  # (after, until]
@@ -57,7 +57,7 @@ class ScheduleSlots:
             opens = next((opens for opens, _ in self._shifted_openings(slot, slot + TWO_YEARS) if opens > slot), None)
             if opens is None:
                 return None
-            after = opens - _TICK
+            after = opens - _MICROSECOND
         return None
 
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
@@ -74,7 +74,7 @@ class ScheduleSlots:
             yield after, until
             return
         for opens, closes in self._shifted_openings(after, until):
-            yield max(after, opens - _TICK), min(until, closes - _TICK)
+            yield max(after, opens - _MICROSECOND), min(until, closes - _MICROSECOND)
 
     def closed_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
         """The closed parts of (after, until]. Some may be empty."""

@@ -14,7 +14,7 @@ from test_story_slots import agent
 from world import World, run_until_crash, utc
 
 from scheduler.config.build.load import load_config
-from scheduler.engine import opening
+from scheduler.engine import run_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
@@ -90,7 +90,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
             tick = Tick(Transaction(db, now, owner), plan.make_plan(settings), now, random.Random(1))
             due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
             for entry_row in due:
-                claim = opening.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
+                claim = run_starts.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
                 claimed += [claim.entry.name] if claim else []
             entries.save_changed_entries(tick.tx)
         if not due:

@@ -102,7 +102,7 @@ def test_a_task_that_raises_system_exit_fails_and_the_next_one_runs(make: MakeEx
     bench = Bench(make, "a")
     bench.executor.submit(1, "breaks")
     assert bench.told.acquire(timeout=PATIENCE)
-    assert str(bench.executor.results()[0][1].surprise) == "SystemExit: out of here"
+    assert str(bench.executor.results()[0][1].exception) == "SystemExit: out of here"
     bench.executor.submit(2, "a")
     bench.open("a")
     assert "A" in bench.results()
@@ -158,7 +158,7 @@ def test_a_task_that_was_cancelled_before_it_began_does_not_begin(make: MakeExec
     for _ in range(2):
         assert started.acquire(timeout=PATIENCE)
     assert begun == ["first"]
-    assert [isinstance(done.surprise, NeverBegun) for number, done in executor.results() if number == 2] == [True]
+    assert [isinstance(done.exception, NeverBegun) for number, done in executor.results() if number == 2] == [True]
 
 
 def test_cancelling_a_task_ends_its_programs(make: MakeExecutor) -> None:
@@ -293,5 +293,5 @@ def test_without_a_free_thread_a_task_fails_and_the_next_one_runs() -> None:
     executor.submit(2, "second")
     assert started.acquire(timeout=PATIENCE)
     assert started.acquire(timeout=PATIENCE)
-    outcomes = {number: (done.result, type(done.surprise)) for number, done in executor.results()}
+    outcomes = {number: (done.result, type(done.exception)) for number, done in executor.results()}
     assert outcomes == {1: (None, RuntimeError), 2: ("SECOND", type(None))}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heartbeat.hours import EVERY_DAY, FIRST_INSTANT, LAST_INSTANT, Hours, Window, parse_days, parse_span, parse_time, window
 
 BERLIN = ZoneInfo("Europe/Berlin")
-TICK = timedelta.resolution
+MICROSECOND = timedelta.resolution
 ZONES = [
     "UTC",
     "Europe/Berlin",
@@ -226,9 +226,9 @@ def test_openings_agree_with_open_at_at_every_instant(some: Hours, day: str, shi
 def test_every_span_begins_and_ends_at_its_local_times(some: Hours, day: str) -> None:
     for opens, closes in some.openings(at(day), at(day) + timedelta(days=2)):
         assume(closes - opens < timedelta(days=30))  # windows of several zones may be open for years
-        assert [some.open_at(opens - TICK), some.open_at(opens)] == [False, True]
-        assert [some.open_at(closes - TICK), some.open_at(closes)] == [True, False]
-        assert some.next_opening(opens - TICK) == opens
+        assert [some.open_at(opens - MICROSECOND), some.open_at(opens)] == [False, True]
+        assert [some.open_at(closes - MICROSECOND), some.open_at(closes)] == [True, False]
+        assert some.next_opening(opens - MICROSECOND) == opens
         assert some.next_closing(opens) == closes
 
 

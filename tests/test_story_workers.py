@@ -17,8 +17,8 @@ from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.work.executor import Done, Interrupted, NotTaken
 from scheduler.work.payloads import SCHEMA, ClaimCodec, InvalidPayload, Refused
 
-LOST = Interrupted("w1 was lost", in_order=False)
-STOPPED = Interrupted("w1 was stopped", in_order=True)
+LOST = Interrupted("w1 was lost", was_stopped=False)
+STOPPED = Interrupted("w1 was stopped", was_stopped=True)
 LONG = Delayed("HEARTBEAT_OK", timedelta(minutes=3))
 
 
@@ -212,7 +212,7 @@ def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: M
     written = codec.write_done(Done(claim, AttemptResult(Outcome.OK)))
     assert codec.read_done(claim, written).result == AttemptResult(Outcome.OK)
     for wrong in ("", "[]", written.replace('"ok"', '"splendid"'), json.dumps({"schema": 99})):
-        assert "cannot be read" in str(codec.read_done(claim, wrong).surprise)
+        assert "cannot be read" in str(codec.read_done(claim, wrong).exception)
 
 
 def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world: MakeWorld) -> None:

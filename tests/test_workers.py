@@ -94,9 +94,9 @@ def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: Rem
         " as job",
     )
     wait_until(executor.results)
-    surprise = executor.results()[0][1].surprise
-    assert isinstance(surprise, Interrupted)
-    assert not surprise.in_order
+    exception = executor.results()[0][1].exception
+    assert isinstance(exception, Interrupted)
+    assert not exception.was_stopped
 
 
 def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench) -> None:
@@ -114,7 +114,7 @@ def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteB
     bench.start_worker("late", carry, clock=lambda: time.monotonic() + 600)
     wait_until(executor.results)
     assert begun == []
-    assert "the time of the run was over" in str(executor.results()[0][1].surprise)
+    assert "the time of the run was over" in str(executor.results()[0][1].exception)
 
 
 def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench) -> None:
@@ -134,8 +134,8 @@ def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: Re
     assert began.wait(PATIENCE)
     frozen = 600.0
     wait_until(executor.results)
-    surprise = executor.results()[0][1].surprise
-    assert isinstance(surprise, Interrupted)
+    exception = executor.results()[0][1].exception
+    assert isinstance(exception, Interrupted)
     assert worker.counts.lost_leases == 1
     executor.ack([1])
     executor.submit(2, "next")
@@ -163,7 +163,7 @@ def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: R
     executor.submit(1, "a")
     wait_until(executor.results)
     assert begun == []
-    assert isinstance(executor.results()[0][1].surprise, Interrupted)
+    assert isinstance(executor.results()[0][1].exception, Interrupted)
 
 
 def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
@@ -180,9 +180,9 @@ def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
     assert began.wait(PATIENCE)
     worker.stop()
     wait_until(executor.results)
-    surprise = executor.results()[0][1].surprise
-    assert isinstance(surprise, Interrupted)
-    assert surprise.in_order
+    exception = executor.results()[0][1].exception
+    assert isinstance(exception, Interrupted)
+    assert exception.was_stopped
 
 
 def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:
@@ -190,7 +190,7 @@ def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(be
     executor.submit(1, {1, 2})  # type: ignore[arg-type]  # JSON has no sets
     executor.submit(2, "next")
     wait_until(lambda: len(executor.results()) == 2)
-    assert [(number, done.result, type(done.surprise)) for number, done in executor.results()] == [
+    assert [(number, done.result, type(done.exception)) for number, done in executor.results()] == [
         (1, None, TypeError), (2, "NEXT", type(None)),
     ]  # fmt: skip
 

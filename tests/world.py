@@ -112,7 +112,7 @@ class VirtualExecutor:
         result, duration = self._execute(task)
         if self.carry_over is not None:
             done = self.carry_over.read_done(task, self.carry_over.write_done(Done(task, *_result_or_error(result))))
-            result = done.result or done.surprise
+            result = done.result or done.exception
         self._tasks[number] = (task, result, self._clock.now + duration)
 
     def results(self) -> list[tuple[int, Done[Any, Any]]]:
@@ -390,8 +390,8 @@ class World:
                     return claim.entry.run_attempt(claim_in_lane, resources, lambda: elapsed)
 
                 return LOOP.run_until_complete(with_http(attempt)), duration
-        except Exception as surprise:  # noqa: BLE001 (as an executor does)
-            return surprise, duration
+        except Exception as exception:  # noqa: BLE001 (as an executor does)
+            return exception, duration
 
     def _send(self, outgoing: Delivery) -> tuple[DeliveryResult, timedelta]:
         answer = send_by_transport(outgoing) if outgoing.channel.kind == "log" else self.send(outgoing)

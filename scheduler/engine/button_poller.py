@@ -67,7 +67,7 @@ class ButtonPoller:
             self._executor.ack([number])
             state = self._bots.get(done.task.bot)
             if done.task.press is None and state is not None:
-                error = f"{type(done.surprise).__name__} while asking for presses"
+                error = f"{type(done.exception).__name__} while asking for presses"
                 self._settle_poll(done.task.bot, state, done.result or Presses(offset=done.task.offset, error=error), monotonic)
         for bot, state in self._bots.items():
             if not state.is_polled and state.next_at <= monotonic:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from scheduler.engine import planning
-from scheduler.engine.closing import LONGEST_RETRY_DELAY
+from scheduler.engine.run_ends import LONGEST_RETRY_DELAY
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind

@@ -77,7 +77,7 @@ class Pinger:
 
     def _record_result(self, done: Done[Ping, DeliveryResult]) -> None:
         """Count a ping. Log the first one that fails and the first one that arrives again."""
-        sent = done.result or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while pinging")
+        sent = done.result or DeliveryResult("uncertain", f"{type(done.exception).__name__} while pinging")
         problem = None if sent.state == "delivered" else sent.error
         self._health.pings["failed" if problem else "delivered"] += 1
         if done.task.switch != self._switch:

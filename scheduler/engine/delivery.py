@@ -90,7 +90,7 @@ def _to_message(message: OutboxMessage) -> Message:
 def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
     """Record the result of a delivery. If sending raised an exception, it is unknown whether the message arrived."""
     message, channel = done.task.message, done.task.channel
-    sent = done.result or _result_of_exception(done.surprise)
+    sent = done.result or _result_of_exception(done.exception)
     if sent.state == "delivered":
         outbox.record_delivery(tx, message)
     elif sent.state == "dead":

@@ -15,14 +15,14 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine import (
     budget_reservations,
     clock_adjustment,
-    closing,
     delivery,
     held_notices,
     incident_notices,
     maintenance,
-    opening,
     plan_sync,
     planning,
+    run_ends,
+    run_starts,
     savepoints,
     startup,
     wake_starts,
@@ -360,8 +360,8 @@ class Engine:
         """Forget the recorded results, publish the events and answer the requests."""
         self._report_available()
         for _, run in runs:
-            if _is_unexpected(run.surprise):
-                log_event(logging.ERROR, "runner_broken", error=run.surprise)
+            if _is_unexpected(run.exception):
+                log_event(logging.ERROR, "runner_broken", error=run.exception)
         self._deadlines.forget_runs(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
         self._deliveries.ack([number for number, _ in deliveries])
@@ -449,17 +449,17 @@ class Engine:
         An attempt that was successful before it ended counts, unless a person cancelled it.
         """
         claim = done.task
-        result = storable_result(done.result or _result_of_exception(done.surprise))
+        result = storable_result(done.result or _result_of_exception(done.exception))
         why = self._deadlines.why_ended(claim.run_id)
-        if isinstance(done.surprise, Interrupted) and why != "cancelled":
-            return partial(startup.recover_lost_attempt, tick, claim, done.surprise)
-        if isinstance(done.surprise, NotTaken):
-            return partial(closing.finish_attempt, tick, claim, result)
+        if isinstance(done.exception, Interrupted) and why != "cancelled":
+            return partial(startup.recover_lost_attempt, tick, claim, done.exception)
+        if isinstance(done.exception, NotTaken):
+            return partial(run_ends.finish_attempt, tick, claim, result)
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _is_due_after_restart(tick.plan, claim):
                 return partial(startup.requeue_interrupted_run, tick, claim, result)
             result = _result_of_ended_run(claim, result, why)
-        return partial(closing.finish_attempt, tick, claim, result)
+        return partial(run_ends.finish_attempt, tick, claim, result)
 
     def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
         """Claim due runs. Returns the claims, and whether the concurrency limit is reached."""
@@ -537,7 +537,7 @@ def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim 
     if entry is None:
         entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=None))
         return None
-    return opening.start_due_with_run(tick, entry, entry_row, run)
+    return run_starts.start_due_with_run(tick, entry, entry_row, run)
 
 
 def _is_due_after_restart(plan: Plan, claim: Claim) -> bool:

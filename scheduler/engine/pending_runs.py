@@ -9,7 +9,7 @@ from functools import partial
 from heartbeat.findings import Report
 from heartbeat.runners import MAX_ANSWER, Answer
 from heartbeat.runners.agent_json import answer_from_report
-from scheduler.engine import closing, savepoints
+from scheduler.engine import run_ends, savepoints
 from scheduler.engine.inbox import Refused
 from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
@@ -51,7 +51,7 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
     result = AttemptResult(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
-        closing.record_late_result(tick, entry, awaited.slot, result)
+        run_ends.record_late_result(tick, entry, awaited.slot, result)
         return
     run = runs.open_result_run(tick.tx, awaited.kind, awaited.name, awaited.slot)
     if run is not None:
@@ -84,7 +84,7 @@ class ReportResult:
         if entry is None:
             raise Refused("too_late", f"run {self.run_id} no longer waits for a result: {found.name} was removed from the config")
         run_id = (
-            closing.record_late_result(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
+            run_ends.record_late_result(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
         )
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} already has its result")
@@ -119,7 +119,7 @@ class CancelRun:
             tick.cancelled.append(self.run_id)
             return False
         entry_row = entries.get_entry(tick.tx, kind, name)
-        closing.close_abandoned(
+        run_ends.close_abandoned(
             tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next attempt")
         )
         return True
@@ -131,7 +131,7 @@ class CancelRun:
         if found is None or entry is None or found.given_up:
             raise Refused(*_explain_no_cancel(tick.tx, self.run_id))
         result = _cancelled_result("was cancelled before its result was reported")
-        if not found.due_at or closing.record_late_result(tick, entry, found.slot, result) is None:
+        if not found.due_at or run_ends.record_late_result(tick, entry, found.slot, result) is None:
             raise Refused("closed", f"run {self.run_id} already has its result")
 
 

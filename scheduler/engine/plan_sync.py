@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from heartbeat.interval_slots import first_anchor
-from scheduler.engine import closing, job_conditions, planning, wake_starts
+from scheduler.engine import job_conditions, planning, run_ends, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
@@ -133,7 +133,7 @@ def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: s
     planning.save_with_next_due(tick.tx, entry_row, retired)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":
-        closing.give_up_waiting(tick, entry, retired, run)
+        run_ends.give_up_waiting(tick, entry, retired, run)
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
     incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
     if entry_row.kind is Kind.CRON:

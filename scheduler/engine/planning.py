@@ -190,7 +190,7 @@ def _report_unstarted(tx: Transaction, awake_since: datetime, entry_row: EntryRo
     if first + offset < awake_since:
         return
     missed = islice(
-        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.TICK, tx.now - offset),
+        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.MICROSECOND, tx.now - offset),
         min(count, MAX_SLOTS_MEASURED),
     )
     late = tuple((tx.now - slot - offset).total_seconds() for slot in missed)

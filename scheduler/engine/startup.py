@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from scheduler.engine import call_usage, closing, planning, wake_starts
+from scheduler.engine import call_usage, planning, run_ends, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
@@ -150,7 +150,7 @@ def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: Open
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
     else:
-        closing.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
+        run_ends.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
 
 
 def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: SurvivorsByRun) -> bool:
@@ -209,13 +209,13 @@ def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) ->
     runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, {})
     tick.tx.report(RunRecovered(run.run_id, kind, name, runs_again))
     if runs_again:
-        runs.requeue_interrupted_run(tick.tx, run, crashed=not interruption.in_order)
+        runs.requeue_interrupted_run(tick.tx, run, crashed=not interruption.was_stopped)
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
         return
     reason, error = _why_lost_run_ends(run, interruption)
     message = f"{name} was interrupted: {error}" if kind is Kind.CRON else None
     result = AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
-    closing.close_abandoned(tick, entry, entry_row, run, result)
+    run_ends.close_abandoned(tick, entry, entry_row, run, result)
 
 
 def _why_lost_run_ends(run: OpenRun, interruption: Interrupted) -> tuple[Failure | Reason, str]:
@@ -223,7 +223,7 @@ def _why_lost_run_ends(run: OpenRun, interruption: Interrupted) -> tuple[Failure
         return Reason.CRASH_COUNT, f"its workers were lost {run.crashes + 1} times during this run"
     if run.is_cancelled:
         return Reason.CANCELLED, "was cancelled"
-    may_run = not interruption.in_order
+    may_run = not interruption.was_stopped
     return (Reason.CHILD_MAY_STILL_RUN if may_run else Failure.EXIT), f"{interruption} during this run" + (
         "; one of its processes may still be running" if may_run else ""
     )

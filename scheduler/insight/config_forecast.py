@@ -13,7 +13,7 @@ from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.config_changes import ConfigDiff
 from scheduler.model.entry import Key
-from scheduler.model.entry_schedule import TICK, due_times, due_times_by_day
+from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
 from scheduler.work import plan
@@ -91,7 +91,7 @@ def _is_moved(plans: tuple[Plan, Plan], old: Key, new: Key, diff: ConfigDiff) ->
 def _next_run(foreseen: EntryForecast | None, now: datetime) -> datetime | None:
     if foreseen is None or not foreseen.will_fire:
         return None
-    return next(due_times(foreseen.course, now - TICK, now + forecast.MAX_SPAN), None)
+    return next(due_times(foreseen.course, now - MICROSECOND, now + forecast.MAX_SPAN), None)
 
 
 def _count_runs(foreseen: EntryForecast, now: datetime, span: timedelta) -> int:

@@ -30,7 +30,7 @@ from scheduler.model.condition import Condition
 from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.entry_schedule import TICK
+from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
@@ -502,7 +502,7 @@ class _EntryDay:
         if row.state != "active":
             return 0, None, {}
         schedule = row.schedule
-        after = max(row.settled_until, period.begin - TICK - schedule.offset, row.first_seen_at - timedelta(seconds=1))
+        after = max(row.settled_until, period.begin - MICROSECOND - schedule.offset, row.first_seen_at - timedelta(seconds=1))
         until = period.until - schedule.offset
         if after >= until:
             return 0, None, {}

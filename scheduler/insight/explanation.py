@@ -22,7 +22,7 @@ from scheduler.model.condition import Condition
 from scheduler.model.config_changes import Override
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.entry_schedule import TICK
+from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import MILLISECOND, iso_utc
@@ -490,6 +490,6 @@ def _stall_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
 
 
 def _zone_change_events(zone: ZoneInfo, day: LocalDay) -> Iterator[DayEvent]:
-    for change in offset_changes(zone, day.begins - TICK, day.ends - TICK):
-        before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)
-        yield change.instant, "clock_change", f"{zone}: {before + TICK:%H:%M} {before:%Z} was {after:%H:%M %Z}"
+    for change in offset_changes(zone, day.begins - MICROSECOND, day.ends - MICROSECOND):
+        before, after = (change.instant - MICROSECOND).astimezone(zone), change.instant.astimezone(zone)
+        yield change.instant, "clock_change", f"{zone}: {before + MICROSECOND:%H:%M} {before:%Z} was {after:%H:%M %Z}"

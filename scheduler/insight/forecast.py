@@ -16,7 +16,7 @@ from scheduler.insight.daily_maximum import max_woken_runs
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.entry_schedule import TICK, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
+from scheduler.model.entry_schedule import MICROSECOND, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Limits
 from scheduler.model.timestamps import MILLISECOND, iso_utc
@@ -161,7 +161,7 @@ def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
 
 def _day_data(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> dict[str, Any]:
     """One day of an entry; `firings` is None if they are only counted."""
-    few = due_times(course, day.first - TICK, day.latest) if each or day.count <= MAX_LISTED_FIRINGS else None
+    few = due_times(course, day.first - MICROSECOND, day.latest) if each or day.count <= MAX_LISTED_FIRINGS else None
     return {
         "day": day.day.isoformat(),
         "count": day.count,
@@ -185,10 +185,10 @@ def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) ->
     """The DST changes of the zones, with the local time that the clock would have shown and the one that it shows."""
     for zone in zones:
         for change in offset_changes(zone, begin, end):
-            before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)
+            before, after = (change.instant - MICROSECOND).astimezone(zone), change.instant.astimezone(zone)
             yield {
                 "zone": zone.key,
                 "at": iso_utc(change.instant),
-                "before": f"{before + TICK:%H:%M} {before:%Z}",
+                "before": f"{before + MICROSECOND:%H:%M} {before:%Z}",
                 "after": f"{after:%H:%M %Z}",
             }

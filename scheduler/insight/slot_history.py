@@ -15,7 +15,7 @@ from scheduler.insight import reason_texts
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.entry_schedule import TICK, EntrySchedule, slots_between
+from scheduler.model.entry_schedule import MICROSECOND, EntrySchedule, slots_between
 from scheduler.model.outcome import WOKEN, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, outbox, run_history, runs
@@ -148,8 +148,8 @@ def _slots_of_period(period: SchedulePeriod, begin: datetime, end: datetime) -> 
     A slot that moved to the next opening is listed at its new time only.
     """
     schedule, offset = period.schedule, period.schedule.offset
-    after = max(begin - TICK, period.since - offset)
-    until = end - TICK if period.until is None else min(end - TICK, period.until - offset)
+    after = max(begin - MICROSECOND, period.since - offset)
+    until = end - MICROSECOND if period.until is None else min(end - MICROSECOND, period.until - offset)
     may_run = set(slots_between(schedule, after, until))
     wider = (
         slots_between(entry_schedule.parse_schedule(text, period.anchor), after, until)
@@ -162,7 +162,7 @@ def _slots_of_period(period: SchedulePeriod, begin: datetime, end: datetime) -> 
 
 
 def _closing_reason(schedule: EntrySchedule, slot: datetime) -> Skip | None:
-    return next((reason for reason, _ in schedule.closed_slots(slot - TICK, slot)), None)
+    return next((reason for reason, _ in schedule.closed_slots(slot - MICROSECOND, slot)), None)
 
 
 def _recorded_results(
@@ -192,7 +192,7 @@ def _slots_of_row(record: EntryRecord, row: SlotRow, named: list[ScheduledSlot],
 
 def _slot_counts_before(schedule: EntrySchedule, row: SlotRow, until: datetime) -> Iterator[int]:
     """The numbers of the record's slots before a time: slots that may run, and excluded slots for each reason."""
-    after, until = row.slot - TICK, until - TICK
+    after, until = row.slot - MICROSECOND, until - MICROSECOND
     for closed, passed in ((None, schedule.slots(after, until)), *schedule.closed_slots(after, until)):
         if passed and _row_includes(row, closed):
             yield passed.count

@@ -231,7 +231,7 @@ def _parse_cron(text: str, zone: str) -> cron_schedule.CronSchedule:
     return cron_schedule.parse_schedule(text, ZoneInfo(zone))
 
 
-TICK = datetime.resolution
+MICROSECOND = datetime.resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def due_times_by_day(course: ScheduledEntry, begin: datetime, end: datetime) -> 
     """The due times in [begin, end), counted per local day without listing them. Days without any are left out."""
     offset = course.schedule.offset
     for day in local_days.days_between(course.zone, begin, end):
-        after, until = max(day.begins - TICK - offset, course.after), day.ends - TICK - offset
+        after, until = max(day.begins - MICROSECOND - offset, course.after), day.ends - MICROSECOND - offset
         found = course.schedule.slots(after, until) if after < until else None
         if found is not None:
             yield RunsOnDay(day.date, found.first + offset, found.latest + offset, found.count)

@@ -262,7 +262,7 @@ class DayPlans:
             if allowance is None or scope not in (key, ALL_ENTRIES):
                 continue
             schedule = entry_schedule.parse_schedule(text, anchor)
-            begins, ends = (at - schedule.offset - entry_schedule.TICK for at in (day.begins, day.ends))
+            begins, ends = (at - schedule.offset - entry_schedule.MICROSECOND for at in (day.begins, day.ends))
             done, rest = schedule.slots(begins, now - schedule.offset), schedule.slots(now - schedule.offset, ends)
             done_count, rest_count = done.count if done else 0, rest.count if rest else 0
             passed += _multiplied(allowance.max_usage, done_count)

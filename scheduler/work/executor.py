@@ -29,24 +29,24 @@ class NotTaken(NeverBegun):
 class Interrupted(Exception):
     """The worker of the task was stopped or lost before the task ended. The message says what happened.
 
-    `in_order`: the worker was told to stop, so that the task did not cause its end.
+    `was_stopped`: the worker was asked to stop, so the task did not cause its end.
     """
 
-    def __init__(self, message: str, *, in_order: bool) -> None:
+    def __init__(self, message: str, *, was_stopped: bool) -> None:
         super().__init__(message)
-        self.in_order = in_order
+        self.was_stopped = was_stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
-    """A task that has ended: with its result, or with an unexpected exception; NeverBegun if it was cancelled before it began.
+    """A task that has ended: with its result, or with an exception: NeverBegun, Interrupted, or an unexpected one.
 
     `worker` is the name of the worker that executed it on another machine. None: this process executed it, or nobody.
     """
 
     task: T
     result: R | None
-    surprise: BaseException | None = None
+    exception: BaseException | None = None
     worker: str | None = None
 
 

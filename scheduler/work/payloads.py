@@ -100,12 +100,12 @@ class Codec(ABC, Generic[T, R]):
 
     def write_done(self, done: Done[Any, R]) -> str:
         """The payload of a task that has ended."""
-        if isinstance(done.surprise, Interrupted):
-            ended: Mapping[str, Any] = {"interrupted": str(done.surprise), "in_order": done.surprise.in_order}
-        elif isinstance(done.surprise, NeverBegun):
-            ended = {"never_begun": True, "not_taken": str(done.surprise) if isinstance(done.surprise, NotTaken) else None}
-        elif done.surprise is not None:
-            error, number = done.surprise, getattr(done.surprise, "errno", None)
+        if isinstance(done.exception, Interrupted):
+            ended: Mapping[str, Any] = {"interrupted": str(done.exception), "in_order": done.exception.was_stopped}
+        elif isinstance(done.exception, NeverBegun):
+            ended = {"never_begun": True, "not_taken": str(done.exception) if isinstance(done.exception, NotTaken) else None}
+        elif done.exception is not None:
+            error, number = done.exception, getattr(done.exception, "errno", None)
             text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
             ended = {"error": text, "errno": number if isinstance(number, int) else None}
         else:
@@ -117,7 +117,7 @@ class Codec(ABC, Generic[T, R]):
         try:
             data = _load(payload, "worker")
             if "interrupted" in data:
-                return Done(task, None, Interrupted(str(data["interrupted"]), in_order=bool(data.get("in_order"))))
+                return Done(task, None, Interrupted(str(data["interrupted"]), was_stopped=bool(data.get("in_order"))))
             if data.get("never_begun"):
                 return Done(task, None, NotTaken(data["not_taken"]) if data.get("not_taken") else NeverBegun())
             if "error" in data:

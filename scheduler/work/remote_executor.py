@@ -328,7 +328,7 @@ class RemoteExecutor(Generic[T, R]):
 
     def _lost_payload(self, worker: str) -> str:
         name = worker or "its worker"
-        return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", in_order=False)))
+        return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", was_stopped=False)))
 
     async def _find_leftovers(self, numbers: Mapping[str, int], found: Future[dict[str, str]]) -> None:
         self._wake_in_loop()

@@ -171,7 +171,7 @@ class RemoteWorker(Generic[T, R]):
         self._jobs_announced.set()
         await self._wait_until_idle(grace, hurry)
         for attempt in list(self._attempts.values()):
-            self._interrupt(attempt, Interrupted(f"{self._name} {STOPPED}", in_order=True), "shutdown")
+            self._interrupt(attempt, Interrupted(f"{self._name} {STOPPED}", was_stopped=True), "shutdown")
         await self._wait_until_idle(2 * STUCK_SECONDS, None)
         for task in (*tasks, reporting):
             task.cancel()
@@ -242,7 +242,7 @@ class RemoteWorker(Generic[T, R]):
         ended = list(self._attempts.values())
         log_event(logging.WARNING, "lease_lost", worker=self._name, ends=len(ended))
         for attempt in ended:
-            self._interrupt(attempt, Interrupted(f"{self._name} {LOST_CONTACT}", in_order=False), "shutdown")
+            self._interrupt(attempt, Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=False), "shutdown")
 
     def check_time(self, ends_at: float) -> None:
         """Raise CallError if a task must not do anything more: its time or the lease is over. From any thread."""
@@ -275,7 +275,7 @@ class RemoteWorker(Generic[T, R]):
         attempt = _Attempt(fetched.job_id, fetched.key or "", asked_at + fetched.seconds_left)
         self._attempts[fetched.job_id] = attempt
         if fetched.key is None:
-            self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", in_order=True)))
+            self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", was_stopped=True)))
             return
         if fetched.seconds_left <= 0:
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
@@ -324,7 +324,7 @@ class RemoteWorker(Generic[T, R]):
 
     async def _carry_job(self, job: _Job[T], children: Children) -> R:
         if self._clock() >= self._lease_ends:  # the process was frozen after it had fetched the job
-            raise Interrupted(f"{self._name} {LOST_CONTACT}", in_order=True)
+            raise Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=True)
         if self._clock() >= job.ends_at:
             raise NotTaken(TOO_LATE)
         return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
@@ -458,9 +458,9 @@ def _end_reason(why: str) -> EndReason:
 
 
 def _word_for(done: Done[Any, Any]) -> str:
-    if isinstance(done.surprise, Interrupted):
+    if isinstance(done.exception, Interrupted):
         return "interrupted"
-    return "error" if done.surprise is not None else "ok"
+    return "error" if done.exception is not None else "ok"
 
 
 class GuardedHttp:

@@ -11,7 +11,7 @@ from typing import Any
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import forecast, schedule_texts, status_data
 from scheduler.model import entry_schedule
-from scheduler.model.entry_schedule import TICK, due_times
+from scheduler.model.entry_schedule import MICROSECOND, due_times
 from scheduler.model.outcome import Kind
 from scheduler.store import entries, run_history
 from scheduler.store.database import parse_row_id
@@ -131,7 +131,7 @@ def _forecast_job(request: PageRequest, name: str) -> forecast.EntryForecast | N
 def _next_runs(request: PageRequest, foreseen: forecast.EntryForecast | None) -> list[datetime]:
     if foreseen is None or not foreseen.will_fire:
         return []
-    return list(islice(due_times(foreseen.course, request.now - TICK, request.now + forecast.MAX_SPAN), NEXT_SHOWN))
+    return list(islice(due_times(foreseen.course, request.now - MICROSECOND, request.now + forecast.MAX_SPAN), NEXT_SHOWN))
 
 
 def _effective_config(request: PageRequest) -> list[Mapping[str, Any]] | None:

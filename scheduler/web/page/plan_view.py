@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
-from scheduler.model.entry_schedule import TICK, due_times, due_times_by_day
+from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.store.database import parse_row_id
 from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
@@ -155,7 +155,7 @@ def _draw_runs(foreseen: EntryForecast, total: int, begin: datetime, end: dateti
             yield _mark(day.first, day.latest, begin)
         return
     first = last = None
-    for instant in due_times(foreseen.course, begin - TICK, end - TICK):
+    for instant in due_times(foreseen.course, begin - MICROSECOND, end - MICROSECOND):
         if first is not None and last is not None and instant - last > SHARED_MARK:
             yield _mark(first, last, begin)
             first = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler.engine import budget_reservations, claims, closing, planning
+from scheduler.engine import budget_reservations, claims, planning, run_ends
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
@@ -92,7 +92,7 @@ def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
     if run.state == "waiting":
         has_time, is_spent = _may_try_again(tick.tx, entry, entry_row, run), _is_budget_spent(tick, entry, run)
         if not has_time or is_spent:
-            closing.give_up_waiting(tick, entry, entry_row, run, spent=has_time)
+            run_ends.give_up_waiting(tick, entry, entry_row, run, spent=has_time)
             return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
     again = runs.claim_next_attempt(tick.tx, run, entry.model) if run.state == "waiting" else None
     entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, None))
