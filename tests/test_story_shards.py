@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import required_programs
 from servers.postgres import PostgresServer
+from test_metrics import Page
 from world import World
 
 from scheduler.engine import shard_moves
@@ -101,3 +103,12 @@ def test_a_start_without_shards_is_refused_while_shards_have_the_rows_and_the_ot
     world.write_config(alone)
     with pytest.raises(StoreError, match=r"agent/\w from shard \d to the database without shards"):
         shard_moves.check_tables(world.plan().settings)
+
+
+def test_the_metrics_of_a_shard_name_it_and_have_only_its_agents(tmp_path: Path) -> None:
+    world = World(tmp_path, FLEET, shard=1)
+    text = Page(world).text()
+    world.stop()
+    assert "heartbeatd_shards 2\n" in text
+    assert 'heartbeatd_shard_info{index="1",of="2"} 1\n' in text
+    assert set(re.findall(r'heartbeatd_entry_state{kind="\w+",name="([\w-]+)"', text)) == {"a", "b", "wake-a"}

@@ -77,6 +77,16 @@ DAEMON = (
         " daemon is down.",
     ),
     Alert(
+        "ShardMissing", "critical", "3m",
+        "max by (job) (last(heartbeatd_shards)) - (count by (job) (count by (job, index) (last(heartbeatd_shard_info)"
+        " and on (job, instance) up == 1 unless on (job, instance) last(heartbeatd_standby) == 1)) or 0 * max by (job)"
+        " (last(heartbeatd_shards))) > 0",
+        "{{ $value }} shards of {{ $labels.job }} have no daemon",
+        "The agents and jobs of a shard without a daemon do not run. Type `heartbeatd status` on a machine with the config to see"
+        " the state of each shard. If its daemon runs, add its address to the scrape config of Prometheus.",
+        "fleet",
+    ),
+    Alert(
         "HeartbeatdStuck", "critical", "2m",
         "time() - last(heartbeatd_last_tick_timestamp_seconds) > $above and on (job, instance) up == 1"
         ' unless on (job, instance) ALERTS{alertname="DatabaseBusy"}',

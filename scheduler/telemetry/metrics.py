@@ -248,6 +248,11 @@ class Metrics:
         if self._settings.postgresql is not None:
             standby = int(now.health.standby is not None)
             yield single_gauge("heartbeatd_standby", "1 while another daemon leads, and this one stands by.", standby)
+        if (shard := self._settings.shard) is not None:
+            yield single_gauge("heartbeatd_shards", "The number of shards in the config (shard.of).", shard.of)
+            info = MetricFamily("gauge", "heartbeatd_shard_info", "The shard of this daemon. Always 1.", ("index", "of"))
+            info.set_value(1, str(shard.index), str(shard.of))
+            yield info
         if self._settings.deadman is not None:
             pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by result.", "result")
             for result, count in now.health.pings.items():
