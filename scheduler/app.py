@@ -458,7 +458,7 @@ class Daemon:
 
     def _status_line(self) -> str:
         """The line that `systemctl status` shows: what is wrong, or how much there is to do."""
-        problem = self.engine.health.problem or self.reloader.reload_state.problem
+        problem = self.engine.health.why_not_working or self.reloader.reload_state.problem
         return problem or f"{len(self.engine.plan.entries)} agents and jobs"
 
     def _wait_for_runs(self) -> None:

@@ -16,13 +16,14 @@ from test_story_async_results import http_agent
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import entries, wakes
+from scheduler.store import entries, outbox, wakes
 from scheduler.store.database import CommitUnknown, DatabaseUnavailable, Store
 
 ALARM = "ALERT: the disk is full"
@@ -236,3 +237,46 @@ def lose_a_commit(world: World, outage: timedelta, clock_change: timedelta = tim
     world.engine.tick(world.clock.read())
     assert not world.calls
     store.is_down = False
+
+
+def test_a_message_whose_result_cannot_be_stored_is_given_up_and_reported_and_the_daemon_goes_on(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(agent(deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("retry", "no such file: caf\udce9")
+    world.run(minutes=31)
+    assert len(world.records("ops")) == 2
+    (lost, *_) = outbox.list_messages(world.store.connection)
+    assert (lost["state"], lost["error"]) == ("dead", "internal error (UnicodeEncodeError); see the log of the daemon")
+    (notice,) = [text for _, _, text in world.delivered]
+    assert "from agent ops could not be delivered to the channel hook" in notice
+    assert caplog.text.count("message_broken") == 2  # the alert of each run
+    assert world.engine.health.why_not_working is None
+
+
+def test_a_damaged_message_stops_the_delivery_for_some_minutes_but_no_runs(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(agent(interval="10m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: f"{ALARM} at {call.at:%H:%M}"
+    world.send = lambda _: DeliveryResult("retry", "the server is down")
+    world.run(seconds=10)
+    (slot,) = world.store.connection.execute("select slot from outbox").fetchone()
+    store_slot_of_message(world, 10**17)
+    world.send = lambda _: DeliveryResult("delivered")
+    world.run(minutes=21)
+    assert [row["outcome"] for row in world.records("ops")] == ["alert"] * 3
+    assert world.delivered == []
+    assert world.engine.health.why_not_working == "internal error in: messages; see the log of the daemon"
+    assert 4 <= caplog.text.count("part_broken") <= 5
+    store_slot_of_message(world, slot)
+    world.run(minutes=6)
+    assert len(world.delivered) == 3
+    assert world.engine.health.why_not_working is None
+
+
+def store_slot_of_message(world: World, slot: int) -> None:
+    """Change the slot of the first message in the database. A slot far in the future cannot be read."""
+    with world.store.transaction() as db:
+        db.execute("update outbox set slot = ? where id = 1", (slot,))

@@ -54,7 +54,7 @@ class Pinger:
         `fail` if not.
         """
         self._collect_results()
-        self._has_committed = self._has_committed or self._health.problem is None
+        self._has_committed = self._has_committed or self._health.why_not_working is None
         if switch != self._switch:
             self._switch, self._next_ping_at = switch, monotonic + SHORTEST_WAIT
             self._report_problem(None)
@@ -67,7 +67,7 @@ class Pinger:
     def _start_ping(self, beat: Beat) -> None:
         if self._switch is not None:
             self._number += 1
-            problem = self._health.problem if beat == "fail" else None
+            problem = self._health.why_not_working if beat == "fail" else None
             self._executor.submit(self._number, Ping(beat, problem, self._switch))
 
     def _collect_results(self) -> None:

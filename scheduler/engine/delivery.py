@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from heartbeat.runners import StartProcess
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import Button, DeliveryResult, Message
 from scheduler.engine import buttons
+from scheduler.engine.savepoints import TickParts
+from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LOG_CHANNEL, Channel, Network, OnUncertain
 from scheduler.net.http_client import HttpClient
@@ -42,17 +45,20 @@ class Delivery:
     buttons: tuple[Button, ...] = ()
 
 
-def claim_deliveries(tx: Transaction, channels: Mapping[str, Channel], under_way: Iterable[Delivery]) -> list[Delivery]:
+def claim_deliveries(tick: Tick, parts: TickParts, under_way: Iterable[Delivery]) -> list[Delivery]:
     """Mark the due messages as `sending` and return them. A message whose channel is no longer declared becomes a dead letter."""
-    deliveries = []
-    for message in outbox.claim_due_messages(tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way)):
-        channel = channels.get(message.channel)
-        if channel is None or channel.needs_target != bool(message.recipient):
-            outbox.mark_message_dead(tx, message, _describe_unreachable(message, channel))
-        else:
-            place = target_urls.channel_for_recipient(channel, message.recipient)
-            deliveries.append(Delivery(message, place, buttons.buttons_of(tx, message, channel)))
-    return deliveries
+    messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way))
+    deliveries = [parts.run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
+    return [each for each in deliveries if each is not None]
+
+
+def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
+    channel = tick.plan.settings.channels.get(message.channel)
+    if channel is None or channel.needs_target != bool(message.recipient):
+        outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
+        return None
+    place = target_urls.channel_for_recipient(channel, message.recipient)
+    return Delivery(message, place, buttons.buttons_of(tick.tx, message, channel))
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
@@ -107,14 +113,18 @@ def _result_of_exception(error: BaseException | None) -> DeliveryResult:
     return DeliveryResult("uncertain", f"{type(error).__name__} while sending")
 
 
-def recover_deliveries(tx: Transaction, channels: Mapping[str, Channel]) -> None:
+def recover_deliveries(tick: Tick, parts: TickParts) -> None:
     """Record the messages that were being sent when the daemon died. It is unknown whether they arrived."""
-    for message in outbox.interrupted_messages(tx.db):
-        channel = channels.get(message.channel)
-        if channel is None:
-            outbox.mark_message_dead(tx, message, _describe_unreachable(message, channel))
-        else:
-            _settle_uncertain(tx, message, channel, "the daemon stopped while sending")
+    for message in outbox.interrupted_messages(tick.tx.db):
+        parts.run_for_message(tick, message, partial(_recover_delivery, tick, message))
+
+
+def _recover_delivery(tick: Tick, message: OutboxMessage) -> None:
+    channel = tick.plan.settings.channels.get(message.channel)
+    if channel is None:
+        outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
+    else:
+        _settle_uncertain(tick.tx, message, channel, "the daemon stopped while sending")
 
 
 def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> str:

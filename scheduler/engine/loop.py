@@ -32,7 +32,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
-from scheduler.engine.savepoints import EntryStep
+from scheduler.engine.savepoints import EntryStep, TickParts
 from scheduler.engine.tick import Tick
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth
@@ -42,7 +42,7 @@ from scheduler.model.events import Event
 from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
-from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
+from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store, StoreError
 from scheduler.store.runs import OpenRun, record_worker
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
@@ -179,6 +179,7 @@ class Engine:
         self._was_stopped = False  # a signal has stopped the process since the last tick
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
+        self._parts = TickParts()
         self._unknown_commit: Callable[[ClockReading], None] | None = None  # finishes a tick that may have been committed
 
     def start_boot(
@@ -217,8 +218,9 @@ class Engine:
             adopted = dict(self._runs.inflight())
             adopted |= {run_id: done.task for run_id, done in self._runs.results()}  # read last: a run moves from there to here
             startup.recover_runs(tick, survivors, seen, adopted)
-            delivery.recover_deliveries(tick.tx, self.plan.settings.channels)
-            incident_notices.note_dead_messages(tick)
+            with self._parts.careful():
+                delivery.recover_deliveries(tick, self._parts)
+                self._parts.run(tick, "dead letters", partial(incident_notices.note_dead_messages, tick), None)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
             wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
@@ -250,30 +252,52 @@ class Engine:
         3. Cancel runs that exceed their timeout.
         """
         self.health.tried_at = reading.now
-        finish: Callable[[ClockReading], None] | None = None
         try:
             self._settle_unknown_commit(reading)
-            results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
-            clock = self._clock_change, self._slept, self._stall
+            finish, again_at = self._commit_tick_or_repeat(reading)
+        except DatabaseUnavailable as error:
+            return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
+        finish(reading)
+        return min(again_at, self._enforce_deadlines(reading))
+
+    def _commit_tick_or_repeat(self, reading: ClockReading) -> tuple[Callable[[ClockReading], None], datetime]:
+        """The transaction of a tick. After an unexpected exception it is repeated, without the part that raises."""
+        try:
+            return self._commit_tick(reading)
+        except (DatabaseUnavailable, StoreError, sqlite3.Error):
+            raise
+        except Exception as error:  # noqa: BLE001 (any error; it is raised again if it concerns the whole tick)
+            broken = self._parts.broken
+            with self._parts.careful():
+                committed = self._commit_tick(reading)
+            if self._parts.broken == broken:
+                log_event(logging.ERROR, "tick_repeated", error=error)
+            return committed
+
+    def _commit_tick(self, reading: ClockReading) -> tuple[Callable[[ClockReading], None], datetime]:
+        """The transaction of a tick. Returns what is to be called after the commit, and the time of the next tick."""
+        finish: Callable[[ClockReading], None] | None = None
+        results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
+        clock = self._clock_change, self._slept, self._stall
+        try:
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
                 maintenance_state = self._record_results(tick, *results)
-                claims, full = self._start_due(tick)
-                held_notices.release_unreported_notices(tick)
-                deliveries = delivery.claim_deliveries(tick.tx, tick.plan.settings.channels, self._deliveries.inflight().values())
-                incident_notices.note_dead_messages(tick)
+                claims, full = self._parts.run(tick, "due runs", partial(self._start_due, tick), (list[Claim](), False))
+                self._parts.run(tick, "held notices", partial(held_notices.release_unreported_notices, tick), None)
+                claim_deliveries = partial(delivery.claim_deliveries, tick, self._parts, self._deliveries.inflight().values())
+                deliveries = self._parts.run(tick, "messages", claim_deliveries, list[Delivery]())
+                self._parts.run(tick, "dead letters", partial(incident_notices.note_dead_messages, tick), None)
                 entries.save_changed_entries(tick.tx)
                 again_at = self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.record_last_tick(tick.tx)
                 finish = partial(self._finish_tick, tick, claims, deliveries, results, maintenance_state, clock, is_full=full)
-        except DatabaseUnavailable as error:
-            if isinstance(error, CommitUnknown):
-                self._unknown_commit = finish
-            return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
-        finish(reading)
-        return min(again_at, self._enforce_deadlines(reading))
+        except CommitUnknown:
+            self._unknown_commit = finish
+            raise
+        return finish, again_at
 
     def _settle_unknown_commit(self, reading: ClockReading) -> None:
         """If it was not known whether the last transaction was committed, find out, and finish its tick if it was.
@@ -322,6 +346,7 @@ class Engine:
         for each in deliveries:
             self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
+        self.health.broken_parts = self._parts.problem
         if maintenance_state.done_at == tick.now:
             self.store.keep_reserve()
 
@@ -333,9 +358,10 @@ class Engine:
         requests: list[PendingRequest],
     ) -> MaintenanceState:
         """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
+        parts = self._parts
         if self._clock_change:
-            change = self._clock_change
-            clock_adjustment.follow_clock_change(tick.tx, tick.plan, change, self._time_since_start, slept=self._slept)
+            follow = partial(clock_adjustment.follow_clock_change, tick.tx, tick.plan, self._clock_change, self._time_since_start)
+            parts.run(tick, "clock change", partial(follow, slept=self._slept), None)
         if self._stall:
             boots.record_stall(tick.tx, self._stall, boots.STOPPED if self._was_stopped else None)
         for _, run in runs:
@@ -343,10 +369,14 @@ class Engine:
                 record_worker(tick.tx, run.task, run.worker)
         savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
         for _, done in deliveries:
-            delivery.settle_delivery(tick.tx, done)
+            parts.run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
         for each in requests:
             savepoints.apply_request(tick, each)
-        give_up_overdue(tick)
+        parts.run(tick, "late results", partial(give_up_overdue, tick), None)
+        boots.refresh_last_tick(tick.tx)
+        return parts.run(tick, "maintenance", partial(self._maintain_database, tick), self._maintenance)
+
+    def _maintain_database(self, tick: Tick) -> MaintenanceState:
         maintenance.trim_grown_histories(tick.tx, self._grown_histories, tick.plan.settings.history.runs)
         return maintenance.maintain_database(tick, self._maintenance)
 
@@ -484,12 +514,14 @@ class Engine:
 
     def _next_tick_time(self, tick: Tick, claimed: int, taken: list[Delivery]) -> datetime:
         """When the next run, message or result deadline is due. Runs do not count while the concurrency limit is reached."""
+        is_paused = partial(self._parts.is_paused, now=tick.now)
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
         next_delivery = delivery.next_delivery_time(tick.tx, [*self._deliveries.inflight().values(), *taken])
-        runs = None if full or self.stopping else entries.next_due_at(tick.tx.db)
+        runs = None if full or self.stopping or is_paused("due runs") else entries.next_due_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
-        times = (runs, next_delivery, next_result_deadline(tick.tx, tick.awake_since))
+        late = None if is_paused("late results") else next_result_deadline(tick.tx, tick.awake_since)
+        times = (runs, None if is_paused("messages") else next_delivery, late, self._parts.next_end_of_pause(tick.now))
         return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _enforce_deadlines(self, reading: ClockReading) -> datetime:

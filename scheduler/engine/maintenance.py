@@ -76,8 +76,7 @@ def trim_grown_histories(tx: Transaction, grown: GrownHistories, kept: int) -> N
 
 
 def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
-    """Record the time of this tick. Once a minute, delete old rows; if there are many, continue in the next tick."""
-    boots.refresh_last_tick(tick.tx)
+    """Once a minute, delete old rows; if there are many, continue in the next tick."""
     if state.done_at is not None and timedelta() <= tick.now - state.done_at < MAINTENANCE_INTERVAL:
         return state
     kept = tick.plan.settings.history

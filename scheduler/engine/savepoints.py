@@ -13,13 +13,15 @@ from typing import Generic, TypeVar
 from scheduler.engine.inbox import PendingRequest, Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
-from scheduler.store import entries, runs
+from scheduler.store import entries, outbox, runs
+from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 
 T = TypeVar("T")
 
 POSTPONEMENT = timedelta(hours=1)
+PART_PAUSE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,77 @@ def apply_request(tick: Tick, request: PendingRequest) -> None:
     except Exception as error:  # noqa: BLE001 (any error; the other requests are not affected)
         log_event(logging.ERROR, "request_broken", error=error)
         request.refuse_with(Refused("broken", "the daemon failed to do this; see its log"))
+
+
+class TickParts:
+    """Runs the parts of a tick that concern no single entry or request, so that an exception in one does not affect the others.
+
+    A savepoint costs two statements, so there is none until a tick raises. The engine then repeats this tick as `careful`.
+    """
+
+    def __init__(self) -> None:
+        self._is_careful = False
+        self.broken = 0  # parts and messages that have raised
+        self._paused: dict[str, datetime] = {}  # until when each part is left out
+
+    @contextmanager
+    def careful(self) -> Iterator[None]:
+        """Within this, each part has a savepoint."""
+        self._is_careful = True
+        try:
+            yield
+        finally:
+            self._is_careful = False
+
+    def run(self, tick: Tick, name: str, act: Callable[[], T], otherwise: T) -> T:
+        """Run a part of a tick. If it raises, it is rolled back and left out for 5 minutes. `otherwise` is then its answer.
+
+        Errors of SQLite concern the whole transaction, so they are raised.
+        """
+        if self.is_paused(name, tick.now):
+            return otherwise
+        if not self._is_careful:
+            return act()
+        try:
+            with _savepoint(tick):
+                return act()
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
+            self.broken += 1
+            log_event(logging.ERROR, "part_broken", part=name, error=error)
+            self._paused[name] = tick.now + PART_PAUSE
+            return otherwise
+
+    def run_for_message(self, tick: Tick, message: OutboxMessage, act: Callable[[], T]) -> T | None:
+        """Run the part of a tick that concerns one message. If it raises, it is rolled back, and the message is given up."""
+        if not self._is_careful:
+            return act()
+        try:
+            with _savepoint(tick):
+                return act()
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 (any error; the other messages are not affected)
+            self.broken += 1
+            log_event(logging.ERROR, "message_broken", message=message.id, error=error)
+            outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
+            return None
+
+    def is_paused(self, name: str, now: datetime) -> bool:
+        """Whether a part is left out now."""
+        until = self._paused.get(name)
+        return until is not None and until - PART_PAUSE <= now < until  # the clock may have been set back
+
+    def next_end_of_pause(self, now: datetime) -> datetime | None:
+        """When the next part is no longer left out. Called once per tick; forgets the pauses that are over."""
+        self._paused = {name: until for name, until in self._paused.items() if self.is_paused(name, now)}
+        return min(self._paused.values(), default=None)
+
+    @property
+    def problem(self) -> str | None:
+        """Which parts are left out; None if all of them work."""
+        return f"internal error in: {', '.join(self._paused)}; see the log of the daemon" if self._paused else None
 
 
 @contextmanager
