@@ -128,7 +128,7 @@ def _command_text(job: Job) -> str:
     the same meaning.
     """
     if job.prompt is not None:
-        raise NotExpressible(f"it asks {job.agent}, and a crontab can only run commands")
+        raise NotExpressible(f"it sends a prompt to {job.agent}, and a crontab can only run commands")
     if job.command is None:
         return ""
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)

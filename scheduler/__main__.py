@@ -50,7 +50,7 @@ def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> st
     for package in PACKAGES:
         found = locate(package)
         if found is None:
-            return f"the package {package}/ is missing beside {INSTALL_FOLDER / 'scheduler'}; {OWN_ENVIRONMENT}"
+            return f"the package {package}/ is missing next to {INSTALL_FOLDER / 'scheduler'}; {OWN_ENVIRONMENT}"
         if found != INSTALL_FOLDER:
             return (
                 f"the package {package}/ comes from {found}, not {INSTALL_FOLDER}: another library has its name;"

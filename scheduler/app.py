@@ -376,7 +376,7 @@ class Daemon:
 
     def _submit_request(self, request: Request) -> Future[Any]:
         if self.engine.health.standby is not None:
-            raise Refused("standby", f"this daemon stands by: {self.engine.health.standby}; send the request there")
+            raise Refused("standby", f"this daemon is on standby: {self.engine.health.standby}; send the request there")
         return self.engine.inbox.submit(request)
 
     def _count_running(self) -> Mapping[str, int]:

@@ -86,9 +86,9 @@ def test_no_further_message_is_sent_while_16_hang() -> None:
 def test_a_url_that_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         sent = send(wrong)
-        with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
+        with pytest.raises(ValueError, match="not a URL of a service that Apprise supports") as refused:
             apprise.KIND.check_url(wrong)
-    assert sent == DeliveryResult("dead", "Apprise does not know the service of this URL")
+    assert sent == DeliveryResult("dead", "Apprise does not support the service of this URL")
     assert "canary" not in f"{refused.value} {caplog.text}"
 
 

@@ -127,6 +127,6 @@ def test_a_database_of_a_newer_version_is_refused_with_one_line_and_kept(folder:
         ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert ended.returncode == 1
         (line,) = ended.stderr.splitlines()
-        assert f"{folder}/h.db was written by a newer heartbeatd (schema m999_later, this one knows m0" in line
+        assert f"{folder}/h.db was written by a newer heartbeatd (schema m999_later, this version supports m0" in line
         assert "upgrade heartbeatd, or restore" in line
     assert (folder / "h.db").read_bytes() == content

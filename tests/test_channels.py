@@ -261,7 +261,7 @@ def test_ping_needs_a_target_if_the_url_has_a_placeholder(ping: Any, phone: Tele
     assert "chat: not tested; its URL contains {target}: run `heartbeatd ping chat:TARGET`\n" in ping()[1]
     assert ping("chat")[2] == "heartbeatd: channel: write chat:TARGET, because its URL has {target}\n"
     assert ping("phone:7")[2] == "heartbeatd: channel: write phone alone\n"
-    assert ping("chat:a@b")[2].startswith("heartbeatd: target: Telegram knows a chat by its number")
+    assert ping("chat:a@b")[2].startswith("heartbeatd: target: write the number or @name of a Telegram chat")
 
 
 def test_ping_rejects_unknown_names(ping: Any) -> None:

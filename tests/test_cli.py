@@ -106,7 +106,7 @@ def test_our_packages_are_found_in_one_folder() -> None:
     ("found", "error"),
     [
         ({"heartbeat": Path("/usr/lib/other")}, "the package heartbeat/ comes from /usr/lib/other, not"),
-        ({"cron": None}, "the package cron/ is missing beside"),
+        ({"cron": None}, "the package cron/ is missing next to"),
     ],
 )
 def test_a_package_from_another_folder_is_reported(found: dict[str, Path | None], error: str) -> None:

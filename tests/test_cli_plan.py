@@ -167,7 +167,7 @@ def test_without_a_config_the_plan_reports_wakes_by_jobs_as_unknown(
 ) -> None:
     world = make_world(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")
     world.run(minutes=5)
-    note = "runs by wakes of jobs are not known: only the config names the agents that they wake"
+    note = "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     assert note not in lines(capsys, world.config)
     world.config.write_text("agents: [", "utf-8")
     for arguments in ([], ["ops"]):

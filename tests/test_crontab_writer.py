@@ -159,7 +159,10 @@ def test_a_wrapped_range_of_weekdays_is_written_out_for_debians_cron() -> None:
         ),
         ({"schedule": parse_schedule("0 3 L * *", BERLIN)}, "a crontab does not support the L and # of 0 3 L * *"),
         ({"schedule": parse_schedule("0 3 * * fri#2", BERLIN)}, "a crontab does not support the L and # of 0 3 * * fri#2"),
-        ({"command": None, "prompt": "what is new?", "agent": "ops"}, "it asks ops, and a crontab can only run commands"),
+        (
+            {"command": None, "prompt": "what is new?", "agent": "ops"},
+            "it sends a prompt to ops, and a crontab can only run commands",
+        ),
         ({"command": "one\ntwo"}, "its command has several lines or unprintable characters; put it into a script"),
         ({"command": "*/5 x"}, "a crontab would read its command or its stdin differently; put them into a script"),
         ({"stdin": "no end"}, "a crontab would read its command or its stdin differently; put them into a script"),

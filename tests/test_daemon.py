@@ -423,7 +423,7 @@ def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 1
-    assert "h.db is not a sound database" in run.stderr
+    assert "h.db is damaged or not a database" in run.stderr
     assert "Traceback" not in run.stderr
     assert (tmp_path / "state" / "h.db").read_bytes() == b"this was a shopping list" * 1000
 

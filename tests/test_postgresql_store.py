@@ -130,7 +130,7 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
         assert tuple(db.execute("select * from entry").fetchone()) == (1, "ops", 5, 3)
         assert tuple(db.execute("select * from note").fetchone()) == ("ops", 5)
         assert ("entry", True, ("name", "failures"), True) in indexes_of_server(db)
-        with pytest.raises(StoreError, match=r"newer heartbeatd \(schema m002_later, this one knows m001_first\)"):
+        with pytest.raises(StoreError, match=r"newer heartbeatd \(schema m002_later, this version supports m001_first\)"):
             older = Migrations("heartbeatd")
             older(name="m001_first")(m001_first)
             postgresql_schema.apply_schema(db, "heartbeatd", "here", older)

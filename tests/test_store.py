@@ -131,7 +131,7 @@ def test_a_damaged_file_is_refused_and_left_unchanged(tmp_path: Path, content: b
     path = tmp_path / "a.db"
     content = damaged(path) if content is None else content
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"a\.db is not a sound database .* nothing was changed.*mv "):
+    with pytest.raises(StoreError, match=r"a\.db is damaged or not a database .* nothing was changed.*mv "):
         Store.open(path, check=True)
     assert path.read_bytes() == content
 
@@ -151,7 +151,7 @@ def test_the_commands_for_a_damaged_database_can_be_pasted_into_a_shell(tmp_path
     (folder / "a.db-wal").touch()
     with pytest.raises(StoreError) as refused:
         Store.open(path, check=True)
-    commands = str(refused.value).partition("in its place: ")[2]
+    commands = str(refused.value).partition("to its place: ")[2]
     subprocess.run(["/bin/sh", "-c", commands], timeout=20, check=True)
     names = {each.name for each in folder.iterdir()}
     assert names >= {"a.db.damaged", "a.db.damaged-wal"}
@@ -333,7 +333,7 @@ def test_a_log_without_its_database_counts_as_a_lost_database(tmp_path: Path) ->
         add_boot(store)
         path.unlink()
         for use in (Store.open, open_read_only, check_database):
-            with pytest.raises(StoreError, match=r"a b\.db is missing, but its write-ahead log is there") as refused:
+            with pytest.raises(StoreError, match=r"a b\.db is missing, but its write-ahead log exists") as refused:
                 use(path)
         command = str(refused.value).rpartition(": ")[2]
     assert not path.exists()

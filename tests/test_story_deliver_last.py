@@ -222,7 +222,7 @@ def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sen
         ("cli", "channel: cli is internal and has no users"),
         ("Heartbeat", "channel: Heartbeat is internal"),
         ("tgram://1:canary/7", "channel: this is a URL; declare it under channels:"),
-        ("log", "channel: give the name of a channel whose URL in the config holds {target}; those are: chat"),
+        ("log", "channel: give the name of a channel whose URL in the config contains {target}: chat"),
         ("canary", "channel: give the name of a channel"),
         ("fixed", "channel: give the name of a channel"),
     ],
@@ -256,7 +256,7 @@ def test_a_telegram_message_goes_to_the_last_chat(
 
 def test_a_target_that_is_no_telegram_chat_is_refused(make_world: MakeWorld, phone: Telegram) -> None:
     world = make_world(chat(phone), environ={"TOKEN": TOKEN})
-    with pytest.raises(Refused, match="target: Telegram knows a chat by its number or @name") as refused:
+    with pytest.raises(Refused, match="target: write the number or @name of a Telegram chat") as refused:
         report_target(world, "a@example.org")
     assert TOKEN not in str(refused.value)
 

@@ -491,7 +491,7 @@ def test_an_undeliverable_message_is_dead_after_a_day_and_its_text_can_be_sent_a
     states = [row["delivery"]["state"] for row in world.records()]
     assert states == ["dropped", "none", "dropped", "none", "pending"]
     assert world.records()[0]["delivery"]["targets"] == [
-        {"channel": "hook", "state": "dropped", "error": "down; said again by run 3"}
+        {"channel": "hook", "state": "dropped", "error": "down; replaced by the same text of run 3"}
     ]
 
 

@@ -117,7 +117,7 @@ def test_a_text_refused_after_every_run_is_in_the_outbox_once(make_world: MakeWo
     world.run(minutes=70)
     assert [each[1:] for each in listed_messages(world)] == [("dead", 1, "400")]
     assert [row["delivery"]["state"] for row in world.records()] == ["dropped", "dropped", "dead"]
-    with pytest.raises(Refused, match=r"message 1 has been dropped \(400; said again by run 2\)"):
+    with pytest.raises(Refused, match=r"message 1 has been dropped \(400; replaced by the same text of run 2\)"):
         world.request(ResendMessage(1))
 
 

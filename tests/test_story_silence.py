@@ -402,7 +402,9 @@ def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
     world.request(NoteRejectedConfig("config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration", "file watch"))
     run_until_now(world)
     check(
-        say(world), "the config of 08:30 (by file watch) was refused: config.yaml:9:31: agents.ops.heartbeat.interval", name="ops"
+        say(world),
+        "the config of 08:30 (by file watch) was rejected: config.yaml:9:31: agents.ops.heartbeat.interval",
+        name="ops",
     )
 
 
@@ -411,8 +413,10 @@ def test_a_second_daemon_that_is_refused(plant: Plant, say: Say) -> None:
     run_until_now(world)
     with daemon_lock(world), pytest.raises(AlreadyRunning):
         startup.take_lock(world.engine.plan.settings, "second", lambda: datetime.now(UTC))
-    check(say(world), "a second daemon (", "config.yaml) was refused at 1", name="")
-    assert f"pid {os.getpid()}, config" in " ".join(" ".join(status_lines(world)).split()).partition("second daemon: refused ")[2]
+    check(say(world), "a second daemon (", "config.yaml) was rejected at 1", name="")
+    assert (
+        f"pid {os.getpid()}, config" in " ".join(" ".join(status_lines(world)).split()).partition("second daemon: rejected ")[2]
+    )
 
 
 def test_a_start_that_an_invalid_config_prevents(plant: Plant, say: Say) -> None:
@@ -422,7 +426,7 @@ def test_a_start_that_an_invalid_config_prevents(plant: Plant, say: Say) -> None
     world.write_config(fleet("{interval: 1x}"))
     with pytest.raises(ConfigError):
         Daemon(world.config, world.environ)
-    check(say(world, up=False), "a start was refused at 1", "agents.ops.heartbeat.interval: '1x' is not a duration", name="ops")
+    check(say(world, up=False), "a start was rejected at 1", "agents.ops.heartbeat.interval: '1x' is not a duration", name="ops")
     shown = " ".join(" ".join(status_lines(world, up=False)).split())
     assert "start: refused " in shown and "agents.ops.heartbeat.interval: '1x' is not a duration" in shown
     world.boot_count, world.yaml = 1, fleet()
@@ -442,7 +446,7 @@ def test_an_agent_that_the_daemon_does_not_know_yet(plant: Plant, say: Say) -> N
     world = plant(fleet(None))
     run_until_now(world)
     world.write_config(fleet())
-    check(say(world), "in the config file, but the daemon does not know it yet", "`heartbeatd reload`")
+    check(say(world), "in the config file, but not yet applied by the daemon", "`heartbeatd reload`")
 
 
 # --- money, limits and models -----------------------------------------------------------------------------------------
@@ -858,7 +862,7 @@ def test_an_empty_database_has_no_entries(plant: Plant, say: Say) -> None:
     world.delete_database()
     lines = say(world, up=False)
     assert "the daemon has never run: `heartbeatd run` starts it" in lines
-    assert "the daemon does not know it yet. `heartbeatd run`" in " ".join(" ".join(lines).split())
+    assert "not yet applied by the daemon. `heartbeatd run`" in " ".join(" ".join(lines).split())
     world.boot()
 
 

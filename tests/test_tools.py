@@ -249,7 +249,7 @@ def test_a_tool_that_may_change_something_is_refused_unless_read_only_is_false(d
     answer, requests = ask(api, server_at(disk, "clean"), api.answer("well"))
     assert (answer.failure, requests, answer.turns, answer.not_sent) == (Failure.BAD_REQUEST, [], (), True)
     assert answer.error == (
-        "server disk of the tools: its tool clean does not say that it only reads; remove it from allow, or write"
+        "server disk of the tools: its tool clean is not declared as read-only; remove it from allow, or write"
         " read_only: false if it may change something"
     )
     use = api.use(("disk__clean", {"path": "/tmp"}))

@@ -48,7 +48,7 @@ def test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work(daemon: W
         ({"channel": "chat", "target": "../x"}, "target: write 1 to 128 of A-Z"),
         ({"channel": "chat", "target": "a\ud800b"}, "target: write a string in quotes"),
         ({"channel": "cli", "target": "42"}, "channel: cli is internal"),
-        ({"channel": "log", "target": "42"}, "holds {target}; those are: chat"),
+        ({"channel": "log", "target": "42"}, "contains {target}: chat"),
         ({"channel": "https://evil.example.org/{target}", "target": "42"}, "channel: this is a URL"),
         ({"queue": -1}, "queue: write a number from 0 to 1000000"),
         ({"queue": True}, "queue: write a number"),

@@ -38,7 +38,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
 
     service = _find_service(channel_url(channel))
     if service is None:
-        return DeliveryResult("dead", "Apprise does not know the service of this URL")
+        return DeliveryResult("dead", "Apprise does not support the service of this URL")
     name = str(service.service_name)
     if len(_under_way) >= MAX_HANGING:
         return DeliveryResult("retry", f"{MAX_HANGING} earlier messages to services of Apprise still hang")
@@ -101,7 +101,7 @@ def _check_url(url: str) -> int:
     """How many characters the service of a URL takes in one message."""
     service = _find_service(url)
     if service is None:
-        problem = "this is not a URL of a service that Apprise knows, or a part of it is missing"
+        problem = "this is not a URL of a service that Apprise supports, or a part of it is missing"
         raise ValueError(f"{url_scheme(url)}:// cannot be used: {problem}")
     return max(int(service.body_maxlen), 2)
 

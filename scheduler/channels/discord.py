@@ -129,6 +129,6 @@ KIND = ChannelKind(
     check_url_before_target=_check_url_before_target,
     schemes=("discord",),
     url_form="discord://ID/TOKEN",
-    bad_target="target: Discord knows a thread by its number",
+    bad_target="target: write the number of a Discord thread",
     has_base_url=True,
 )

@@ -34,7 +34,7 @@ def check_target(channels: Mapping[str, Channel], target: Target) -> None:
         raise ValueError(f"channel: {name} is internal and has no users; report only channels on which users write")
     if channel is None or not channel.needs_target:
         known = ", ".join(each.name for each in channels.values() if each.needs_target) or "none yet"
-        raise ValueError(f"channel: give the name of a channel whose URL in the config holds {{target}}; those are: {known}")
+        raise ValueError(f"channel: give the name of a channel whose URL in the config contains {{target}}: {known}")
     checked_channel(channel, target.recipient)
 
 

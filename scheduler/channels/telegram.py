@@ -111,7 +111,7 @@ KIND = ChannelKind(
     check_url=_check_url,
     schemes=("tgram",),
     url_form="tgram://TOKEN/CHAT",
-    bad_target="target: Telegram knows a chat by its number or @name, and a topic in it by CHAT:TOPIC",
+    bad_target="target: write the number or @name of a Telegram chat, or CHAT:TOPIC for a topic in it",
     has_base_url=True,
     has_buttons=True,
 )

@@ -212,7 +212,7 @@ def _left_out_lines(group: list[Data]) -> Iterator[str]:
 def _reload_text(change: Data) -> str:
     """One reload: who asked for it, and what it changed, or why it was refused."""
     if change["result"] == "refused":
-        return f"config refused, by {change['by']}: {'; '.join(change['problems'][:1])}"
+        return f"config rejected, by {change['by']}: {'; '.join(change['problems'][:1])}"
     verb = "config reloaded" if change["result"] == "applied" else "config changed before the start"
     lines = change["lines"]
     more = f"; and {len(lines) - MAX_CHANGED_LINES} more" if len(lines) > MAX_CHANGED_LINES else ""

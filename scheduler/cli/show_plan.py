@@ -188,7 +188,7 @@ def _note_lines(data: dict[str, Any]) -> Iterator[str]:
         words = f"{entry_label(woken['kind'], woken['name'])}: up to {woken['wakes']['at_most']:,} more runs by wakes of"
         yield from _format_names(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
     if not data["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
-        yield "runs by wakes of jobs are not known: only the config names the agents that they wake"
+        yield "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     for source, words in SOURCE_NOTES.items():
         yield from _format_names(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
     for state, words in STATE_NOTES.items():

@@ -209,7 +209,7 @@ def _refused_start_lines(
     second = [each for each in found if each.problem is None and now - each.at < RECENT_STARTS]
     if second and up is not None:
         last = second[-1]
-        yield f"second daemon: refused {format_time(last.at)}{_times_text(len(second))}, pid {last.pid}, config {last.config}"
+        yield f"second daemon: rejected {format_time(last.at)}{_times_text(len(second))}, pid {last.pid}, config {last.config}"
 
 
 def _times_text(number: int) -> str:

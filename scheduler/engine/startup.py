@@ -58,7 +58,7 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
         log_event(logging.WARNING, "state_folder", problem=f"other users can read {folder}; chmod 700 {shlex.quote(str(folder))}")
     remote = network_filesystem(folder)
     if remote and settings.postgresql is None:
-        log_event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are unreliable")
+        log_event(logging.WARNING, "state_folder", problem=f"{folder} is on {remote}, where SQLite's locks are unreliable")
     path = settings.state.with_name(settings.state.name + ".lock")
     try:
         return StateLock.take(path, started_at=now(), instance=instance)

@@ -54,18 +54,18 @@ class DaemonState:
         second = [each for each in self.refused_starts if each.problem is None and each.at >= times.begin]
         if second and self.is_running:
             who = f"a second daemon ({shorten_path(second[-1].config)})"
-            found.append(("second_daemon", f"{_count_starts(second, who, times)}: pid {self.pid} has the database"))
+            found.append(("second_daemon", f"{_count_starts(second, who, times)}: pid {self.pid} has locked the database"))
         if self.refused and self.refused_at:
             more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
             by = f" (by {self.refused_by})" if self.refused_by else ""
-            says = f"the config of {times.at(self.refused_at)}{by} was refused: {self.refused[0]}{more}"
+            says = f"the config of {times.at(self.refused_at)}{by} was rejected: {self.refused[0]}{more}"
             found.append(("config_refused", says))
         return found
 
 
 def _count_starts(refused: Sequence[RefusedStart], who: str, times: TimeFormat) -> str:
     number = f", {len(refused)} times" if len(refused) > 1 else ""
-    return f"{who} was refused at {times.at(refused[-1].at)}{number}"
+    return f"{who} was rejected at {times.at(refused[-1].at)}{number}"
 
 
 def shorten_path(text: str) -> str:

@@ -186,7 +186,7 @@ def _entry_data(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> dic
 
 def _new_entry_data(entry: Entry, records: _Records) -> dict[str, Any]:
     """An entry that the config has and the daemon does not know."""
-    says = "in the config file, but the daemon does not know it yet"
+    says = "in the config file, but not yet applied by the daemon"
     explained = DayExplanation(DayStatus.SILENT, NOT_ADOPTED, says, _adopt_command(records.daemon))
     return {
         "kind": entry.kind.value, "name": entry.name, "status": explained.status.value, "cause": explained.code, "says": says,
@@ -318,8 +318,8 @@ class _Records:
             yield stall.until, reason_texts.STOOD_STILL, reason_texts.stall_text(stall)
         for start in self.daemon.refused_starts:
             if begin <= start.at < end:
-                why = start.problem or "another daemon had the database"
-                yield start.at, "start_refused", f"a daemon ({shorten_path(start.config)}) was refused: {why}"
+                why = start.problem or "another daemon had locked the database"
+                yield start.at, "start_refused", f"a daemon ({shorten_path(start.config)}) could not start: {why}"
 
 
 class _EntryDay:

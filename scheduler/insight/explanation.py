@@ -185,7 +185,7 @@ def _change_text(change: Mapping[str, Any]) -> str:
     if change["what"] == "renamed":
         return f"renamed {change['old']} -> {change['new']}"
     if change["what"] == "refused":
-        return f"the config was refused: {change['new'].splitlines()[0]}"
+        return f"the config was rejected: {change['new'].splitlines()[0]}"
     return {"not stored": "many entries changed; which ones is not recorded"}.get(change["what"], str(change["what"]))
 
 

@@ -96,7 +96,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (CLOCK_JUMPED, SLEPT): "the machine was suspended",
     (STOOD_STILL, STOPPED): "the daemon was frozen: its process was stopped by a signal",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
-    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
+    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has made a probe call to its provider",
 }
 
 REASON_TEXTS: dict[str, str] = {

@@ -208,7 +208,7 @@ class _Connection:
             raise self._error(Failure.BAD_REQUEST, f"it has no tool {name}; its tools are: {known}{more}")
         is_read_only = tool.annotations is not None and tool.annotations.read_only_hint is True
         if self.server.read_only and not is_read_only:
-            problem = f"its tool {name} does not say that it only reads"
+            problem = f"its tool {name} is not declared as read-only"
             raise self._error(
                 Failure.BAD_REQUEST, f"{problem}; remove it from allow, or write read_only: false if it may change something"
             )

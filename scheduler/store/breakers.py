@@ -158,7 +158,7 @@ def close_unused_breakers(tx: Transaction, planned: Iterable[Entry]) -> None:
     """Close the breakers of providers and models that no enabled entry of the plan uses."""
     for circuit in list(_open_breakers_by_circuit(tx)):
         if not any(entry.enabled and circuit in entry.circuits for entry in planned):
-            _close_breaker(tx, circuit, why="not asked any more")
+            _close_breaker(tx, circuit, why="not used any more")
 
 
 def list_open_breakers(db: sqlite3.Connection) -> list[Breaker]:

@@ -250,8 +250,8 @@ def check_links(path: Path) -> None:
     links = path.stat().st_nlink if path.exists() else 1
     if links > 1:
         raise StoreError(
-            f"{path} has {links} hard links, and by each name a daemon of its own would write to it; nothing was changed. "
-            f"Remove the other names (find / -xdev -samefile {shlex.quote(str(path))}), or make them copies"
+            f"{path} has {links} hard links, and a separate daemon could write to it under each name; nothing was changed. "
+            f"Remove the other names (find / -xdev -samefile {shlex.quote(str(path))}), or replace them with copies"
         )
 
 
@@ -386,8 +386,8 @@ def _refuse_newer(path: Path, database: Database) -> None:
     unknown = sorted({migration.name for migration in migrations.applied(database)} - known)
     if unknown:
         raise StoreError(
-            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); nothing was changed;"
-            f" upgrade heartbeatd, or restore {path.name}.before-migration"
+            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this version supports {max(known)});"
+            f" nothing was changed; upgrade heartbeatd, or restore {path.name}.before-migration"
         )
 
 
@@ -413,16 +413,16 @@ def _damage_message(path: Path, finding: str) -> str:
     log, _ = _log_files(path)
     move_log = f"; {_set_aside_command(path, log)}" if log.exists() else ""
     return (
-        f"{path} is not a sound database ({finding}); nothing was changed. "
-        "Set it aside and start anew, or put a backup in its place: "
+        f"{path} is damaged or not a database ({finding}); nothing was changed. "
+        "Move it to another path, then start without the history or copy a backup to its place: "
         f"{_set_aside_command(path, path)}{move_log}"
     )
 
 
 def _loss_message(path: Path, log: Path) -> str:
     return (
-        f"{path} is missing, but its write-ahead log is there: the database was lost; nothing was changed. "
-        f"Put the database back beside its log; or set the log aside, to start anew or with a backup: "
+        f"{path} is missing, but its write-ahead log exists: the database was lost; nothing was changed. "
+        f"Put the database back next to its log, or move the log to another path to start without the history or with a backup: "
         f"{_set_aside_command(path, log)}"
     )
 

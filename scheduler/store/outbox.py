@@ -121,7 +121,7 @@ def record_run_text(tx: Transaction, claim: Claim, text: str, queued: Mapping[Ta
     """
     for target, outbox_id in queued.items():
         for message in _unsent_parts(tx, last_message_with_text(tx, claim.entry, target, text)):
-            drop_message(tx, message, f"said again by run {claim.run_id}")
+            drop_message(tx, message, f"replaced by the same text of run {claim.run_id}")
         record_text(tx, claim.entry, target, text, outbox_id)
 
 
@@ -359,7 +359,7 @@ def expire_held_messages(tx: Transaction) -> None:
     """Give up messages that no user has decided about within a day, so that later parts are sent."""
     old = "select * from outbox where state = 'held' and created_at < ?"
     for row in tx.db.execute(old, (to_millis(tx.now - GIVE_UP),)).fetchall():
-        mark_message_dead(tx, _message_from_row(row), "it was never known whether it had arrived, and nobody decided")
+        mark_message_dead(tx, _message_from_row(row), "it is unknown whether it arrived, and no user decided within a day")
 
 
 def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -195,7 +195,7 @@ def unknown_migrations(
     applied = [row["name"] for row in db.execute(APPLIED)]
     if unknown := sorted(set(applied) - set(known)):
         raise StoreError(
-            f"{server} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); nothing was"
+            f"{server} was written by a newer heartbeatd (schema {unknown[-1]}, this version supports {max(known)}); nothing was"
             " changed; upgrade heartbeatd"
         )
     return applied, [name for name in known if name not in applied]

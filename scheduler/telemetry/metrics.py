@@ -247,7 +247,7 @@ class Metrics:
         yield busy
         if self._settings.postgresql is not None:
             standby = int(now.health.standby is not None)
-            yield single_gauge("heartbeatd_standby", "1 while another daemon leads, and this one stands by.", standby)
+            yield single_gauge("heartbeatd_standby", "1 while another daemon leads, and this one is on standby.", standby)
         if (shard := self._settings.shard) is not None:
             yield single_gauge("heartbeatd_shards", "The number of shards in the config (shard.of).", shard.of)
             info = MetricFamily("gauge", "heartbeatd_shard_info", "The shard of this daemon. Always 1.", ("index", "of"))

@@ -27,7 +27,7 @@ STATUS_BY_CODE = {
 
 
 class HttpError(Exception):
-    """A rejected request. `code` is for programs, `message` tells people what to do instead."""
+    """A rejected request. `code` is for programs, `message` says what to do instead."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         self.headers = headers

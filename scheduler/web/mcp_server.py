@@ -349,7 +349,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
 def _tool_result(types: Any, data: Any) -> Any:
     text = _as_json(data)
     if len(text) > MAX_RESULT:
-        hint = f"the result has {len(text):,} characters, and at most {MAX_RESULT:,} are returned; ask for less"
+        hint = f"the result has {len(text):,} characters, and at most {MAX_RESULT:,} are returned; request less data"
         return types.CallToolResult(content=[types.TextContent(text=hint)], is_error=True)
     structured = data if isinstance(data, dict) else {"result": data}
     return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured)

@@ -133,7 +133,9 @@ class SecurityMiddleware:
 
 def unauthorized_error() -> HttpError:
     """401: the request needs a valid token."""
-    return HttpError(401, "unauthorized", "send `Authorization: Bearer TOKEN`; the file `token` beside the database contains one")
+    return HttpError(
+        401, "unauthorized", "send `Authorization: Bearer TOKEN`; the file `token` in the folder of the database contains one"
+    )
 
 
 def _allowed_hosts(host: str, hosts: tuple[str, ...], port: int) -> Iterator[str]:

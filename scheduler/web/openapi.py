@@ -99,7 +99,7 @@ def _query_parameters(operation: Operation) -> Iterable[dict[str, Any]]:
 def _responses(operation: Operation) -> dict[str, Any]:
     answer = _one_of(operation.answers) if operation.answers else {"type": "string"}
     error = {
-        "description": "Rejected. `error.message` tells what to do instead.",
+        "description": "Rejected. `error.message` says what to do instead.",
         "content": {JSON: {"schema": _one_of((ErrorBody,))}},
     }
     failed = {"description": "The daemon cannot do it now, for example because its disk is full.", "content": error["content"]}

@@ -25,7 +25,7 @@ class ResponseBody(BaseModel):
 
 
 class ErrorDetail(ResponseBody):
-    """`code` is for programs, `message` tells people what to do instead."""
+    """`code` is for programs, `message` says what to do instead."""
 
     code: str
     message: str

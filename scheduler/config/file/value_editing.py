@@ -183,7 +183,7 @@ def _refuse_shared(node: _Node, path: Keys, aliases: frozenset[str]) -> None:
         raise EditRefused(
             node.line,
             dotted_path(path),
-            f"its value is the alias *{node.anchor} of a value elsewhere; write a value of its own here",
+            f"its value is the alias *{node.anchor} of a value elsewhere; write a separate value here",
         )
     if node.anchor is not None and node.anchor in aliases:
         raise EditRefused(

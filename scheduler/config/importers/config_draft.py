@@ -457,7 +457,7 @@ class Draft:
         for line in lines.children.values() if lines else ():
             plain = _MARKS.sub("", line.text) if len(line.text) <= LONGEST_LINE else line.text
             items.append(plain)
-            why = "plain text beside the items, so that it makes no item due"
+            why = "plain text outside the items, so that it makes no item due"
             if plain == line.text:
                 self.receipt.keep(line, ".".join(base))
             else:

@@ -138,7 +138,7 @@ def _put_session(draft: Draft, base: Path, isolated: Node | None) -> None:
         draft.receipt.drop(isolated, str(error))
         return
     if is_isolated:
-        draft.put(isolated, (*base, "heartbeat", "isolated_session"), True, "the runner gives each run a session of its own")
+        draft.put(isolated, (*base, "heartbeat", "isolated_session"), True, "the runner starts a new session for each run")
         argv = draft.data["agents"][base[1]]["runner"]["argv"]
         argv[2] = argv[2].replace('"$0"', '"$0" --session-key "agent:$0:heartbeat-$HEARTBEATD_RUN"')
     else:

@@ -267,7 +267,7 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
     if write:
         return _Outcome(written=tuple(found["lines"]))
     if not found["diff"]:
-        return _Outcome((Problem("Nothing is changed: the file already says this."),))
+        return _Outcome((Problem("Nothing is changed: the file already contains these values."),))
     own = tuple(each for each in found["warnings"] if dotted_path(("agents", name)) in each)
     others = tuple(each for each in found["warnings"] if each not in own)
     return _Outcome(diff=ConfigDiff(tuple(found["diff"]), tuple(found["lines"]), own, others))
