@@ -164,10 +164,8 @@ def overload(daemon: Daemon) -> None:
 
 
 def lock_database(daemon: Daemon) -> None:
-    other = daemon.world.lock_database()
-    daemon.world.engine.tick(daemon.world.clock.read())
-    other.rollback()
-    other.close()
+    with daemon.world.locked_database():
+        daemon.world.engine.tick(daemon.world.clock.read())
 
 
 def reject_config(daemon: Daemon) -> None:

@@ -314,7 +314,7 @@ class World:
         self.store.connection.execute("set lock_timeout = 1" if self.server else "pragma busy_timeout = 1")
         with closing(self.open_store()) as other, suppress(_Unlock), other.transaction() as db:
             if self.server:
-                db.execute("update _leader set host = host")
+                db.execute("select 1 from _leader for update")
             yield
             raise _Unlock
 
