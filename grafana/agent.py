@@ -11,7 +11,7 @@ from panels import (
     GOOD,
     HERE,
     NAMED,
-    PLANNED_SKIPS,
+    PLANNED_REASONS,
     Panel,
     Row,
     increase,
@@ -139,7 +139,7 @@ SLOTS = Row(
         Panel(
             "Which of its slots were lost?",
             "Slots that were skipped although it should have run, by reason. `heartbeatd explain NAME` says what to do.",
-            {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_SKIPS}"', "reason")},
+            {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
             no_value="no slot was lost",
@@ -148,7 +148,7 @@ SLOTS = Row(
             "Which of its slots were skipped as planned?",
             "Slots without a run because of active hours, calendars, pauses, prechecks or checklists with no item due. "
             "Slots outside of active hours or during a pause are counted together when the entry is due again.",
-            {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_SKIPS}"', "reason")},
+            {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
             no_value="no planned skips",

@@ -10,7 +10,7 @@ from panels import (
     GOOD,
     HERE,
     NAMED,
-    PLANNED_SKIPS,
+    PLANNED_REASONS,
     Panel,
     Row,
     count_while_up,
@@ -179,7 +179,7 @@ def timeline(selector: str, worst: str = "") -> str:
     by = "sum by (kind, name)"
     bad = f'3 * ({by} (increase(heartbeatd_slots_total{{{selector},result="bad"}}[$__rate_interval])) > bool 0.5) > 0'
     good = f'1 * ({by} (increase(heartbeatd_slots_total{{{selector},result="good"}}[$__rate_interval])) > bool 0.5) > 0'
-    skips = f'heartbeatd_skips_total{{{selector},reason=~"{PLANNED_SKIPS}"}}'
+    skips = f'heartbeatd_skips_total{{{selector},reason=~"{PLANNED_REASONS}"}}'
     planned = f"2 * ({by} (increase({skips}[$__rate_interval])) > bool 0.5) > 0"
     return f"({bad} or {good} or {planned}){worst}"
 
@@ -220,7 +220,7 @@ NIGHT = Row(
             "Slots that were skipped although it should have run, by reason. `missed`: the daemon was down, or "
             "`limits.concurrency` was reached. `already_running`: runs take longer than their interval. Reasons with "
             "`checklist` point to the agent's folder.",
-            {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_SKIPS}"', "reason")},
+            {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
             no_value="no slot was lost",
@@ -229,7 +229,7 @@ NIGHT = Row(
             "Which slots were skipped as planned?",
             "Slots without a run because of active hours, calendars, pauses, prechecks or checklists with no item due, by "
             "reason. These skips are intended and therefore grey.",
-            {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_SKIPS}"', "reason")},
+            {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
             no_value="no planned skips",

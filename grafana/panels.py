@@ -13,6 +13,8 @@ from grafana_foundation_sdk.models import common as options
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from scheduler.model.outcome import PLANNED_SKIPS, Skip
+
 SOURCE = options.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24  # columns of Grafana's grid
 
@@ -96,7 +98,7 @@ COLORS: Mapping[str, str] = {
     # limits
     "limit": "#6E6E6E",
 }
-PLANNED_SKIPS = "active_hours|calendar|paused|disabled|nothing_due|precheck|precheck_unchanged|not_shown|removed|superseded"
+PLANNED_REASONS = "|".join(reason for reason in Skip if reason in PLANNED_SKIPS)  # for a regular expression
 
 AGENT_URL = (
     "/d/heartbeatd-agent?${datasource:queryparam}&${job:queryparam}&${instance:queryparam}"
@@ -405,7 +407,7 @@ ERROR_CLASSES = (
 # The values of labels that have colours. A legend that ends with such a label gets these colours.
 LABEL_WORDS: Mapping[str, tuple[str, ...]] = {
     "outcome": ("ok", "alert", "async", "failed", "timeout", "abandoned"),
-    "reason": (*PLANNED_SKIPS.split("|"), "missed", "already_running", "busy", "budget", "breaker_open", "checklist_missing",
+    "reason": (*PLANNED_REASONS.split("|"), "missed", "already_running", "busy", "budget", "breaker_open", "checklist_missing",
                "checklist_empty", "checklist_unreadable", "checklist_too_large", "precheck_failed", "prompt_too_large"),
     "severity": ("info", "warning", "critical"),
     "result": ("delivered", "retried", "uncertain", "dead", "started", "joined", "deferred", "expired", "rejected",

@@ -1,4 +1,4 @@
-"""The checks before a heartbeat run, in their order, and the reason that each gives for a skip."""
+"""Defines the reasons to skip a slot (`Skip`), and the checks before a heartbeat run, in their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from heartbeat.spec import Heartbeat
 class Skip(StrEnum):
     """Why a slot was skipped, in the order of the checks.
 
-    No check here gives `removed`, `already_running`, `missed` and `superseded`: the scheduler records them by itself.
+    No check here gives `removed`, `already_running`, `missed` and `superseded`: the scheduler records them by itself. A new
+    reason also needs a text in scheduler/insight/reason_texts.py, a place in the lists of grafana/panels.py, a row in
+    docs/reference.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
     """
 
     DISABLED = "disabled"

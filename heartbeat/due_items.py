@@ -106,12 +106,6 @@ def _has_tasks_block(lines: list[str]) -> bool:
     return any(_TASKS_KEY.match(first) and _TASK_ENTRY.match(second) for first, second in pairwise(lines))
 
 
-def may_have_nothing_due(text: str) -> bool:
-    """Whether there may be a run at which no item is due."""
-    items = [item.list_line for section in _parse_sections(text) for item in section.items]
-    return any(marked and (marked.paused or marked.every) for marked in items)
-
-
 @lru_cache(maxsize=16)
 def _constant_selection(text: str) -> Selection | None:
     """The selection if no item has an `every`, as in most checklists: it is the same at every run. None otherwise."""

@@ -57,7 +57,7 @@ def test_outcomes_have_the_colour_of_their_meaning(coloured: Coloured) -> None:
     assert click.style("failed", fg="red") in line_with(listed, "failed")
     assert click.style("ok", fg="green") in line_with(listed, "agent/good")
     assert click.style("alert", fg="yellow") in line_with(listed, "agent/loud")
-    assert click.style("checklist_empty", dim=True) in line_with(listed, "agent/idle")
+    assert click.style("checklist_empty", fg="yellow") in line_with(listed, "agent/idle")
 
 
 def test_status_colours_the_label_of_a_problem(coloured: Coloured) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from heartbeat.checklist import HIGH, LOW, NORMAL, Progress, count_boxes, has_work, parse_list_line
-from heartbeat.due_items import find_remarks, may_have_nothing_due, select_due_items
+from heartbeat.due_items import find_remarks, select_due_items
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -186,14 +186,6 @@ def test_an_item_with_another_text_has_another_hash() -> None:
 def test_code_is_neither_heading_nor_item() -> None:
     text = "- look\n\n```\n# no heading\n- [paused] no item\n```"
     assert due(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "rests"),
-    [("- look", False), ("- [high] look", False), ("- [every 6h] look", True), ("- [paused] look", True), ("look", False)],
-)
-def test_only_a_checklist_with_waiting_items_can_have_nothing_due(text: str, rests: bool) -> None:
-    assert may_have_nothing_due(text) is rests
 
 
 @pytest.mark.parametrize("text", ["- [high] [ ]", "- [every 6h]", "- [paused] [x] done", "- [x] [low] done"])

@@ -10,13 +10,14 @@ from test_runner_command import RUN, Ended, Program, answer, ask
 
 from heartbeat.findings import Finding, Report
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
-from heartbeat.runners.program_output import read_output as read_output
+from heartbeat.runners.program_output import parse_report
 from heartbeat.runners.redaction import Redactor
 from heartbeat.spec import CommandRunner
 
 
 def read(output: str) -> Answer:
-    return read_output(output, Redactor(()))
+    found = parse_report(output, Redactor(()))
+    return Answer(text=output) if found is None else found
 
 
 CLAUDE = {
@@ -177,7 +178,8 @@ def test_secrets_in_findings_are_redacted_before_anything_is_cut() -> None:
         f"[mail] {secret}",
         3,
     ]
-    answer = read_output(json.dumps({"findings": found, "text": secret}), Redactor([secret]))
+    answer = parse_report(json.dumps({"findings": found, "text": secret}), Redactor([secret]))
+    assert answer is not None
     assert answer.report is not None
     assert [finding.label for finding in answer.report.findings] == ["mail"]
     assert "canar" not in repr(answer)

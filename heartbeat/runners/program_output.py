@@ -20,7 +20,6 @@ from heartbeat.runners.agent_json import (
     MAX_TOOL_CALLS,
     answer_from_report,
     check_answer_text,
-    clean_text,
     is_truncated,
     make_tool_call,
     model_name,
@@ -44,11 +43,6 @@ _CACHE_WRITE_KEYS = ("cache_creation_input_tokens", "cache_write")
 _CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache and also included in the input
 
 Event = Mapping[str, object]
-
-
-def read_output(output: str, redactor: Redactor) -> Answer:
-    """The answer in a program's whole standard output: a report if it is one, otherwise plain text."""
-    return parse_report(output, redactor) or Answer(text=clean_text(redactor.redact(output)))
 
 
 def parse_report(output: str, redactor: Redactor) -> Answer | None:

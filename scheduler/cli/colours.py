@@ -12,7 +12,7 @@ from enum import Enum
 import click
 
 from heartbeat.findings import Severity
-from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, Skip
+from scheduler.model.outcome import FAILURES, PLANNED_SKIPS, DeliveryState, Outcome, Skip
 
 
 class Meaning(Enum):
@@ -24,18 +24,6 @@ class Meaning(Enum):
     PLANNED = "dim"
 
 
-PLANNED_SKIPS = (
-    Skip.DISABLED,
-    Skip.PAUSED,
-    Skip.REMOVED,
-    Skip.CALENDAR,
-    Skip.ACTIVE_HOURS,
-    Skip.CHECKLIST_EMPTY,
-    Skip.NOTHING_DUE,
-    Skip.PRECHECK,
-    Skip.PRECHECK_UNCHANGED,
-    Skip.SUPERSEDED,
-)
 MEANINGS: dict[str, Meaning] = {
     **dict.fromkeys(map(str, Skip), Meaning.WORRYING),
     **dict.fromkeys(map(str, PLANNED_SKIPS), Meaning.PLANNED),

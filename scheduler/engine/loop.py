@@ -39,7 +39,7 @@ from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
-from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Reason, storable_result
+from scheduler.model.outcome import UNSENT_CALL, WOKEN, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store, StoreError
@@ -59,10 +59,8 @@ STALL_THRESHOLD = timedelta(
     seconds=20
 )  # a tick that starts later is logged: the process was stopped, or the machine is overloaded
 LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
-UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
 MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
 MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
-WORD_BY_KIND = {Kind.HEARTBEAT: "agent", Kind.CRON: "cron"}
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
 
 RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
@@ -128,7 +126,7 @@ class HeldPlaces:
             return None
         longest = sorted(self._held, key=self._time_held, reverse=True)[: min(MAX_NAMED_RUNS, self._limit)]
         entries_by_run = {run_id: self._held[run_id][0].entry for run_id in longest}
-        names = [f"{WORD_BY_KIND[each.kind]}/{each.name} (run {run_id})" for run_id, each in entries_by_run.items()]
+        names = [f"{each.kind.label_of(each.name)} (run {run_id})" for run_id, each in entries_by_run.items()]
         more = f" and {self._limit - len(names)} more" if self._limit > len(names) else ""
         return f"limits.concurrency ({self._limit}) was reached by {', '.join(names)}{more}"
 

@@ -448,8 +448,3 @@ def _chosen_entries(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
     if key is not None:
         return [_declared_entry(tick, *key)]
     return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]
-
-
-def _kind_and_name(entry_row: EntryRow) -> str:
-    """The name with its kind, because an agent and a job may have the same name."""
-    return f"{'agent' if entry_row.kind is Kind.HEARTBEAT else 'cron'}/{entry_row.name}"

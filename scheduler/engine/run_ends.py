@@ -49,7 +49,7 @@ from scheduler.store import breakers, checklist_items, entries, outbox, runs, se
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
-LONGEST_RETRY_DELAY = timedelta(seconds=30)
+LONGEST_RETRY_DELAY = timedelta(seconds=30)  # before its random part
 
 MAX_CUT_ANSWERS = 3  # after so many cut answers to the same output of the precheck, it counts as looked at
 

@@ -16,6 +16,8 @@ UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `re
 class EntryRow(NamedTuple):
     """The row of an entry. Every slot up to `settled_until` has its run record or was skipped; `slot` is the next one.
 
+    `schedule_text` is the column `pace`.
+
     `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
     precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
     lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that

@@ -1,4 +1,4 @@
-"""Defines the words for results: outcomes, reasons, triggers and states. Rows, metrics, logs and dashboards use them."""
+"""Defines the words for results: outcomes, reasons, triggers and states. The reasons for skips are in heartbeat/checks.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ __all__ = [
     "ANSWERED",
     "EXCUSED_SKIPS",
     "FAILURES",
+    "PLANNED_SKIPS",
     "SUCCESSES",
+    "UNSENT_CALL",
     "WOKEN",
     "WORRYING_SKIPS",
     "AttemptResult",
@@ -144,9 +146,11 @@ WORRYING_SKIPS = frozenset(
     }
 )
 
+PLANNED_SKIPS = frozenset(Skip) - WORRYING_SKIPS  # as the settings want it
+
 # After a skip for one of these reasons, only the next slot is expected to be answered: the skip was planned, or other metrics
 # show its cause (an exhausted budget, an open circuit breaker).
-EXCUSED_SKIPS = (frozenset(Skip) - WORRYING_SKIPS) | {Skip.BUDGET, Skip.BREAKER_OPEN}
+EXCUSED_SKIPS = PLANNED_SKIPS | {Skip.BUDGET, Skip.BREAKER_OPEN}
 
 
 LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
@@ -172,6 +176,9 @@ class Call:
     not_sent: bool = False
     status: int | None = None
     took: timedelta | None = None
+
+
+UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an attempt that never called its model
 
 
 @dataclass(frozen=True, slots=True)

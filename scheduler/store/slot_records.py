@@ -143,9 +143,3 @@ def _last_slot_of(schedule: EntrySchedule, row: sqlite3.Row, until: datetime) ->
             (middle + 1, high) if _count_passed_slots(schedule, row, from_millis(middle)) < row["slots"] else (low, middle)
         )
     return from_millis(low)
-
-
-def has_run_record(db: sqlite3.Connection, entry_row: EntryRow, slot: datetime) -> bool:
-    """Whether a slot of the entry's own schedule has a record."""
-    key = (entry_row.kind, entry_row.name, entry_row.schedule.trigger, to_millis(slot))
-    return db.execute("select 1 from run where kind = ? and name = ? and trigger = ? and slot = ?", key).fetchone() is not None

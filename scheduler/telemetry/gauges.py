@@ -20,7 +20,8 @@ from scheduler.store import boots, breakers, conditions, disk_reserve, entries_v
 from scheduler.telemetry.series import MetricFamily
 
 EntryLabels = tuple[str, str]
-LONGEST_RETRY_WAIT = timedelta(seconds=38)  # the longest wait before a retry that no provider has asked for
+# Before a retry that no provider has asked for: LONGEST_RETRY_DELAY of engine/run_ends.py, and 25 % for its random part.
+LONGEST_RETRY_WAIT = timedelta(seconds=38)
 ENTRY_LABELS = ("kind", "name")
 DONE_STATE = "done"
 ONE_DAY = timedelta(days=1)

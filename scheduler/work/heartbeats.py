@@ -13,8 +13,7 @@ from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
 from heartbeat.hours import TWO_YEARS
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, prompt_meta
-from heartbeat.prompt import PromptWake as PromptWake
+from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, prompt_meta
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat, ModelRunner, Precheck

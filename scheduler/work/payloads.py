@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Key
-from scheduler.model.outcome import SUCCESSES, AttemptResult, Call, Failure, Kind, Outcome
+from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome
 from scheduler.model.secret import MissingSecret, Secret
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
@@ -32,7 +32,6 @@ R = TypeVar("R")
 
 SCHEMA = 1  # of payloads; the neighbouring schemas are accepted too
 FINGERPRINTS_KEPT = 10_000
-UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)
 
 
 class InvalidPayload(Exception):

@@ -1,7 +1,9 @@
 """Defines every key of config.yaml: its type, its default and its description.
 
 A model requires no key that `defaults` could supply. Keys that are still missing are found when the agent or job is built.
-The JSON Schema and docs/reference.md are generated from these models.
+The JSON Schema and docs/reference.md are generated from these models. A new key of a heartbeat also needs a field in
+heartbeat/spec.py, a line in scheduler/config/build/agents.py, the code that uses it, and for the form of the status page
+SECTIONS in scheduler/web/page/agent_config.py and OWN_HEARTBEAT_KEYS in scheduler/web/config_editing.py.
 """
 
 from __future__ import annotations

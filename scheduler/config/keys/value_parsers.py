@@ -819,7 +819,3 @@ def _parse_day(value: object, *, in_list: bool = False) -> frozenset[int]:
         "mon-fri",
         advice=words,
     )
-
-
-def _is_printable_word(text: str) -> bool:
-    return text.isprintable() and " " not in text
