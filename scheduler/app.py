@@ -239,7 +239,13 @@ class Daemon:
         from scheduler.store.job_queue import JobQueue
         from scheduler.work.remote_executor import RemoteExecutor
 
-        self._codec = payloads.ClaimCodec(lambda: self.engine.plan.entries, config_folder(self.settings.path), self.settings.host)
+        self._codec = payloads.ClaimCodec(
+            lambda: self.engine.plan.entries,
+            config_folder(self.settings.path),
+            self.settings.host,
+            lambda claim: self._traces.begin_queueing(claim, self.engine.plan.settings),
+            self._traces.end_queueing,
+        )
         return RemoteExecutor(
             lambda: JobQueue(remote.dsn, remote.name),
             self._codec,

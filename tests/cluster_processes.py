@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +16,13 @@ PATIENCE = 60
 class Cluster:
     """The processes of one cluster. The scheduler's folder is `folder`, and each worker shares it or gets one of its own."""
 
-    def __init__(self, folder: Path, yaml: str, dsn: str, *, shows_logs: bool = True) -> None:
+    def __init__(
+        self, folder: Path, yaml: str, dsn: str, *, shows_logs: bool = True, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`environ` has further variables for each process."""
         self.folder = folder
         self.dsn = dsn
+        self._environ = environ or {}
         self._shows_logs = shows_logs  # pytest prints them if a test fails
         self.processes: list[subprocess.Popen[bytes]] = []
         (folder / "config.yaml").write_text(yaml, "utf-8")
@@ -73,4 +78,4 @@ class Cluster:
         return done.stdout.strip()
 
     def _environment(self, dsn: str | None = None) -> dict[str, str]:
-        return {**os.environ, "DSN": dsn or self.dsn, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        return {**os.environ, **self._environ, "DSN": dsn or self.dsn, "PYTHONPATH": str(Path(__file__).parent.parent)}

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -34,9 +34,10 @@ from scheduler.net.mcp_client import McpTools
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
-from scheduler.system.process import Children
+from scheduler.system.process import Children, add_variables
 from scheduler.system.state_lock import make_state_folder
 from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
+from scheduler.telemetry.traces import AttemptTrace, Traces
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.payloads import lock_of_lane, missing_secret
@@ -164,14 +165,16 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
     lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
+    traces = Traces()
     end_programs_of_dead_workers(settings.state.parent / "workers")
     own_file = WorkerFile(settings.state.parent / "workers")
     guard = own_file.start_guard(read_clock)
+    traces.prepare(settings)
     loop = WorkerLoop()
     running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
         JobQueue(remote.dsn, remote.name),
         ClaimCodec(config.entries, config_folder(settings.path), name),
-        partial(_carry_out_run, lanes_here, http, own_file),
+        partial(_carry_out_run, lanes_here, http, own_file, lambda claim: traces.record_attempt(claim, config.settings, name)),
         _mark,
         loop,
         name=name,
@@ -210,6 +213,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
 
     asyncio.run(run_until_signal())
     loop.close(http.close)
+    traces.close()
     own_file.close()
     os.waitpid(guard, 0)
     log_event(logging.INFO, "stopped", worker=name)
@@ -261,6 +265,7 @@ async def _carry_out_run(
     lanes_here: _LanesOfWorker,
     http: HttpClient,
     own_file: WorkerFile,
+    record_attempt: Callable[[Claim], AbstractContextManager[AttemptTrace | None]],
     claim: Claim,
     children: Children,
     check_time: Callable[[], None],
@@ -270,8 +275,18 @@ async def _carry_out_run(
 
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-    with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run_mark):
+    with (
+        lanes_here.lock_for(claim) as (claim_in_lane, inherited),
+        own_file.note_run(claim.run_mark),
+        record_attempt(claim) as trace,
+    ):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
         open_tools = McpTools(guard_converse(partial(children.converse, inherited=inherited), check_time), guarded)
-        return await claim.entry.run_attempt(claim_in_lane, Resources(start, guarded, open_tools=open_tools), elapsed)
+        resources = Resources(start, guarded, open_tools=open_tools)
+        if trace is None:
+            return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
+        traced = add_variables(start, {"TRACEPARENT": trace.traceparent})
+        result = await claim.entry.run_attempt(claim_in_lane, replace(resources, start=traced, trace=trace), elapsed)
+        trace.set_result(result)
+        return result

@@ -38,7 +38,8 @@ class Claim:
     that is known. `last_error` is the error of the previous run, if it failed. `up_since` is when the daemon started, or its
     machine last woke up. `activity` is what a gateway last reported about the agent. `over_budget` says why its maximum usage no
     longer fits into the day, None if it does. `reserved` is what it may use, None without a budget. `conditions` are the agent's
-    open conditions. `looked_at` is the time of the agent's last complete answer.
+    open conditions. `looked_at` is the time of the agent's last complete answer. `traceparent` names the span of the scheduler to
+    which the attempt belongs on another machine, in the notation of W3C Trace Context.
     """
 
     run_id: int
@@ -69,6 +70,7 @@ class Claim:
     activity: AgentActivity | None = None
     conditions: tuple[KnownCondition, ...] = ()
     looked_at: datetime | None = None
+    traceparent: str | None = None
 
     @property
     def run_mark(self) -> str:

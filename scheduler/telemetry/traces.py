@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,9 +26,11 @@ from scheduler.model.settings import Settings
 from scheduler.model.timestamps import iso_utc
 from scheduler.system.log import log_event
 from scheduler.work.cronjobs import JobEntry
+from scheduler.work.executor import Done
 
 PROTOCOL = "http/protobuf"  # the only one that the extra has an exporter for
 FLUSH_TIMEOUT = 2.0  # seconds that sending the last spans may delay the end of the daemon
+MAX_QUEUED = 10_000  # spans of attempts whose results have not come
 MAX_PROBLEM = 300  # characters of a library's message in the log
 DEFAULT_ENDPOINT = "http://localhost:4318"  # of the OTLP exporter
 
@@ -66,6 +69,7 @@ class Traces:
         self._tracer: Any = None
         self._exporter: _Exporter | None = None
         self._is_prepared = False
+        self._queued: OrderedDict[tuple[int, int], Any] = OrderedDict()  # spans by run and fence, used in one thread
 
     def prepare(self, settings: Settings) -> None:
         """Import the libraries and start the thread, if traces are on. Takes up to a second of CPU once.
@@ -97,13 +101,13 @@ class Traces:
         log_event(logging.INFO, "traces", endpoint=endpoint(os.environ))
 
     @contextmanager
-    def record_attempt(self, claim: Claim, settings: Settings) -> Iterator[AttemptTrace | None]:
-        """The span of an attempt, for the duration of the context. None if traces are off.
+    def record_attempt(self, claim: Claim, settings: Settings, worker: str | None = None) -> Iterator[AttemptTrace | None]:
+        """The span of an attempt, for the duration of the context. None if traces are off. `worker` is the name of this worker.
 
         Give it the result at the end. An attempt that is skipped before it has started anything is not sent.
         """
         tracer = self._tracer if settings.traces else None
-        trace = None if tracer is None else AttemptTrace(tracer, claim, settings.prices)
+        trace = None if tracer is None else AttemptTrace(tracer, claim, settings.prices, worker)
         if trace is None or not trace.is_valid:
             yield None
             return
@@ -114,6 +118,28 @@ class Traces:
             raise
         finally:
             trace.end()
+
+    def begin_queueing(self, claim: Claim, settings: Settings) -> str | None:
+        """Begin the span of an attempt that a worker on another machine will execute; returns its `traceparent`.
+
+        The same attempt gets the same span again. None if traces are off.
+        """
+        key = (claim.run_id, claim.fence)
+        if key not in self._queued and settings.traces and self._tracer is not None:
+            while len(self._queued) >= MAX_QUEUED:  # their results have never come
+                self._queued.popitem(last=False)
+            self._queued[key] = _start_queue_span(self._tracer, claim)
+        span = self._queued.get(key)
+        return _traceparent(span) if span is not None and span.get_span_context().is_valid else None
+
+    def end_queueing(self, done: Done[Claim, AttemptResult]) -> None:
+        """End the span of an attempt with its result. It is sent if the worker sends one too."""
+        span = self._queued.pop((done.task.run_id, done.task.fence), None)
+        if span is None or (done.result is not None and not _is_wanted(done.result)):
+            return
+        if done.exception is not None:
+            _set_error(span, type(done.exception).__qualname__)
+        span.end()
 
     def close(self) -> None:
         """Send the spans that are left. Takes at most FLUSH_TIMEOUT, and no time if the collector has failed last."""
@@ -131,8 +157,7 @@ class Traces:
 class AttemptTrace:
     """The span of one attempt, and the spans of the models that it calls. It is used in one thread."""
 
-    def __init__(self, tracer: Any, claim: Claim, prices: Mapping[str, Price]) -> None:
-        from opentelemetry.context import Context
+    def __init__(self, tracer: Any, claim: Claim, prices: Mapping[str, Price], worker: str | None) -> None:
         from opentelemetry.trace import SpanKind
 
         self._tracer = tracer
@@ -143,17 +168,13 @@ class AttemptTrace:
         is_remote = self._agent is not None and isinstance(self._agent.runner, HttpRunner)
         self._span = tracer.start_span(
             f"invoke_agent {self._agent.name}" if self._agent else f"cron {entry.name}",
-            context=Context(),  # the root of its trace, whatever the context of this thread is
+            context=_context_of(claim),
             kind=SpanKind.CLIENT if is_remote else SpanKind.INTERNAL,
             attributes=_without_none(
                 {
                     **(_agent_attributes(self._agent) if self._agent else {}),
-                    "heartbeatd.entry.kind": entry.kind.value,
-                    "heartbeatd.entry.name": entry.name,
-                    "heartbeatd.run.id": claim.run_id,
-                    "heartbeatd.run.trigger": claim.trigger.value,
-                    "heartbeatd.run.attempt": claim.attempt,
-                    "heartbeatd.run.slot": iso_utc(claim.slot),
+                    **_run_attributes(claim),
+                    "heartbeatd.worker": worker,
                 }
             ),
         )
@@ -195,7 +216,7 @@ class AttemptTrace:
 
     def set_result(self, result: AttemptResult) -> None:
         """Record how the attempt ended, with the sums of its usage."""
-        self._is_wanted = result.outcome is not Outcome.SKIPPED or bool(result.calls) or result.precheck is not None
+        self._is_wanted = _is_wanted(result)
         known = [call.tokens for call in result.calls if call.tokens is not None]
         costs = [call_cost(self._prices, call) for call in result.calls]
         paid = [cost for cost in costs if cost is not None]
@@ -347,6 +368,40 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
     values = [pair.partition("=")[2].strip() for header in headers for pair in header.split(",")]
     urls = [value for name, value in environ.items() if name.startswith("OTEL_") and name.endswith("_ENDPOINT")]
     return [*values, *(part for url in urls for part in secret_parts(url, whole_url=False))]
+
+
+def _start_queue_span(tracer: Any, claim: Claim) -> Any:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanKind
+
+    name = f"queue {claim.entry.name}"
+    return tracer.start_span(name, context=Context(), kind=SpanKind.PRODUCER, attributes=_run_attributes(claim))
+
+
+def _context_of(claim: Claim) -> Any:
+    """The context of an attempt: the span of its scheduler, or the root of a trace, whatever the context of this thread is."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    if claim.traceparent is None:
+        return Context()
+    return TraceContextTextMapPropagator().extract({"traceparent": claim.traceparent}, context=Context())
+
+
+def _run_attributes(claim: Claim) -> dict[str, Any]:
+    return {
+        "heartbeatd.entry.kind": claim.entry.kind.value,
+        "heartbeatd.entry.name": claim.entry.name,
+        "heartbeatd.run.id": claim.run_id,
+        "heartbeatd.run.trigger": claim.trigger.value,
+        "heartbeatd.run.attempt": claim.attempt,
+        "heartbeatd.run.slot": iso_utc(claim.slot),
+    }
+
+
+def _is_wanted(result: AttemptResult) -> bool:
+    """Whether the attempt has started anything."""
+    return result.outcome is not Outcome.SKIPPED or bool(result.calls) or result.precheck is not None
 
 
 def _agent_of(claim: Claim) -> Agent | Heartbeat | None:

@@ -128,12 +128,25 @@ class Codec(ABC, Generic[T, R]):
 
 
 class ClaimCodec(Codec[Claim, AttemptResult]):
-    """Reads and writes claims. `entries` returns the agents and jobs of this process's config, `folder` is that of the config."""
+    """Reads and writes claims. `entries` returns the agents and jobs of this process's config, `folder` is that of the config.
 
-    def __init__(self, entries: Callable[[], Mapping[Key, Entry]], folder: Path, host: str) -> None:
+    `begin_trace` returns the `traceparent` for a claim that is submitted, and `end_trace` gets its result. A claim may be written
+    several times.
+    """
+
+    def __init__(
+        self,
+        entries: Callable[[], Mapping[Key, Entry]],
+        folder: Path,
+        host: str,
+        begin_trace: Callable[[Claim], str | None] = lambda _: None,
+        end_trace: Callable[[Done[Claim, AttemptResult]], None] = lambda _: None,
+    ) -> None:
         self._entries = entries
         self._folder = folder
         self._host = host
+        self._begin_trace = begin_trace
+        self._end_trace = end_trace
         self._fingerprints: dict[int, tuple[Entry, str]] = {}
 
     def key(self, number: int, task: Claim) -> str:
@@ -148,7 +161,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
 
     def task_to_json(self, task: Claim) -> Mapping[str, Any]:
         entry = task.entry
-        claim = _to_json(task, {"entry"})
+        claim = _to_json(replace(task, traceparent=self._begin_trace(task)), {"entry"})
         return {"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim}
 
     def task_from_json(self, data: Mapping[str, Any]) -> Claim:
@@ -162,6 +175,11 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         if problem := missing_secret(entry):
             raise Refused(f"{self._host} cannot run {label}: {problem}", may_change=False)
         return _claim_from_json(data, entry)
+
+    def read_done(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:
+        done = super().read_done(task, payload)
+        self._end_trace(done)
+        return done
 
     def claim_of_leftover(self, payload: str) -> Claim | None:
         """The claim that an earlier process submitted, with the entry as it is now. None if it cannot be made any more."""
