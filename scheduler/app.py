@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
 import random
 import secrets
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from heartbeat.runners import Resources, StartProcess
+from heartbeat.runners import ProcessResult, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner
 from scheduler import __version__
@@ -52,7 +55,7 @@ from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
 from scheduler.store import boots, config_history, entries, runs, transfer
 from scheduler.store.boots import Boot
-from scheduler.store.database import DatabaseUnavailable, StoreError
+from scheduler.store.database import DatabaseUnavailable, StoreError, StoreUnavailable
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
@@ -83,6 +86,8 @@ STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a st
 MAX_NAMED_RUNS = 10  # in such a line
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
 STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
+LEASE_POLL = 0.05  # seconds between looks at a lease that is not confirmed
+START_RETRY = 2.0  # seconds after a start that the database has ended
 STANDS_BY_AGAIN = -1  # instead of an exit code: this daemon does not lead any more, and a new one should stand by
 CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
 
@@ -91,6 +96,11 @@ def utc_now() -> datetime:
     """The system clock, in whole milliseconds, as all times are stored."""
     now = datetime.now(UTC)
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
+
+
+def read_boot_clock() -> float:
+    """A monotonic clock in seconds that also counts the time in which the machine was suspended, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def read_clocks() -> ClockReading:
@@ -164,11 +174,13 @@ class MainLoop:
 class Daemon:
     """The daemon over one config file, from its start to its end.
 
-    `listen` False leaves the HTTP interface out (`run_once` needs none). Raises ConfigError, AlreadyRunning, StateFolderError and
+    `after` is the daemon that has led until now in this process: a stop signal that it got too late is for this one. `run_once`
+    needs no HTTP interface, so it is left out without `listen`. Raises ConfigError, AlreadyRunning, StateFolderError and
     StoreError: each says in words what is wrong.
     """
 
-    def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
+    def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True, after: Daemon | None = None) -> None:
+        self._after = after
         self._watch = FileWatch(
             path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
         )  # made first: it counts changes from here on
@@ -191,16 +203,18 @@ class Daemon:
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
         self.store = startup.open_store(self.settings.database)
-        shard_moves.check_tables(self.settings)
+        if self.store.is_connected:
+            with suppress(StoreUnavailable):  # then it is checked before this daemon leads
+                shard_moves.check_tables(self.settings)
         self._lanes = lanes.lanes_beside(self.settings.state)
         self._lanes.make_lock_files()
-        last = config_history.config_in_force(self.store.connection)
+        last = config_history.config_in_force(self.store.connection) if self.settings.postgresql is None else None
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
         self._first_config = loaded
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop()
         self._traces = Traces()
-        self._http = HttpClient(lambda: self.engine.plan.settings.network)
+        self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=self._wait_for_lease)
         self._remote = self._make_remote_executor(self.settings.remote) if self.settings.remote else None
         self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
             self._carry_out_run, _run_mark, self._wakeup.notify, self._workers
@@ -255,21 +269,26 @@ class Daemon:
             remote.lease.total_seconds(),
         )
 
-    def run(self, *, duration: timedelta | None = None) -> int:
-        """Run until a stop signal, or for `duration`. Returns the exit code."""
+    def run(self, *, until: float | None = None) -> int:
+        """Run until a stop signal, or until this time of the monotonic clock. Returns the exit code."""
         assert self._server is not None
         self._server.start()  # first of all: if it cannot listen, nothing has been started
-        until = None if duration is None else time.monotonic() + duration.total_seconds()
         self._install_signal_handlers()
         try:
             if not self._wait_to_lead(until):
                 raise _StoppedAtStart
             self._start_engine(at_once=False)
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, sqlite3.OperationalError) as error:
             self._server.stop()
-            raise
+            if self._leadership is None:
+                raise
+            self._lost_because = self._lost_because or str(error)
+            self._wakeup.wait_for(START_RETRY)
+            return self._yield_leadership()
         except _StoppedAtStart:
             self._server.stop()
+            if self._must_yield():
+                return self._yield_leadership()
             self._close_connections()
             return 0
         self._watch.start()
@@ -308,15 +327,16 @@ class Daemon:
         from scheduler.store.leadership import Leadership
 
         self._leadership = Leadership(
-            self.settings.postgresql, self.instance, self.settings.host, time.monotonic, self._on_leadership_lost
+            self.settings.postgresql, self.instance, self.settings.host, read_boot_clock, self._on_leadership_lost
         )
-        while (standby := self._try_to_lead(self._leadership)) is not None:
+        while (standby := self._ask_to_lead(self._leadership)) is not None:
             if self.engine.health.standby != standby:
-                log_event(logging.INFO, "standby", because=standby)
+                if self.engine.health.problem is None:
+                    log_event(logging.INFO, "standby", because=standby)
                 self.engine.health.standby = standby
                 self._systemd.report_ready()
             self.engine.health.tried_at = utc_now()
-            self._systemd.report_status(f"standby: {standby}")
+            self._systemd.report_status(self.engine.health.problem or f"standby: {standby}")
             self._systemd.ping_watchdog(time.monotonic())
             if self._stop_signals or (until is not None and time.monotonic() >= until):
                 return False
@@ -325,23 +345,41 @@ class Daemon:
         self.engine.health.standby = None
         return True
 
+    def _ask_to_lead(self, leadership: Leadership) -> str | None:
+        """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
+        try:
+            standby = self._try_to_lead(leadership)
+        except DatabaseUnavailable as error:
+            self.engine.report_unavailable(utc_now(), str(error))
+            return str(error)
+        self.engine.report_available()
+        return standby
+
     def _try_to_lead(self, leadership: Leadership) -> str | None:
-        """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads."""
+        """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads.
+
+        Raises DatabaseUnavailable."""
+        self.store.connect()
         if leadership.epoch is None and (standby := leadership.try_to_lead()) is not None:
             return standby
         self.store.epoch = leadership.epoch
         try:
             with self.store.transaction() as db:
                 last = config_history.config_in_force(db)
-        except DatabaseUnavailable as error:
+        except DatabaseUnavailable:
             leadership.give_back()
-            return str(error)
+            raise
         try:
             shard_moves.check_tables(self.settings)  # another daemon may have written since this one started
+        except StoreUnavailable as error:
+            leadership.give_back()
+            raise DatabaseUnavailable(str(error)) from error
         except StoreError:
             leadership.give_back()
             raise
-        _, self._changed_since_last_boot = config_reload.plan_for_start(self._first_config, last[0] if last else None)
+        self.engine.plan, self._changed_since_last_boot = config_reload.plan_for_start(
+            self._first_config, last[0] if last else None
+        )
         leadership.start()
         log_event(logging.INFO, "leading", epoch=leadership.epoch)
         return None
@@ -349,6 +387,7 @@ class Daemon:
     def _on_leadership_lost(self, problem: str) -> None:
         """In the thread of the lease: end all runs at once, because another daemon may start them soon."""
         self._lost_because = problem
+        self.store.abort()
         if self._remote is None:
             for run_id in self.runs.inflight():
                 self.runs.cancel(run_id, "shutdown")
@@ -382,6 +421,8 @@ class Daemon:
 
     def _submit_request(self, request: Request) -> Future[Any]:
         if self.engine.health.standby is not None:
+            if self.engine.health.problem is not None:
+                raise Refused("standby", f"this daemon does not lead: {self.engine.health.problem}")
             raise Refused("standby", f"this daemon is on standby: {self.engine.health.standby}; send the request there")
         return self.engine.inbox.submit(request)
 
@@ -396,6 +437,9 @@ class Daemon:
             (signal.SIGCONT, self._on_continue_signal),
         ):
             signal.signal(number, handler)
+        if self._after is not None:
+            self._stop_signals += self._after._stop_signals
+            self._after = None
 
     def _start_engine(self, *, at_once: bool) -> None:
         if self.settings.shard is not None and self.settings.shard.index:
@@ -436,7 +480,7 @@ class Daemon:
                 has_reported = True
                 self._systemd.report_status(f"waiting for the queue: {remote.problem}")
             self._systemd.ping_watchdog(time.monotonic())
-            return self._stop_signals > 0
+            return self._stop_signals > 0 or self._must_yield()
 
         if not remote.adopt(numbers, past, self._codec.claim_of_leftover, is_over):
             raise _StoppedAtStart
@@ -566,13 +610,14 @@ class Daemon:
 
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
+        await self._wait_for_lease()
         started_at = time.monotonic()
         elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
         with (
             agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited),
             self._traces.record_attempt(claim, self.engine.plan.settings) as trace,
         ):
-            start: StartProcess = partial(children.start, inherited=inherited)
+            start: StartProcess = self._if_leading(partial(children.start, inherited=inherited))
             open_tools = McpTools(partial(children.converse, inherited=inherited), self._http)
             resources = Resources(start, self._http, open_tools=open_tools)
             if trace is None:
@@ -583,8 +628,25 @@ class Daemon:
             trace.set_result(result)
             return result
 
+    async def _wait_for_lease(self) -> None:
+        """Wait until it is known that no other daemon leads. If one does, the runs of this one are cancelled meanwhile.
+
+        A daemon that was frozen after the claim of a run must not start it: another daemon may have started it again.
+        """
+        while self._leadership is not None and not self._leadership.is_confirmed:
+            await asyncio.sleep(LEASE_POLL)
+
+    def _if_leading(self, start: StartProcess) -> StartProcess:
+        """`start`, which first waits until it is known that no other daemon leads."""
+
+        async def start_if_leading(argv: Sequence[str], **options: Any) -> ProcessResult:
+            await self._wait_for_lease()
+            return await start(argv, **options)
+
+        return start_if_leading
+
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
-        return await delivery.send_delivery(outgoing, children.start, self._http, utc_now())
+        return await delivery.send_delivery(outgoing, self._if_leading(children.start), self._http, utc_now())
 
     async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send_ping(ping, self._http)

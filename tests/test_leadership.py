@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
 import pytest
 import required_programs
 from servers.postgres import EmptyDatabases, PostgresServer
@@ -167,6 +169,36 @@ def test_a_leader_outlasts_a_restart_of_the_server(hosts: Hosts) -> None:
         server.close()
 
 
+def test_a_leader_gives_up_in_time_if_the_server_accepts_a_renewal_and_never_answers(hosts: Hosts, address: str) -> None:
+    told = threading.Event()
+
+    def note(problem: str) -> None:
+        hosts.lost.append(problem)
+        told.set()
+
+    one = Leadership(address, "a", "a", lambda: 4 * time.monotonic(), note)
+    assert one.try_to_lead() is None
+    with psycopg.connect(address) as other:
+        other.execute("select 1 from heartbeatd._leader for update")  # the renewal waits for it
+        one._connect().execute("set lock_timeout = 0")
+        one._connect().execute("set statement_timeout = 0")
+        one.start()
+        assert told.wait(20)
+    one.stop(release=False)
+    assert hosts.lost == ["the lease could not be renewed: the server does not answer"]
+
+
+def test_a_lease_is_confirmed_until_another_daemon_may_take_it_soon(hosts: Hosts) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    hosts.clock.monotonic += GIVE_UP_AFTER - 0.1
+    assert one.is_confirmed
+    hosts.clock.monotonic += 0.1  # it was frozen, for example
+    assert not one.is_confirmed
+    assert one._renew() is None
+    assert one.is_confirmed
+
+
 def test_a_command_changes_nothing_while_a_daemon_leads(hosts: Hosts, address: str) -> None:
     one, store = hosts.add("one")
     lead(one, store)
@@ -220,10 +252,10 @@ agents:
 class RealDaemon:
     """A real daemon in a folder of its own."""
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path, address: str, config: str = CONFIG) -> None:
         folder.mkdir()
         self.folder = folder
-        (folder / "config.yaml").write_text(CONFIG.format(address=address, host=folder.name), "utf-8")
+        (folder / "config.yaml").write_text(config.format(address=address, host=folder.name), "utf-8")
         self.log = (folder / "log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "scheduler", "run", "-c", str(folder / "config.yaml")], stderr=self.log, cwd=Path.cwd()
@@ -256,6 +288,13 @@ class RealDaemon:
             time.sleep(0.1)
         return time.monotonic() - began
 
+    def wait_until_contains(self, reason: str) -> None:
+        """Wait until it is not ready for a reason that contains this."""
+        began = time.monotonic()
+        while reason not in (found := self.ready()):
+            assert time.monotonic() < began + 60, (found, Path(self.log.name).read_text("utf-8"))
+            time.sleep(0.1)
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait(20)
@@ -280,3 +319,52 @@ def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(address:
         for each in (leader, standby):
             each.process.send_signal(signal.SIGTERM)
         assert [each.process.wait(30) for each in (leader, standby)] == [0, 0]
+
+
+@pytest.mark.process
+def test_a_daemon_waits_for_a_server_that_is_down_and_runs_when_it_is_up(tmp_path: Path) -> None:
+    server = PostgresServer()
+    try:
+        address = server.start().database()
+        server.stop()
+        with closing(RealDaemon(tmp_path / "one", address)) as one:
+            one.wait_until_contains("cannot connect to postgresql://heartbeatd@/test1")
+            assert "heartbeatd_standby 1" in one.metrics()
+            server.start()
+            one.wait_until("ok")
+            log = (one.folder / "log").read_text("utf-8")
+            assert log.count(" ERROR database_unavailable ") == log.count(" WARNING database_available") == 1
+            one.process.send_signal(signal.SIGTERM)
+            assert one.process.wait(30) == 0
+    finally:
+        server.close()
+
+
+@pytest.mark.process
+def test_a_daemon_that_waits_for_its_server_stops_on_a_signal_and_says_what_a_person_has_to_mend(
+    address: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    nowhere = f"postgresql://heartbeatd@/test?host={tmp_path}"
+    with closing(RealDaemon(tmp_path / "one", nowhere)) as one:
+        one.wait_until_contains("cannot connect")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(30) == 0
+    with closing(RealDaemon(tmp_path / "two", address.replace("@/", "@/no"))) as two:
+        assert two.process.wait(30) == 1
+        assert "does not exist" in (two.folder / "log").read_text("utf-8").splitlines()[-1]
+
+
+@pytest.mark.process
+def test_a_leader_that_is_cut_off_stands_by_and_leads_again(address: str, tmp_path: Path) -> None:
+    with PostgresProxy(address) as proxy, closing(RealDaemon(tmp_path / "one", proxy.dsn)) as one:
+        one.wait_until("ok")
+        proxy.cut_off()
+        deadline = time.monotonic() + 60
+        while "leadership_lost" not in (one.folder / "log").read_text("utf-8"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        one.wait_until_contains("cannot connect to")
+        proxy.listen()
+        one.wait_until("ok")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(30) == 0

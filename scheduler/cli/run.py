@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str,
     faulthandler.enable()  # on SIGABRT, which the systemd watchdog sends, all threads print their stacks
     if once:
         return Daemon(path, os.environ, listen=False).run_once()
-    while (code := Daemon(path, os.environ).run(duration=duration)) == STANDS_BY_AGAIN:
-        pass
+    ends_at = None if duration is None else time.monotonic() + duration.total_seconds()
+    daemon = Daemon(path, os.environ)
+    while (code := daemon.run(until=ends_at)) == STANDS_BY_AGAIN:
+        daemon = Daemon(path, os.environ, after=daemon)
     return code

@@ -386,7 +386,7 @@ class Engine:
         requests: list[PendingRequest],
     ) -> None:
         """Forget the recorded results, publish the events and answer the requests."""
-        self._report_available()
+        self.report_available()
         for _, run in runs:
             if _is_unexpected(run.exception):
                 log_event(logging.ERROR, "runner_broken", error=run.exception)
@@ -541,17 +541,18 @@ class Engine:
         """The wait after a tick that could not be committed: none if the disk reserve makes room."""
         if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
-        self._report_unavailable(now, str(error))
+        self.health.failed_commits += 1
+        self.report_unavailable(now, str(error))
         return DATABASE_RETRY
 
-    def _report_unavailable(self, now: datetime, problem: str) -> None:
+    def report_unavailable(self, now: datetime, problem: str) -> None:
         """Log once when the database becomes unavailable, not at each tick."""
-        self.health.failed_commits += 1
         if self.health.problem is None:
             log_event(logging.ERROR, "database_unavailable", problem=problem, since=now)
         self.health.problem = problem
 
-    def _report_available(self) -> None:
+    def report_available(self) -> None:
+        """Log once when the database is available again."""
         if self.health.problem is not None:
             log_event(logging.WARNING, "database_available")
         self.health.problem = None

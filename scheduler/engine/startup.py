@@ -72,9 +72,12 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
 
 
 def open_store(path: Path | str) -> Store:
-    """Open the database. Unless the last boot ended cleanly, the integrity of a file is checked first."""
+    """Open the database. Unless the last boot ended cleanly, the integrity of a file is checked first.
+
+    If the server is down, the store has no connection yet, and `Store.connect` tries again.
+    """
     if isinstance(path, str):
-        return open_for_writing(path)
+        return open_for_writing(path, is_patient=True)
     reserve = DiskReserve(path)
     reserve.release_if_short()  # without a write-ahead log, reading needs free space too
     clean = True

@@ -7,7 +7,7 @@ import os
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -115,15 +115,23 @@ class _Exchange:
         return f" through the proxy {proxies.host_and_port(str(self.proxy))}" if self.proxy else ""
 
 
+async def _no_wait() -> None:
+    """A request may be sent at any time."""
+
+
 class HttpClient:
     """The HTTP client of one event loop. Connections to providers and gateways are kept; each message gets a new one.
 
     `network` is called for each request, so that a reload takes effect at once. `resolve` is called like `socket.getaddrinfo`,
-    in a thread. Cookies, redirects, decompression and netrc are not used. `async with` closes all connections at the end.
+    in a thread. `wait` is awaited before each request, until it may be sent. Cookies, redirects, decompression and netrc are not
+    used. `async with` closes all connections at the end.
     """
 
-    def __init__(self, network: Callable[[], Network], resolve: ResolveName = getaddrinfo) -> None:
+    def __init__(
+        self, network: Callable[[], Network], resolve: ResolveName = getaddrinfo, wait: Callable[[], Awaitable[None]] = _no_wait
+    ) -> None:
         self._network = network
+        self._wait = wait
         self._resolver = _Resolver(resolve)
         self._pool: _ConnectionPool | None = None
 
@@ -185,6 +193,7 @@ class HttpClient:
             host = request.target.host
             address_guard.check_literal(host) if exchange.proxy else address_guard.check_host(host)
         pool.load_certificates(request.target)  # this takes a while, and must not count as the request's time
+        await self._wait()
         with pool.in_use():
             try:
                 async with asyncio.timeout(request.seconds):

@@ -41,6 +41,10 @@ class StoreError(Exception):
     """The database cannot be used. The text says which file, why, and which command helps."""
 
 
+class StoreUnavailable(StoreError):
+    """The database cannot be read now: its server cannot be reached, or does not answer."""
+
+
 class DatabaseUnavailable(Exception):
     """The database could not be written now (locked, disk full). Nothing was changed; the caller should try again later."""
 
@@ -99,6 +103,17 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise _unusable_error(path, error) from error
         return cls(path, connection, reserve)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the database could be opened. A file always could."""
+        return True
+
+    def connect(self) -> None:
+        """Connect to the server, if that has not been possible yet. A file is open from the start."""
+
+    def abort(self) -> None:
+        """From any thread: make a statement fail that waits for a server. A file does not keep anybody waiting."""
 
     def keep_reserve(self) -> None:
         """Create the disk reserve if there is room. While there is none, keep the write-ahead log small."""

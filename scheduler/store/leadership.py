@@ -14,6 +14,8 @@ from scheduler.store.postgresql import ServerConnection, ServerError
 LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
 RENEW_EVERY = 1.0
 GIVE_UP_AFTER = 4.0  # seconds without a renewal: the leader then ends its runs, before another daemon starts them
+WATCH_EVERY = 0.2
+FREEZE_GRACE = 1.0
 PATIENCE = (
     1.0  # seconds for which a standby sees an expired lease before it leads: after a restart of the server, the leader is first
 )
@@ -22,6 +24,8 @@ CONNECTION = {"connect_timeout": "2", "tcp_user_timeout": "2000", "target_sessio
 
 # The server is starting or stopping, or does not run on this host. Nobody else can take the lease then, so the leader keeps it.
 DOWN_FOR_ALL = re.compile(r"the database system is|connection to server on socket .* failed: (Connection refused|No such file)")
+
+LOCKED = "55P03"
 
 SEEN = (
     "select epoch, coalesce(host, '') as host, until_at::text as until_at, until_at <= clock_timestamp() as is_over,"
@@ -38,7 +42,9 @@ RELEASE = "update _leader set until_at = '-infinity' where epoch = ? and holder 
 
 
 class Leadership:
-    """The lease of one daemon. `holder` is its instance id, `host` the name of its machine, `clock` a monotonic clock in seconds.
+    """The lease of one daemon. `holder` is its instance id, `host` the name of its machine.
+
+    `clock` is a monotonic clock, in seconds, that also counts the time in which the machine was suspended.
 
     `on_lost` is called once, in another thread, when this daemon must stop at once, because another one leads or may lead soon.
     """
@@ -51,13 +57,17 @@ class Leadership:
         self._connection: ServerConnection | None = None
         self._expired: tuple[object, float] | None = None  # the expired lease, and since when a standby has seen it
         self._renewed_at = 0.0
+        self._problem: str | None = None  # of the last renewal
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._ends = threading.Lock()  # held while this daemon is told, once, that it must stop
+        self._has_ended = False
 
     def try_to_lead(self) -> str | None:
         """Take the lease if it is free. Returns why this daemon does not lead; None: it leads now.
 
-        Raises StoreError if there are no tables of this version."""
+        Raises DatabaseUnavailable if the server cannot be reached, and StoreError if there are no tables of this version.
+        """
         try:
             asked_at = self._clock()
             seen = self._connect().execute(SEEN).fetchone()
@@ -75,11 +85,18 @@ class Leadership:
             self._expired = None
             if not error.is_passing or error.sqlstate == "42P01":
                 raise StoreError(f"cannot use {describe_server(self._url)}: {error}") from error
-            return str(error)
+            if error.sqlstate == LOCKED:  # by a transaction of the leader
+                return str(error)
+            raise DatabaseUnavailable(str(error)) from error
         if row is None:
             return "another daemon leads"
         self.epoch, self._renewed_at = row["epoch"], asked_at
         return None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether no other daemon can lead yet. If not, this one starts nothing: it was frozen or cut off for a while."""
+        return self._clock() - self._renewed_at < GIVE_UP_AFTER
 
     def give_back(self) -> None:
         """Let another daemon lead, because this one cannot write."""
@@ -89,14 +106,16 @@ class Leadership:
 
     def start(self) -> None:
         """Renew the lease from now on, in a thread."""
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
-        self._thread.start()
+        for work, name in ((self._keep, "lease"), (self._watch, "lease-watch")):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self, *, release: bool = True) -> None:
         """Stop renewing. With `release` another daemon may lead at once."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(10)
+        for thread in self._threads:
+            thread.join(10)
         if release and self.epoch is not None:
             with suppress(ServerError):
                 self._connect().execute(RELEASE, (self.epoch, self._holder))
@@ -105,9 +124,33 @@ class Leadership:
     def _keep(self) -> None:
         while not self._stopped.wait(RENEW_EVERY):
             problem = self._renew()
-            if problem is not None and not self._stopped.is_set():
-                self._on_lost(problem)
+            if problem is not None:
+                self._end(problem)
                 return
+
+    def _watch(self) -> None:
+        """Give up in time, even while the server or a proxy before it accepts a renewal and never answers.
+
+        After a freeze of this process, the thread that renews gets the time of `FREEZE_GRACE` to find out who leads.
+        """
+        looked_at = self._clock()
+        forgiven_until = looked_at
+        while not self._stopped.wait(WATCH_EVERY) and not self._has_ended:
+            now = self._clock()
+            if now - looked_at > FREEZE_GRACE:
+                forgiven_until = now + FREEZE_GRACE
+            looked_at = now
+            if not self.is_confirmed and now >= forgiven_until:
+                self._end(f"the lease could not be renewed: {self._problem or 'the server does not answer'}")
+
+    def _end(self, problem: str) -> None:
+        with self._ends:
+            if self._has_ended or self._stopped.is_set():
+                return
+            self._has_ended = True
+        if self._connection is not None:
+            self._connection.abort()
+        self._on_lost(problem)
 
     def _renew(self) -> str | None:
         """Renew the lease. Returns why this daemon must stop; None if it may go on."""
@@ -117,6 +160,7 @@ class Leadership:
             row = self._connect().execute(RENEW, (LEASE, self.epoch, self._holder)).fetchone()
         except ServerError as error:
             self._disconnect()
+            self._problem = str(error)
             if was_connected:
                 return self._renew()  # over a new connection
             if DOWN_FOR_ALL.search(str(error)):
@@ -126,7 +170,7 @@ class Leadership:
             return f"the lease could not be renewed: {error}"
         if row is None:
             return "another daemon has taken over"
-        self._renewed_at = asked_at
+        self._renewed_at, self._problem = asked_at, None
         return None
 
     def _connect(self) -> ServerConnection:

@@ -10,16 +10,17 @@ from scheduler.store import database
 from scheduler.store.database import Store
 
 
-def open_for_writing(where: Path | str) -> Store:
+def open_for_writing(where: Path | str, *, is_patient: bool = False) -> Store:
     """Open or create the database at a path, or at the address of a server, and apply missing migrations.
 
-    Raises StoreError, and DatabaseUnavailable if the server is down.
+    Raises StoreError, and DatabaseUnavailable if the server is down. If the caller `is_patient`, the store is then returned
+    without a connection, and `Store.connect` tries again.
     """
     if isinstance(where, Path):
         return Store.open(where)
     from scheduler.store.postgresql import ServerStore
 
-    return ServerStore.open_server(where)
+    return ServerStore.open_server(where, is_patient=is_patient)
 
 
 def open_read_only(where: Path | str) -> sqlite3.Connection:

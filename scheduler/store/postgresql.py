@@ -5,7 +5,9 @@ After a failure, engine/loop.py tries the next transaction after DATABASE_RETRY.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +15,15 @@ from functools import lru_cache
 from typing import Any, cast
 
 from scheduler.model.state_address import describe_server, schema_of
-from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, LeadershipLost, Store, StoreError
+from scheduler.store.database import (
+    CommitUnknown,
+    DatabaseFull,
+    DatabaseUnavailable,
+    LeadershipLost,
+    Store,
+    StoreError,
+    StoreUnavailable,
+)
 from scheduler.store.postgresql_schema import apply_schema, unknown_migrations
 
 try:
@@ -52,6 +62,12 @@ DAMAGED = frozenset({"XX001", "XX002"})
 # Classes and codes of errors that pass, or that a person mends at the server: the daemon waits for that.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "25006", "25P03", "42501", "3F000", "F0")
+
+# What a person has to mend, in the errors of a connection, which have no code. In other languages than English, the daemon waits.
+MISTAKE = re.compile(
+    r"FATAL: (database|role) .* does not exist|FATAL: .*authentication failed|FATAL: permission denied|no password supplied"
+    r"|FATAL: no pg_hba.conf entry"
+)
 
 _STATEMENT_PARTS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|(?P<place>\?)|(?<![:\w]):(?P<name>[a-z_]+)")
 
@@ -194,6 +210,11 @@ class ServerConnection:
         """Whether the connection is closed or broken."""
         return bool(self._raw.closed)
 
+    def abort(self) -> None:
+        """From any thread: make a statement fail that waits for the server."""
+        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self._raw.fileno())) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection; an open transaction is rolled back."""
         self._raw.close()
@@ -273,29 +294,59 @@ class ServerStore(Store):
     With `epoch`, each transaction first checks that this daemon still leads, and keeps any other from taking over until its end.
     """
 
-    def __init__(self, url: str, connection: ServerConnection) -> None:
+    _server: ServerConnection
+    _is_ready = False  # whether there was a connection, and the tables have been checked
+
+    def __init__(self, url: str) -> None:
         self.url = url
-        self._server = connection
-        self.connection = cast("sqlite3.Connection", connection)
         self._unknown: str | None = None  # the id of the transaction whose commit may have been carried out
 
     @classmethod
-    def open_server(cls, url: str) -> ServerStore:
-        """Connect, and create or migrate the tables. Raises StoreError, or DatabaseUnavailable if the server is down."""
+    def open_server(cls, url: str, *, is_patient: bool = False) -> ServerStore:
+        """Connect, and create or migrate the tables. Raises StoreError, or DatabaseUnavailable if the server is down.
+
+        If the caller `is_patient`, the store is then returned without a connection, and `connect` tries again.
+        """
+        store = cls(url)
         try:
-            connection = ServerConnection(url, WRITER_SETTINGS, WRITER_CONNECTION)
+            store.connect()
+        except DatabaseUnavailable:
+            if not is_patient:
+                raise
+        return store
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_ready
+
+    def connect(self) -> None:
+        """Connect, and create or migrate the tables, unless that has been done. Raises StoreError and DatabaseUnavailable."""
+        if self._is_ready:
+            return
+        try:
+            connection = ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)
         except ServerError as error:
-            raise _startup_error(url, error) from error
+            raise _startup_error(self.url, error) from error
         try:
-            _check_server(url, connection)
-            apply_schema(cast("sqlite3.Connection", connection), schema_of(url), describe_server(url))
+            _check_server(self.url, connection)
+            apply_schema(cast("sqlite3.Connection", connection), schema_of(self.url), describe_server(self.url))
         except ServerError as error:
             connection.close()
-            raise _startup_error(url, error) from error
+            raise _startup_error(self.url, error) from error
         except BaseException:
             connection.close()
             raise
-        return cls(url, connection)
+        self._use(connection)
+        self._is_ready = True
+
+    def abort(self) -> None:
+        """Make a statement fail that waits for the server."""
+        if self._is_ready:
+            self._server.abort()
+
+    def _use(self, connection: ServerConnection) -> None:
+        self._server = connection
+        self.connection = cast("sqlite3.Connection", connection)
 
     def keep_reserve(self) -> None:
         """A server has no disk reserve of ours."""
@@ -307,7 +358,8 @@ class ServerStore(Store):
     def close(self) -> None:
         """Close the connection."""
         with suppress(ServerError):
-            self._server.close()
+            if self._is_ready:
+                self._server.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -364,9 +416,8 @@ class ServerStore(Store):
     def _reconnect_if_lost(self) -> None:
         if self._server.is_lost:
             changes = self._server.total_changes
-            self._server = ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)
+            self._use(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION))
             self._server.total_changes = changes
-            self.connection = cast("sqlite3.Connection", self._server)
 
     def _roll_back(self) -> None:
         with suppress(ServerError):
@@ -387,7 +438,7 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
     try:
         connection = ServerConnection(url, READER_SETTINGS)
     except ServerError as error:
-        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+        raise StoreUnavailable(f"cannot use {describe_server(url)} just now: {error}") from error
     try:
         reader = cast("sqlite3.Connection", connection)
         unknown, missing = unknown_migrations(reader, schema_of(url), describe_server(url))
@@ -398,7 +449,7 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
             )
     except ServerError as error:
         connection.close()
-        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+        raise StoreUnavailable(f"cannot use {describe_server(url)} just now: {error}") from error
     except StoreError:
         connection.close()
         raise
@@ -416,7 +467,7 @@ def schemas_with_tables(url: str) -> list[str]:
         finally:
             connection.close()
     except ServerError as error:
-        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+        raise StoreUnavailable(f"cannot use {describe_server(url)} just now: {error}") from error
     return [row["schemaname"] for row in rows]
 
 
@@ -436,6 +487,6 @@ def _check_server(url: str, connection: ServerConnection) -> None:
 
 def _startup_error(url: str, error: ServerError) -> Exception:
     """The error for a server that cannot be used at the start. What a person has to mend is a StoreError."""
-    if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")):
+    if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")) and not MISTAKE.search(str(error)):
         return DatabaseUnavailable(str(error))
     return StoreError(f"cannot use {describe_server(url)}: {error}")

@@ -51,10 +51,10 @@ def readiness_endpoint(app_state: AppState) -> Endpoint:
     """200 while the engine can work, otherwise 503 with the reason."""
 
     async def endpoint(_: Request) -> Response:
-        if app_state.health.standby is not None:
-            return _health_response(f"standby: {app_state.health.standby}")
         if app_state.health.why_not_working is not None:
             return _health_response(app_state.health.why_not_working)
+        if app_state.health.standby is not None:
+            return _health_response(f"standby: {app_state.health.standby}")
         if app_state.health.ticked_at is None:
             return _health_response("the daemon is starting")
         return _health_response(_stall_reason(app_state))

@@ -15,32 +15,52 @@ COMMIT = b"Q\0\0\0\x0bcommit\0"  # the message of the protocol
 class PostgresProxy:
     """Forwards connections. After `lose_commits = N`, the next N commits reach the server, and their connections then end.
 
-    With `before` True they end before the commit reaches it.
+    With `before` True they end before the commit reaches it. It listens on a socket in `folder`, or else on loopback.
     """
 
-    def __init__(self, dsn: str, folder: Path) -> None:
+    def __init__(self, dsn: str, folder: Path | None = None) -> None:
         self._target = parse_qs(urlsplit(dsn).query)["host"][0] + "/.s.PGSQL.5432"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(folder / ".s.PGSQL.5432"))
-        self._listener.listen()
-        self.dsn = dsn.replace(self._target.rpartition("/")[0], str(folder))
+        self._address: str | tuple[str, int] = str(folder / ".s.PGSQL.5432") if folder else ("127.0.0.1", 0)
+        self._clients: list[socket.socket] = []
+        self.listen()
+        host = str(folder) if folder else f"127.0.0.1&port={self._listener.getsockname()[1]}"
+        self.dsn = dsn.replace(self._target.rpartition("/")[0], host)
         self.lose_commits = 0
         self.before = False
         self.lost = 0
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stop_listening()
+
+    def listen(self) -> None:
+        """Accept connections, from the first or again after `cut_off`."""
+        self._listener = socket.socket(socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(self._address)
+        self._address = self._listener.getsockname()
+        self._listener.listen()
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def cut_off(self) -> None:
+        """Accept no more connections, and end those that there are."""
+        self._stop_listening()
+        for each in self._clients:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _stop_listening(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
+                self._clients.append(client)
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(self._target)
                 threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
