@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all bench client cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
+.PHONY: all bench client cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit
 
@@ -71,6 +71,10 @@ quiet-month: .venv/ready
 # Kills the scheduler, the workers and the database of a cluster for ten minutes, and compares what was recorded.
 cluster-kills: .venv/ready
 	$(BIN)/python -m bench.cluster_kills 600
+
+# Cuts the leader of two schedulers off from PostgreSQL 200 times, in network namespaces, and compares what was recorded. As root.
+cluster-cutoffs: .venv/ready
+	$(BIN)/python -m bench.cluster_cutoffs 200
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist

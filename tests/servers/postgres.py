@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -31,10 +32,11 @@ SETTINGS = {
 class PostgresServer:
     """One server. `database()` creates a new, empty database in it and returns its connection string.
 
+    `prefix` is put before the command of the server, for example to start it in a network namespace; only root can do that.
     `settings` override those of `SETTINGS`. Raises FileNotFoundError if PostgreSQL is not installed.
     """
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, prefix: Sequence[str] = (), **settings: str) -> None:
         self._programs = Path(required_programs.find("initdb") or _not_installed()).parent
         self._user = next((name for name in USERS if _exists(name)), None) if os.getuid() == 0 else None
         self.folder = Path(tempfile.mkdtemp(prefix="heartbeatd-postgres-"))
@@ -43,6 +45,7 @@ class PostgresServer:
         self._settings = {**SETTINGS, **settings, "unix_socket_directories": str(self.folder)}
         self._names = (f"test{number}" for number in itertools.count(1))
         self._process: subprocess.Popen[bytes] | None = None
+        self._prefix = [*prefix, "setpriv", f"--reuid={self._user}", "--clear-groups"] if prefix else []
         self._call(
             "initdb", "--no-sync", "--auth=trust", "--username=heartbeatd", "--encoding=UTF8", "--locale=C", f"-D{self._data}"
         )
@@ -51,13 +54,19 @@ class PostgresServer:
     def _data(self) -> Path:
         return self.folder / "data"
 
+    def accept_from(self, network: str) -> None:
+        """Accept connections over TCP from these addresses, without a password, from the next start on."""
+        with (self._data / "pg_hba.conf").open("a", encoding="ascii") as file:
+            file.write(f"host all all {network} trust\n")
+        self._settings["listen_addresses"] = "*"
+
     def start(self) -> PostgresServer:
         """Start the server, and wait until it accepts connections."""
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(
-            [self._programs / "postgres", f"-D{self._data}", *options], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            cwd="/", user=self._user, env=self._environment(), start_new_session=True,
+            [*self._prefix, self._programs / "postgres", f"-D{self._data}", *options], stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL, cwd="/", user=None if self._prefix else self._user, env=self._environment(), start_new_session=True,
         )  # fmt: skip
         log.close()
         deadline = time.monotonic() + START_PATIENCE
