@@ -46,6 +46,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.engine.requests import NoteDeadmanProblem
+from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
@@ -364,8 +365,7 @@ class Daemon:
             return standby
         self.store.epoch = leadership.epoch
         try:
-            with self.store.transaction() as db:
-                last = config_history.config_in_force(db)
+            last = self._last_config()
         except DatabaseUnavailable:
             leadership.give_back()
             raise
@@ -383,6 +383,15 @@ class Daemon:
         leadership.start()
         log_event(logging.INFO, "leading", epoch=leadership.epoch)
         return None
+
+    def _last_config(self) -> tuple[StoredConfig, datetime] | None:
+        """The last config in force, read in a transaction, which also shows that this daemon leads."""
+        try:
+            with self.store.transaction() as db:
+                return config_history.config_in_force(db)
+        except DatabaseUnavailable:  # the connection of a standby may be from before a restart of the server
+            with self.store.transaction() as db:
+                return config_history.config_in_force(db)
 
     def _on_leadership_lost(self, problem: str) -> None:
         """In the thread of the lease: end all runs at once, because another daemon may start them soon."""

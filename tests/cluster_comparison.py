@@ -111,9 +111,11 @@ class Comparison:
                 self.late.append(f"takeover after {at - begin:.1f} s ({kind})")
             for agent in (row["name"] for row in self.entries if row["kind"] == "heartbeat"):
                 first = min((each for each in begun[agent] if each >= at), default=float("inf"))
-                if at + self.every[agent] + TAKEOVER > until:
+                latest = at + self.every[agent] + TAKEOVER
+                if latest > until or any(at < each.begin < min(first, latest) and each.begin > begin for each in self.faults):
+                    self.counted["beats after a takeover that another fault or the end has delayed"] += first > latest
                     continue
-                if first - at > self.every[agent] + TAKEOVER:
+                if first > latest:
                     self.late.append(f"{agent} beats {first - at:.1f} s after the takeover of {kind} at {at:.0f}")
                 self.waits.append(first - begin - self.every[agent])
 

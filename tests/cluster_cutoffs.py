@@ -277,7 +277,7 @@ class ClusterCutoffs:
 
     def _play_cuts(self, executor: str, cuts: int) -> None:
         for number in range(cuts):
-            time.sleep(self.chance.uniform(0.2, 1.5))
+            time.sleep(self.chance.uniform(0.5, 3.5))
             self._cut_leader_off()
             what = self.chance.choice(("server", "leader", "worker", "worker", "", "", "", "", "", ""))
             if executor == "local" and what == "worker":
