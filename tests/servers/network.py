@@ -53,7 +53,7 @@ class Network:
     def __exit__(self, *_: object) -> None:
         for each in self._holders:
             each.kill()
-            each.wait()
+            each.wait(timeout=PATIENCE)
 
     def address(self, name: str) -> str:
         """The address of a host."""
