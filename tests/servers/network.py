@@ -81,8 +81,15 @@ class Network:
 
     def heal(self, name: str) -> None:
         """Connect a host to the server again."""
-        subprocess.run(["ip", "route", "flush", "table", str(100 + self._names.index(name))], check=False, capture_output=True)
-        subprocess.run(["ip", "route", "delete", self.address(name), "table", "100"], check=False, capture_output=True)
+        subprocess.run(
+            ["ip", "route", "flush", "table", str(100 + self._names.index(name))],
+            check=False,
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+        subprocess.run(
+            ["ip", "route", "delete", self.address(name), "table", "100"], check=False, capture_output=True, timeout=PATIENCE
+        )
 
     def _connect(self, number: int, name: str) -> None:
         pid, link = str(self._holders[number].pid), f"v{number}"
@@ -105,4 +112,4 @@ class Network:
 
 
 def _call(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
