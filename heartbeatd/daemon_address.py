@@ -11,6 +11,7 @@ from pathlib import Path
 from heartbeatd.errors import HeartbeatdError
 from scheduler.config.file.lenient_reading import DEFAULT_STATE, read_state_path, real_path
 from scheduler.model.secret import Secret
+from scheduler.model.state_address import address_file
 from scheduler.system.file_locks import is_locked
 from scheduler.system.state_lock import read_lock_holder
 
@@ -79,10 +80,9 @@ def find_url(database: Path) -> str:
         raise HeartbeatdError(
             "not_running", f"no daemon runs with the database {database}; start it with `heartbeatd run`, or pass url= and token="
         )
-    address_file = database.with_name("daemon.json")
     holder = read_lock_holder(lock_file)
     try:
-        address = json.loads(address_file.read_text("utf-8"))
+        address = json.loads(address_file(database).read_text("utf-8"))
         if holder is not None and address["pid"] == holder.pid:
             return str(address["url"])
     except (OSError, ValueError, KeyError, TypeError):

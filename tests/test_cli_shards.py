@@ -13,7 +13,8 @@ from world import World
 
 from scheduler.cli.main import main
 from scheduler.config.file.lenient_reading import SHARD_VARIABLE
-from scheduler.model.shards import IDS_PER_SHARD, shard_file
+from scheduler.model.shards import IDS_PER_SHARD
+from scheduler.model.state_address import shard_file
 from scheduler.store import transfer
 
 Call = Callable[..., tuple[int, str]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scheduler.engine import shard_moves
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import own_part
-from scheduler.model.shards import address_file, assign_shards, shard_address, shard_file, shard_of_group
-from scheduler.model.state_address import schema_of
+from scheduler.model.shards import assign_shards, shard_of_group
+from scheduler.model.state_address import address_file, schema_of, shard_address, shard_file
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 FLEETS = st.tuples(st.sets(NAMES, min_size=1), st.dictionaries(NAMES, st.sets(NAMES, max_size=3)))

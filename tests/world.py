@@ -30,7 +30,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Trigger
 from scheduler.model.settings import own_part
-from scheduler.model.shards import shard_address, shard_file
+from scheduler.model.state_address import shard_address, shard_file
 from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools

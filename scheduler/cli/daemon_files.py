@@ -15,8 +15,7 @@ import click
 
 from scheduler.cli.options import InputError
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
-from scheduler.model.shards import address_file
-from scheduler.model.state_address import describe_server, server_of_path
+from scheduler.model.state_address import address_file, describe_server, server_of_path
 from scheduler.store import config_history
 from scheduler.store.database import check_file, check_links
 from scheduler.store.locations import open_read_only_any_version

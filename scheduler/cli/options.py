@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from scheduler.config.file.lenient_reading import SHARD_VARIABLE
-from scheduler.model.shards import MAX_SHARDS
+from scheduler.model.state_address import MAX_SHARDS
 
 CommandFunction = Callable[..., Any]
 Command = TypeVar("Command", bound=CommandFunction | click.Command)

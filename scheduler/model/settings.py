@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
@@ -16,7 +17,8 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler.model.budget import Allowances, Budget, Price
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
-from scheduler.model.shards import Shard, shard_file
+from scheduler.model.shards import Shard
+from scheduler.model.state_address import shard_file
 
 Permission = Literal["read", "wake", "operate", "edit"]
 PageAccess = Literal["login", "open"]
@@ -238,6 +240,7 @@ def own_part(settings: Settings) -> Settings:
     jobs = {name: job for name, job in settings.jobs.items() if shard.owns(Kind.CRON, name)}
     database, port = shard.database_of(shard.index), settings.server.port
     budget = settings.limits.budget
+    address = shard.addresses[shard.index] if shard.addresses else ""
     return replace(
         settings,
         heartbeats=heartbeats,
@@ -246,6 +249,14 @@ def own_part(settings: Settings) -> Settings:
         allowances={key: each for key, each in settings.allowances.items() if shard.owns(*key)},
         state=shard_file(settings.state, shard.index),
         postgresql=database if isinstance(database, str) else None,
-        server=replace(settings.server, port=port and port + shard.index),  # port 0 means any free port
+        server=replace(
+            settings.server,
+            port=port and port + shard.index,  # port 0 means any free port
+            hosts=(*settings.server.hosts, *([urlsplit(address).netloc] if address else [])),
+        ),
+        channels={
+            name: replace(channel, links=address) if channel.links and address else channel
+            for name, channel in settings.channels.items()
+        },
         limits=replace(settings.limits, budget=budget and budget.divide(shard.of)),
     )

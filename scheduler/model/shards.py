@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from scheduler.model.outcome import Kind
-from scheduler.model.state_address import schema_of
+from scheduler.model.state_address import shard_address, shard_file
 
-MAX_SHARDS = 1000
 IDS_PER_SHARD = 10**12  # the first id of each table of shard 1, so that the ids of two shards never collide
-
-_SHARD_FILE = re.compile(r"-shard-(\d{1,3})$")
-_SEARCH_PATH = re.compile(r"-c\s*search_path=\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +38,6 @@ class Shard:
 
     def __str__(self) -> str:
         return f"shard {self.index} of {self.of}"
-
-
-def shard_file(state: Path, index: int) -> Path:
-    """The database file of a shard, beside the file that `state` names."""
-    return state.with_name(f"{state.stem}-shard-{index}{state.suffix}")
-
-
-def shard_address(url: str, index: int) -> str:
-    """The address of a server, with the schema of a shard: the schema of the address, and the index."""
-    parts = urlsplit(url)
-    schema = f"{schema_of(url)}_shard_{index}"
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    others = _SEARCH_PATH.sub("", query.pop("options", "")).strip()
-    query["options"] = f"{others} -csearch_path={schema}".strip()
-    return urlunsplit(parts._replace(query=urlencode(query, safe="/,:", quote_via=quote)))
-
-
-def address_file(database: Path) -> Path:
-    """The file in which the daemon with this database file writes its address."""
-    found = _SHARD_FILE.search(database.stem)
-    return database.with_name(f"daemon-shard-{found[1]}.json" if found else "daemon.json")
 
 
 def assign_shards(agents: Iterable[str], agents_of_job: Mapping[str, Collection[str]], of: int) -> dict[tuple[Kind, str], int]:

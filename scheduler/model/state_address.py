@@ -1,14 +1,18 @@
-"""The value of `state`: a database file, or the address of a PostgreSQL server. Nothing of the driver is imported here."""
+"""The value of `state`: a database file, or the address of a PostgreSQL server, and what is beside it for each shard."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `options=-csearch_path=NAME`
 SECRET_PARAMETERS = ("password", "sslpassword")
+MAX_SHARDS = 1000
+
+_SHARD_FILE = re.compile(r"-shard-(\d{1,3})$")
+_SEARCH_PATH = re.compile(r"-c\s*search_path=\S+")
 
 
 def is_server(text: str) -> bool:
@@ -50,3 +54,24 @@ def schema_of(url: str) -> str:
     options = " ".join(parse_qs(urlsplit(url).query).get("options", []))
     found = re.search(r"-c\s*search_path=([a-z_][a-z0-9_]*)", options)
     return found[1] if found else SCHEMA
+
+
+def shard_file(state: Path, index: int) -> Path:
+    """The database file of a shard, beside the file that `state` names."""
+    return state.with_name(f"{state.stem}-shard-{index}{state.suffix}")
+
+
+def shard_address(url: str, index: int) -> str:
+    """The address of a server, with the schema of a shard: the schema of the address, and the index."""
+    parts = urlsplit(url)
+    schema = f"{schema_of(url)}_shard_{index}"
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    others = _SEARCH_PATH.sub("", query.pop("options", "")).strip()
+    query["options"] = f"{others} -csearch_path={schema}".strip()
+    return urlunsplit(parts._replace(query=urlencode(query, safe="/,:", quote_via=quote)))
+
+
+def address_file(database: Path) -> Path:
+    """The file in which the daemon with this database file writes its address."""
+    found = _SHARD_FILE.search(database.stem)
+    return database.with_name(f"daemon-shard-{found[1]}.json" if found else "daemon.json")

@@ -7,8 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from scheduler.model.outcome import Kind
-from scheduler.model.shards import shard_address
-from scheduler.model.state_address import schema_of
+from scheduler.model.state_address import schema_of, shard_address
 from scheduler.store import entries
 from scheduler.store.locations import open_read_only_any_version
 

@@ -13,13 +13,14 @@ from zoneinfo import ZoneInfo
 
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.keys import value_parsers
-from scheduler.insight import day_overview, forecast, status_data, wake_waits
+from scheduler.insight import day_overview, forecast, shard_overview, status_data, wake_waits
 from scheduler.insight import explanation as explaining
 from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.day_names import parse_day
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.shards import IDS_PER_SHARD
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
 from scheduler.store.database import parse_row_id
 from scheduler.store.locations import open_read_only
@@ -58,6 +59,8 @@ def get_status(request: ApiRequest) -> dict[str, Any]:
     with open_reader(request.app_state) as db:
         status = status_data.read_status(db, request.app_state.clock(), request.app_state.settings().zone)
     status["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
+    shards = shard_overview.read_shards(request.app_state.settings().shard, request.app_state.clock())
+    status["shards"] = [each.as_data() for each in shards] if request.caller.agents is None else []
     status["config_hash"] = request.app_state.settings().hash
     status["entries"] = _accessible_entries(request, status["entries"])
     status["budgets"] = [_accessible_budget(request, each) for each in status["budgets"] if _is_accessible_budget(request, each)]
@@ -174,7 +177,7 @@ def find_message_id(request: ApiRequest) -> int:
     with open_reader(request.app_state) as db:
         found = outbox.sender_of_message(db, number)
     if found is None:
-        raise not_found(f"message {number}")
+        raise _missing_row(request, "message", number)
     check_access(request, Kind(found[0]), found[1])
     return number
 
@@ -213,9 +216,18 @@ def _find_row(request: ApiRequest, noun: str, find: Callable[[sqlite3.Connection
     with open_reader(request.app_state) as db:
         found = find(db, number)
     if found is None:
-        raise not_found(f"{noun} {number}")
+        raise _missing_row(request, noun, number)
     check_access(request, Kind(found["kind"]), found["name"])
     return found
+
+
+def _missing_row(request: ApiRequest, noun: str, number: int) -> HttpError:
+    """404, or 421 if the number was given in another shard."""
+    shard, index = request.app_state.settings().shard, number // IDS_PER_SHARD
+    if shard is None or index == shard.index or index >= shard.of or not shard.addresses:
+        return not_found(f"{noun} {number}")
+    at = shard.addresses[index]
+    return HttpError(421, "other_shard", f"{noun} {number} was created by shard {index} of {shard.of}; ask its daemon at {at}")
 
 
 def _parse_row_id(request: ApiRequest, noun: str) -> int:

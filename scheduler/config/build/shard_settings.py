@@ -82,6 +82,11 @@ def check_shared_parts(shard: Shard, config: models.Config, budget: Budget | Non
         if channel.buttons:
             problem = "only one daemon can receive the buttons of a bot, and there are several shards"
             nodes["channels"].add_error(suggest_removal(problem, "remove buttons"), name, "buttons")
+        if channel.links and config.shard is not None and not config.shard.addresses:
+            problem = (
+                "the links of a message must lead to the daemon of its shard; write shard.addresses, with the URL of each shard"
+            )
+            nodes["channels"].add_error(problem, name, "links")
     if config.deadman is not None and not has_reference(config.deadman.url):
         words = "all shards ping this URL, so nobody notices when one of them stops"
         advice = 'write url: "${NAME}", with another value for each shard'

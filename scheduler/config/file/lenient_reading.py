@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler.model.shards import shard_address, shard_file
-from scheduler.model.state_address import is_server
+from scheduler.model.state_address import is_server, shard_address, shard_file
 from scheduler.system.files import MAX_CONFIG_SIZE, open_regular, read_up_to
 
 DEFAULT_STATE = "state/heartbeatd.db"

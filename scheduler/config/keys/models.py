@@ -64,7 +64,7 @@ from scheduler.config.keys.value_types import (
     text_type,
 )
 from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, Permission, ReloadMode
-from scheduler.model.shards import MAX_SHARDS
+from scheduler.model.state_address import MAX_SHARDS
 
 
 class ConfigPart(BaseModel):

@@ -32,8 +32,7 @@ from scheduler.config.file.remedies import (
 )
 from scheduler.config.keys import other_notations, time_zones
 from scheduler.model.settings import PREFIX_PLACEHOLDER, Permission
-from scheduler.model.shards import MAX_SHARDS
-from scheduler.model.state_address import address_problem, is_server
+from scheduler.model.state_address import MAX_SHARDS, address_problem, is_server
 
 Share = float | timedelta
 Parsed = TypeVar("Parsed")
