@@ -24,16 +24,16 @@ BODY = json.dumps({
 ROUNDS = 2  # the first makes the connections; the second finds them kept, where a client keeps them
 
 
-def serve(told: multiprocessing.Queue[int]) -> None:
+def serve(reports: multiprocessing.Queue[int]) -> None:
     """A server of the Messages API, with kept connections, that takes two seconds for each call."""
-    asyncio.run(_serve(told))
+    asyncio.run(_serve(reports))
 
 
-async def _serve(told: multiprocessing.Queue[int]) -> None:
+async def _serve(reports: multiprocessing.Queue[int]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     server = await asyncio.start_server(_answer, "127.0.0.1", 0, ssl=context, backlog=4096)
-    told.put(server.sockets[0].getsockname()[1])
+    reports.put(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
 
@@ -123,7 +123,7 @@ WAYS: dict[str, Callable[[int, int, Callable[[], None]], None]] = {
 }
 
 
-def measure(way: str, port: int, beats: int, told: multiprocessing.Queue[tuple[float, float, float]]) -> None:
+def measure(way: str, port: int, beats: int, reports: multiprocessing.Queue[tuple[float, float, float]]) -> None:
     seen: list[tuple[float, float]] = []
 
     def report() -> None:
@@ -132,7 +132,7 @@ def measure(way: str, port: int, beats: int, told: multiprocessing.Queue[tuple[f
 
     WAYS[way](port, beats, report)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    told.put((seen[1][0] - seen[0][0], seen[1][1] - seen[0][1], memory))
+    reports.put((seen[1][0] - seen[0][0], seen[1][1] - seen[0][1], memory))
 
 
 def main(beats: int) -> None:
@@ -143,10 +143,10 @@ def main(beats: int) -> None:
     port = port_of.get()
     cpu: dict[str, float] = {}
     for way in WAYS:
-        told: multiprocessing.Queue[tuple[float, float, float]] = spawn.Queue()
-        child = spawn.Process(target=measure, args=(way, port, beats, told))
+        reports: multiprocessing.Queue[tuple[float, float, float]] = spawn.Queue()
+        child = spawn.Process(target=measure, args=(way, port, beats, reports))
         child.start()
-        cpu[way], wall, memory = told.get()
+        cpu[way], wall, memory = reports.get()
         child.join()
         each = cpu[way] * 1000 / (ROUNDS * beats)
         print(f"{way:<34} {cpu[way]:6.2f} s CPU, {each:5.2f} ms a call, {wall:5.1f} s in all, {memory:4.0f} MB", flush=True)

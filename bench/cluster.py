@@ -55,25 +55,25 @@ async def _work_until_told(worker: RemoteWorker[str, str], cpu: Connection) -> N
     cpu.send(time.process_time() - begun)
 
 
-def measure(executor: Executor[str, str], told: threading.Semaphore, runs: int) -> tuple[float, list[float]]:
+def measure(executor: Executor[str, str], finished: threading.Semaphore, runs: int) -> tuple[float, list[float]]:
     """Runs per second of `runs` that are submitted at once, and the latencies of single runs in milliseconds."""
-    _wait_for(executor, told, [0])  # connections are open, and all is imported
+    _wait_for(executor, finished, [0])  # connections are open, and all is imported
     latencies = []
     for number in range(1, SINGLE_RUNS + 1):
         begun = time.monotonic()
-        results = _wait_for(executor, told, [number])
+        results = _wait_for(executor, finished, [number])
         latencies.append(1000 * (float(results[number]) - begun))
     begun = time.monotonic()
-    _wait_for(executor, told, list(range(1000, 1000 + runs)))
+    _wait_for(executor, finished, list(range(1000, 1000 + runs)))
     return runs / (time.monotonic() - begun), latencies
 
 
-def _wait_for(executor: Executor[str, str], told: threading.Semaphore, numbers: list[int]) -> dict[int, str]:
+def _wait_for(executor: Executor[str, str], finished: threading.Semaphore, numbers: list[int]) -> dict[int, str]:
     for number in numbers:
         executor.submit(number, f"run {number}")
     results: dict[int, str] = {}
     while len(results) < len(numbers):
-        assert told.acquire(timeout=PATIENCE)
+        assert finished.acquire(timeout=PATIENCE)
         ended = executor.results()
         results |= {number: str(done.result) for number, done in ended}
         executor.ack([number for number, _ in ended])
@@ -92,15 +92,15 @@ def report(what: str, rate: float, latencies: list[float], local: float) -> None
 if __name__ == "__main__":
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
     numbers = [int(each) for each in sys.argv[2:]] or [1, 2, 4]
-    told = threading.Semaphore(0)
-    here: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop())
-    local, latencies = measure(here, told, runs)
+    finished = threading.Semaphore(0)
+    here: LocalExecutor[str, str] = LocalExecutor(carry, str, finished.release, WorkerLoop())
+    local, latencies = measure(here, finished, runs)
     report("one process", local, latencies, local)
     server = PostgresServer(fsync="on").start()
     processes = multiprocessing.get_context("spawn")
     try:
         for workers in numbers:
-            dsn, queue, told = server.database(), f"bench{workers}", threading.Semaphore(0)
+            dsn, queue, finished = server.database(), f"bench{workers}", threading.Semaphore(0)
             pipes = [processes.Pipe() for _ in range(workers)]
             crew = [processes.Process(target=work, args=(dsn, queue, theirs), daemon=True) for _, theirs in pipes]
             for worker in crew:
@@ -108,13 +108,13 @@ if __name__ == "__main__":
             executor: RemoteExecutor[str, str] = RemoteExecutor(
                 lambda dsn=dsn, queue=queue: JobQueue(Secret(dsn), queue),
                 TextCodec(queue),
-                told.release,
+                finished.release,
                 WorkerLoop(),
                 queue,
                 60.0,
             )
             begun = time.process_time()
-            rate, latencies = measure(executor, told, runs)
+            rate, latencies = measure(executor, finished, runs)
             executor.close()
             here_ms = 1000 * (time.process_time() - begun) / (runs + SINGLE_RUNS)
             for ours, _ in pipes:

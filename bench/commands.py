@@ -62,7 +62,7 @@ def bare(commands: int, report: Callable[[], None]) -> None:
 WAYS = {"heartbeatd": ours, "asyncio.create_subprocess_exec": bare}
 
 
-def measure(way: str, commands: int, told: multiprocessing.Queue[tuple[float, float, int]]) -> None:
+def measure(way: str, commands: int, reports: multiprocessing.Queue[tuple[float, float, int]]) -> None:
     """One way in a process of its own: wall and CPU seconds (this process's alone), and the most threads that it had."""
     seen: list[tuple[float, float]] = []
     most, over = [0], threading.Event()
@@ -79,7 +79,7 @@ def measure(way: str, commands: int, told: multiprocessing.Queue[tuple[float, fl
     WAYS[way](commands, report)
     over.set()
     counter.join()
-    told.put((seen[1][0] - seen[0][0], seen[1][1] - seen[0][1], most[0]))
+    reports.put((seen[1][0] - seen[0][0], seen[1][1] - seen[0][1], most[0]))
 
 
 def main(commands: int, rounds: int) -> None:
@@ -88,10 +88,10 @@ def main(commands: int, rounds: int) -> None:
     threads = 0
     for _ in range(rounds):
         for way in WAYS:
-            told: multiprocessing.Queue[tuple[float, float, int]] = spawn.Queue()
-            child = spawn.Process(target=measure, args=(way, commands, told))
+            reports: multiprocessing.Queue[tuple[float, float, int]] = spawn.Queue()
+            child = spawn.Process(target=measure, args=(way, commands, reports))
             child.start()
-            wall, cpu, most = told.get()
+            wall, cpu, most = reports.get()
             child.join()
             walls[way].append(wall)
             threads = max(threads, most) if way == "heartbeatd" else threads

@@ -1,4 +1,4 @@
-"""Says in words when a cron expression fires, for people who do not read cron expressions."""
+"""Describes in words when a cron expression fires, for people who do not read cron expressions."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ DELIVERY = Row(
         Panel(
             "Who presses buttons?",
             "Presses of buttons under messages, by channel and result. `forged`, `wrong_chat` and `replayed` presses come "
-            "from somebody who should not press them.",
+            "from a user who may not press them.",
             {"{{channel}} {{result}}": increase("button_presses_total", HERE, "channel, result")},
             bars=True,
             no_value="no button was pressed",
@@ -346,7 +346,7 @@ HTTP = Row(
         ),
         Panel(
             "Are tokens refused?",
-            "Requests with a missing or wrong token. A few come from a mistyped token. Many come from somebody who tries tokens.",
+            "Requests with a missing or wrong token. A few come from a mistyped token. Many may be an attack.",
             {"refused": increase("http_tokens_refused_total", HERE)},
             width=8,
             bars=True,

@@ -47,7 +47,7 @@ class ListLine:
 def parse_list_line(line: str) -> ListLine | None:
     """The parts of the line. None if it is not a list line.
 
-    Marks stand before or after the checkbox. The last mark of a kind counts. From the first brackets that are not a mark on,
+    Marks are before or after the checkbox. The last mark of a kind counts. From the first brackets that are not a mark on,
     everything is text.
     """
     bullet = _BULLET.match(line)

@@ -175,7 +175,7 @@ def _make_version(data: bytes) -> ChecklistVersion | NotUtf8:
 def read_file(root: Path, name: str) -> str | FileProblem:
     """The text of a file below `root`, at most `MAX_BYTES` long. Invalid UTF-8 is replaced.
 
-    `name` is relative, without `..`. Symbolic links below `root` are not followed, even if their target lies inside: such a
+    `name` is relative, without `..`. Symbolic links below `root` are not followed, even if their target is inside: such a
     file is unreadable. So are folders, FIFOs, sockets, devices, and files with content but without a size, such as those in
     /proc. A hard link is read. Never waits for a writer. Raises OSError only if no more files can be opened.
     """

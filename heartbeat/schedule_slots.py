@@ -39,7 +39,7 @@ FindSlots = Callable[[datetime, datetime], AnySlotRange | None]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSlots:
-    """The slots of `source`. A slot is closed if its due time, which is `offset` later, lies outside `hours`.
+    """The slots of `source`. A slot is closed if its due time, which is `offset` later, is outside `hours`.
 
     All instants are aware and UTC.
     """

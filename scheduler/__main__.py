@@ -30,7 +30,7 @@ def main() -> int:
     """Run the command line of this process, and return its exit code."""
     stray = find_stray_package()
     if stray:
-        print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (no other module of ours can be trusted to be there)
+        print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (no other module of heartbeatd can be trusted to exist)
         return 1
     try:
         from scheduler.cli import main as command_line  # only after the check it is certain that this package is ours

@@ -45,9 +45,9 @@ def is_yaml(text: str) -> bool:
 def untrue(folder: Path, text: str, environ: dict[str, str]) -> Iterator[str]:
     """Apply each remedy of each error of a config separately, and return the remedies that were wrong.
 
-    A suggestion is right if the complaint is gone and no other has come for the same value; and, where there is only one thing that
-    can be meant, if no other has come at all. Syntax is mended first, then names, then values, as what stands in a map is of no use
-    before the map has its name.
+    A suggestion is right if the complaint is gone and no other has come for the same value; and, where there is only one thing
+    that can be meant, if no other has come at all. Syntax is corrected first, then names, then values, as what stands in a map is
+    of no use before the map has its name.
     """
     for _ in range(20):
         before = refused(folder, text, environ)

@@ -231,5 +231,5 @@ def _runs(values: list[str | None]) -> Iterator[str]:
 
 
 def needless(alerts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """The alerts that would have called somebody."""
+    """The alerts that would have notified a person."""
     return {key: count for key, count in alerts.items() if key[1] in {"warning", "critical"}}

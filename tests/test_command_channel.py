@@ -105,7 +105,7 @@ tries = pathlib.Path("tries")
 tries.write_text((tries.read_text() if tries.exists() else "") + "x")
 if len(tries.read_text()) < 3:
     sys.exit("busy")
-pathlib.Path("told").write_text(sys.stdin.read())
+pathlib.Path("received").write_text(sys.stdin.read())
 """
 
 
@@ -117,13 +117,13 @@ def test_a_program_accepts_a_message_at_the_third_attempt(make_world: MakeWorld,
     target = world.records()[0]["delivery"]["targets"][0]
     assert target == {"channel": "tell", "state": "pending", "error": f"{Path(sys.executable).name} ended with exit code 1: busy"}
     world.run(minutes=10)
-    assert (tmp_path / "told").read_text() == "[ops@web1] ALERT: the disk is full"
+    assert (tmp_path / "received").read_text() == "[ops@web1] ALERT: the disk is full"
     assert (len(world.calls), world.records()[0]["delivery"]["state"]) == (1, "delivered")
 
 
 def test_ping_tests_a_command_channel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.yaml").write_text(CONFIG.format(python="sh, -c, 'cat > told', sh").replace(", tell.py", ""))
+    (tmp_path / "config.yaml").write_text(CONFIG.format(python="sh, -c, 'cat > received', sh").replace(", tell.py", ""))
     (tmp_path / "config.yaml").chmod(0o644)
     assert main(["-c", str(tmp_path / "config.yaml"), "ping", "tell"]) == 0
     assert capsys.readouterr().out == "tell: delivered\n"
-    assert "test message from heartbeatd" in (tmp_path / "told").read_text()
+    assert "test message from heartbeatd" in (tmp_path / "received").read_text()

@@ -326,16 +326,16 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
     jobs = (
         'cron:\n  service: {schedule: "@reboot", command: "sleep 600 >/dev/null 2>&1 & echo $! >> service.txt"}\n'
         "  tick: {every: 1s, command: 'echo $$ >> tick.txt; exec sleep 600'}\n"
-        "  report: {every: 1s, command: date, deliver: told}\n"
-        "channels:\n  told: {kind: command, argv: [sh, -c, 'echo $$ >> told.txt; exec sleep 601']}\n"
+        "  report: {every: 1s, command: date, deliver: note}\n"
+        "channels:\n  note: {kind: command, argv: [sh, -c, 'echo $$ >> note.txt; exec sleep 601']}\n"
     )
     it = daemon(config(interval="none") + jobs)
     it.wait_until(
-        lambda: it.runs("service", "--outcome", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "told.txt"))
+        lambda: it.runs("service", "--outcome", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "note.txt"))
     )
     it.kill()
     service, tick, descendant = (
-        int((it.folder / name).read_text().split()[0]) for name in ("service.txt", "tick.txt", "told.txt")
+        int((it.folder / name).read_text().split()[0]) for name in ("service.txt", "tick.txt", "note.txt")
     )
     (run,) = it.runs("tick", "--outcome", "running")
     it.start()
@@ -345,7 +345,7 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
         assert not _lives(descendant)
         ended = [line for line in it.log if " orphan_ended " in line]
         assert any(f"run={run['id']} kind=cron name=tick pid={tick} program=sleep" in line for line in ended)
-        assert any(f"channel=told pid={descendant} program=sleep" in line for line in ended)
+        assert any(f"channel=note pid={descendant} program=sleep" in line for line in ended)
         assert not any("name=service" in line for line in ended)
     finally:
         it.wait_until(lambda: len((it.folder / "service.txt").read_text().split()) > 1)

@@ -38,9 +38,9 @@ class Loop:
         self.clock, self.health = Clock(utc("2026-03-02 08:00")), EngineHealth()
         self.answer: Any = TAKEN
         self.sent: list[str] = []
-        self.told: list[str | None] = []
+        self.problems: list[str | None] = []
         self.takes = timedelta(0)
-        self.pinger = Pinger(VirtualExecutor(self.clock, self._carry), self.health, self.told.append)
+        self.pinger = Pinger(VirtualExecutor(self.clock, self._carry), self.health, self.problems.append)
         self.switch: Deadman | None = SWITCH
 
     def _carry(self, ping: Ping) -> tuple[Any, timedelta]:
@@ -109,7 +109,7 @@ def test_the_problem_of_a_removed_switch_is_cleared() -> None:
     loop.run(30)
     loop.switch = None
     loop.run(30)
-    assert loop.told == ["no connection to hc.example", None]
+    assert loop.problems == ["no connection to hc.example", None]
 
 
 def test_the_late_result_of_a_removed_switch_does_not_affect_the_next_one() -> None:
@@ -118,7 +118,7 @@ def test_the_late_result_of_a_removed_switch_does_not_affect_the_next_one() -> N
     loop.run(3)
     loop.switch = None
     loop.run(30)
-    assert (loop.told, loop.health.pings) == ([], {"delivered": 0, "failed": 1})
+    assert (loop.problems, loop.health.pings) == ([], {"delivered": 0, "failed": 1})
 
 
 @pytest.mark.parametrize("wrong", [DeliveryResult("retry", "no connection to hc.example"), OSError("out of cheese")])
@@ -129,10 +129,10 @@ def test_failed_pings_are_counted_and_logged_once(wrong: Any, caplog: pytest.Log
     loop.run(300)
     loop.answer = TAKEN
     loop.run(120)
-    assert loop.told == [wrong.error if isinstance(wrong, DeliveryResult) else "OSError while pinging", None]
+    assert loop.problems == [wrong.error if isinstance(wrong, DeliveryResult) else "OSError while pinging", None]
     assert loop.health.pings == {"delivered": 4, "failed": 5}
     assert [record.getMessage() for record in caplog.records] == ["deadman", "deadman"]
-    assert "canary" not in f"{caplog.text} {[record.__dict__ for record in caplog.records]} {loop.told} {loop.switch}"
+    assert "canary" not in f"{caplog.text} {[record.__dict__ for record in caplog.records]} {loop.problems} {loop.switch}"
 
 
 # --- HTTP requests of a ping

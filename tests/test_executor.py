@@ -56,9 +56,9 @@ class Bench:
 
     def __init__(self, make: MakeExecutor, *names: str) -> None:
         self.gates = {name: threading.Event() for name in names}
-        self.told = threading.Semaphore(0)
+        self.finished = threading.Semaphore(0)
         self.begun = threading.Semaphore(0)
-        self.executor = make(self._carry, self.told.release)
+        self.executor = make(self._carry, self.finished.release)
 
     async def _carry(self, task: str, children: Children) -> str:
         self.begun.release()
@@ -71,7 +71,7 @@ class Bench:
     def open(self, name: str) -> None:
         """Let a task continue, and wait until the executor has signalled a result."""
         self.gates[name].set()
-        assert self.told.acquire(timeout=PATIENCE)
+        assert self.finished.acquire(timeout=PATIENCE)
 
     def results(self) -> list[object]:
         return [done.result for _, done in self.executor.results()]
@@ -94,14 +94,14 @@ def test_tasks_run_at_the_same_time(make: MakeExecutor) -> None:
     bench.open("b")
     bench.open("a")
     bench.executor.submit(3, "c")
-    assert bench.told.acquire(timeout=PATIENCE)
+    assert bench.finished.acquire(timeout=PATIENCE)
     assert sorted(map(str, bench.results())) == ["A", "B", "C"]
 
 
 def test_a_task_that_raises_system_exit_fails_and_the_next_one_runs(make: MakeExecutor) -> None:
     bench = Bench(make, "a")
     bench.executor.submit(1, "breaks")
-    assert bench.told.acquire(timeout=PATIENCE)
+    assert bench.finished.acquire(timeout=PATIENCE)
     assert str(bench.executor.results()[0][1].exception) == "SystemExit: out of here"
     bench.executor.submit(2, "a")
     bench.open("a")

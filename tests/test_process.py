@@ -37,7 +37,7 @@ class Pipe:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.path = folder / "told"
+        self.path = folder / "note"
         os.mkfifo(self.path)
 
     def read_word(self) -> str:
@@ -191,7 +191,7 @@ def test_a_program_left_in_the_background_continues_and_is_not_waited_for(tmp_pa
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled", "shutdown"])
 def test_a_running_program_is_ended_from_another_thread(why: process.EndReason, pipe: Pipe, running: list[Background]) -> None:
-    one = Background(pipe, "sh", "-c", "echo ready >told; exec sleep 300")
+    one = Background(pipe, "sh", "-c", "echo ready >note; exec sleep 300")
     running.append(one)
     pipe.read_word()
     one.end(why)
@@ -200,7 +200,7 @@ def test_a_running_program_is_ended_from_another_thread(why: process.EndReason, 
 
 
 def test_the_output_of_an_ended_program_is_kept(pipe: Pipe, running: list[Background]) -> None:
-    one = Background(pipe, "sh", "-c", "echo half; echo ready >told; exec sleep 300")
+    one = Background(pipe, "sh", "-c", "echo half; echo ready >note; exec sleep 300")
     running.append(one)
     pipe.read_word()
     one.end("timeout")
@@ -208,7 +208,7 @@ def test_the_output_of_an_ended_program_is_kept(pipe: Pipe, running: list[Backgr
 
 
 def test_a_program_that_ignores_term_is_killed_with_its_whole_group(pipe: Pipe, running: list[Background]) -> None:
-    one = Background(pipe, "sh", "-c", "trap '' TERM; sleep 300 & echo $! >told; while :; do wait; done")
+    one = Background(pipe, "sh", "-c", "trap '' TERM; sleep 300 & echo $! >note; while :; do wait; done")
     running.append(one)
     grandchild = int(pipe.read_word())
     one.end("timeout")
@@ -219,7 +219,7 @@ def test_a_program_that_ignores_term_is_killed_with_its_whole_group(pipe: Pipe, 
 def test_a_grandchild_that_ignores_term_is_killed_even_if_the_leader_has_ended_and_the_pipes_are_closed(
     pipe: Pipe, running: list[Background]
 ) -> None:
-    deaf = "(trap '' TERM; echo ready >told; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
+    deaf = "(trap '' TERM; echo ready >note; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
     one = Background(pipe, "sh", "-c", deaf)
     running.append(one)
     pipe.read_word()
@@ -232,7 +232,7 @@ def test_a_grandchild_that_ignores_term_is_killed_even_if_the_leader_has_ended_a
 def test_the_rest_of_the_group_gets_its_time_to_end_after_the_leader_has_ended(
     tmp_path: Path, pipe: Pipe, running: list[Background]
 ) -> None:
-    tidy = "(trap 'sleep 0.3; touch tidied; exit' TERM; echo ready >told; while :; do sleep 0.01; done) & "
+    tidy = "(trap 'sleep 0.3; touch tidied; exit' TERM; echo ready >note; while :; do sleep 0.01; done) & "
     one = Background(pipe, "sh", "-c", tidy + "exec sleep 300")
     running.append(one)
     pipe.read_word()

@@ -30,7 +30,7 @@ MODULE = """
     agent = Agent()
     number = 7
 
-    def told(run):
+    def describe(run):
         return "{agent} {prompt!r} {model} {timeout} {run} {workspace}".format(**run)
 
     def talkative(run):
@@ -77,7 +77,7 @@ def call(run: AgentRequest, name: str, *, in_process: bool = False, children: Ch
 
 
 def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: bool) -> None:
-    assert call(run, "told", in_process=in_process) == Answer(text=f"ops 'How is it?' small 30.0 7 {run.workspace}")
+    assert call(run, "describe", in_process=in_process) == Answer(text=f"ops 'How is it?' small 30.0 7 {run.workspace}")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,6 @@ def test_a_child_that_takes_too_long_is_ended(run: AgentRequest) -> None:
 
 def test_a_missing_workspace_is_a_failure(run: AgentRequest, tmp_path: Path) -> None:
     gone = AgentRequest("ops", "?", None, tmp_path / "gone", timedelta(seconds=30), dict)
-    answer = call(gone, "told")
+    answer = call(gone, "describe")
     assert answer.failure is Failure.EXIT
     assert answer.error.startswith("could not start: ")

@@ -46,7 +46,7 @@ def sent(world: World) -> list[str]:
 
 
 def effects(world: World) -> list[list[str]]:
-    """What became of the findings of each run."""
+    """What happened to the findings of each run."""
     return [[f"{found['key']} {found['effect']}" for found in run["findings"]] for run in world.records("ops")]
 
 

@@ -187,7 +187,7 @@ def test_an_answer_without_visible_characters_is_empty(answer: str, match: str) 
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "delivered"),
     [
         ("All servers down. HEARTBEAT_OK", "All servers down."),
         ("HEARTBEAT_OK All servers down.", "All servers down."),
@@ -209,8 +209,8 @@ def test_an_answer_without_visible_characters_is_empty(answer: str, match: str) 
         ("HEARTBEAT_OK <disk is full>", "<disk is full>"),
     ],
 )
-def test_more_than_a_few_characters_beside_the_token_are_delivered_without_it(answer: str, told: str) -> None:
-    assert judge_answer(answer, "edges", 5) == alert(told)
+def test_more_than_a_few_characters_beside_the_token_are_delivered_without_it(answer: str, delivered: str) -> None:
+    assert judge_answer(answer, "edges", 5) == alert(delivered)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_more_than_a_few_characters_beside_the_token_are_delivered_without_it(an
         "<code>HEARTBEAT_OK</code> it is",
         "<blockquote>HEARTBEAT_OK</blockquote> he said",
         'The mail says "all is fine. HEARTBEAT_OK"',
-        "I will say HEARTBEAT_OK when the disk is mended",
+        "I will say HEARTBEAT_OK when the disk is repaired",
         "HEARTBEAT_OKAY",
         "HEARTBEAT_OK_2",
         "MY_HEARTBEAT_OK",

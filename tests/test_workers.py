@@ -202,7 +202,7 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
     wait_until(first.is_flushed)
     second = bench.make_executor("adopted", lambda: None, owner="second")
     assert second.adopt({"first/1/a": 1, "first/9/z": 9}, ["first"], lambda payload: json.loads(payload)["task"], lambda: False)
-    assert second.inflight() == {1: "a"}  # 9 never reached the queue, and 2 is wanted by nobody
+    assert second.inflight() == {1: "a"}  # 9 never reached the queue, and no scheduler waits for 2
     bench.start_worker("adopted", shout)
     wait_until(second.results)
     assert [(number, done.result) for number, done in second.results()] == [(1, "A")]

@@ -183,8 +183,8 @@ def _calls_in_stats(stats: object) -> Iterator[ToolCall]:
     """The calls by tool name, as in the `stats.tools.byName` of Gemini's command line."""
     tools = stats.get("tools") if isinstance(stats, Mapping) else None
     names = tools.get("byName") if isinstance(tools, Mapping) else None
-    for name, told in names.items() if isinstance(names, Mapping) else ():
-        if isinstance(told, Mapping) and (call := make_tool_call(name, told.get("count"), told.get("durationMs"))):
+    for name, entry in names.items() if isinstance(names, Mapping) else ():
+        if isinstance(entry, Mapping) and (call := make_tool_call(name, entry.get("count"), entry.get("durationMs"))):
             yield call
 
 

@@ -10,7 +10,7 @@ from scheduler.channels.url_template import check_target_text, fill_placeholder
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, Channel, Target
 
-INTERNAL = frozenset({"cli", "system", "subagent", "cron", "heartbeat"})  # where gateways speak with themselves
+INTERNAL = frozenset({"cli", "system", "subagent", "cron", "heartbeat"})  # channel names that gateways use internally
 
 
 def resolve_targets(channels: Mapping[str, Channel], deliver: tuple[str, ...], last: Target | None) -> tuple[Target, ...]:

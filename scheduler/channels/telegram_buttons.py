@@ -1,4 +1,4 @@
-"""Asks Telegram which buttons were pressed, and answers the presses."""
+"""Polls Telegram for pressed buttons, and responds to the presses."""
 
 from __future__ import annotations
 

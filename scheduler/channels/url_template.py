@@ -14,7 +14,7 @@ _BEFORE_PLACEHOLDER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}://[^/?#]+[/?]")
 
 
 def url_scheme(url: str) -> str:
-    """What stands before the ://, in lower case; empty if nothing there could be a scheme."""
+    """The text before `://`, in lower case; empty if it cannot be a scheme."""
     found = _SCHEME.match(url)
     return found[1].lower() if found else ""
 
@@ -35,7 +35,7 @@ def fill_placeholder(url: str, target: str) -> str:
 
 
 def check_placeholder(url: str) -> None:
-    """ValueError, which shows nothing of the URL, unless it has {target} once, after its host and logins."""
+    """Raise ValueError, which shows no part of the URL, unless it has {target} once, after its host and logins."""
     if url.count(PLACEHOLDER) != 1:
         raise ValueError(f"{PLACEHOLDER} may occur only once in a URL")
     if not _BEFORE_PLACEHOLDER.match(url.partition(PLACEHOLDER)[0]):
@@ -43,6 +43,6 @@ def check_placeholder(url: str) -> None:
 
 
 def check_target_text(target: str) -> None:
-    """ValueError unless this can be a recipient in a URL and nothing else: no separator, no step to another folder."""
+    """Raise ValueError unless this can be a recipient in a URL and nothing else: no separator, no step to another folder."""
     if not _TARGET.fullmatch(target):
         raise ValueError(BAD_TARGET)

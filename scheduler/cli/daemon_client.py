@@ -89,7 +89,7 @@ class DaemonClient(Protocol):
         ...
 
     def drop_message(self, message_id: int) -> None:
-        """Drop a message of the outbox for good."""
+        """Drop a message of the outbox permanently."""
         ...
 
     def close_condition(self, name: str, key: str) -> str:
@@ -101,7 +101,7 @@ class DaemonClient(Protocol):
         ...
 
     def unmute_entry(self, key: Key) -> int | None:
-        """Send the messages of an entry again. Returns how many runs had held messages; None if it was not muted."""
+        """Stop suppressing the messages of an entry. Returns how many runs were affected; None if it was not muted."""
         ...
 
     def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
@@ -109,7 +109,7 @@ class DaemonClient(Protocol):
         ...
 
     def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        """Take the acknowledgement back. Returns the keys of the conditions that were acknowledged."""
+        """Remove the acknowledgement of conditions. Returns the keys of the conditions that were acknowledged."""
         ...
 
 

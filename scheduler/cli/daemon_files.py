@@ -109,7 +109,7 @@ def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
 
 
 def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> DaemonState:
-    """What is known about the daemon at present, from its database, its lock and its process."""
+    """What is known about the daemon now, from its database, its lock and its process."""
     from scheduler.insight.daemon_state import read_daemon_state
 
     found = find_running_daemon(files)

@@ -204,7 +204,7 @@ def _format_tool_call(call: dict[str, Any]) -> str:
 
 
 def _format_finding(finding: dict[str, Any]) -> str:
-    """What became of a finding, or of a condition that the answer does not mention. The text of a finding is in the answer."""
+    """What happened to a finding, or of a condition that the answer does not mention. The text of a finding is in the answer."""
     severity = f" ({finding['severity']})" if finding.get("severity", Severity.WARNING) != Severity.WARNING else ""
     key = shorten_to_line(finding["key"], MAX_KEY_WIDTH)
     return f"{key}{severity}: {EFFECT_TEXTS.get(finding['effect'], finding['effect'])}"

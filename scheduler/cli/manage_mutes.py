@@ -33,9 +33,9 @@ def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> 
     Suppressed messages are recorded, but not sent later. After the mute, the next run reports the conditions that are still open,
     and a failure that is not over.
     """
-    door = open_client(path)
-    key = arguments.resolve_entry(name, door.has_entry, door.list_entries)
-    door.mute_entry(key, span, until_changed=until_changed)
+    client = open_client(path)
+    key = arguments.resolve_entry(name, client.has_entry, client.list_entries)
+    client.mute_entry(key, span, until_changed=until_changed)
     ends = [f"until {format_time(utc_now() + span)} {zone_name()}"] if span else []
     ends += ["until something changes"] if until_changed else []
     click.echo(f"{entry_label(*key)} muted {' or '.join(ends) or 'until unmuted'}")
@@ -49,9 +49,9 @@ def unmute(name: str, path: Path) -> None:
 
     The next run reports the conditions that are still open, and a failure that is not over.
     """
-    door = open_client(path)
-    key = arguments.resolve_entry(name, door.has_entry, door.list_entries)
-    held = door.unmute_entry(key)
+    client = open_client(path)
+    key = arguments.resolve_entry(name, client.has_entry, client.list_entries)
+    held = client.unmute_entry(key)
     if held is None:
         click.echo(f"{entry_label(*key)} was not muted")
     else:

@@ -74,7 +74,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     return _request_each(
         _choose_messages(ids, everything, path),
         path,
-        lambda door, message_id: door.retry_message(message_id),
+        lambda client, message_id: client.retry_message(message_id),
         "will be sent again",
     )
 
@@ -85,7 +85,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Drop messages without sending them. `heartbeatd show RUN` still shows their text."""
     return _request_each(
-        _choose_messages(ids, everything, path), path, lambda door, message_id: door.drop_message(message_id), "is dropped"
+        _choose_messages(ids, everything, path), path, lambda client, message_id: client.drop_message(message_id), "is dropped"
     )
 
 
@@ -104,11 +104,11 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
 
 def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
     """Make the request for each message. An error is printed, and the next message follows."""
-    door = open_client(path)
+    client = open_client(path)
     refused = 0
     for message_id in ids:
         try:
-            move(door, message_id)
+            move(client, message_id)
         except Refused as refusal:
             click.echo(f"heartbeatd: {refusal}", err=True)
             refused += 1

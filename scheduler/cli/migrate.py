@@ -44,7 +44,7 @@ def migrate(source: str, target: str) -> None:
 
 
 def _locked(text: str, held: ExitStack) -> Path | str:
-    """The database that is read, which no daemon may use meanwhile."""
+    """The database that is read. No daemon may use it during the copy."""
     if is_server(text):
         _lead(text, held)
         return text
@@ -75,7 +75,7 @@ def _lock_file(path: Path, held: ExitStack) -> None:
 
 
 def _lead(address: str, held: ExitStack) -> int | None:
-    """Take the lease, so that no daemon leads meanwhile. The tables are created first if there are none."""
+    """Take the lease, so that no daemon leads during the copy. The tables are created first if there are none."""
     from scheduler.store.leadership import lead_for_a_command
 
     open_for_writing(address).close()

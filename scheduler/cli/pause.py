@@ -25,8 +25,8 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
 
     Runs that fall due during the pause are recorded as one skipped run with a count. Runs in progress continue.
     """
-    key, door = _open_client(name, everything, path)
-    door.pause_entries(key, span)
+    key, client = _open_client(name, everything, path)
+    client.pause_entries(key, span)
     until = f"until {format_time(utc_now() + span)} {zone_name()}" if span else "until resumed"
     click.echo(f"{entry_label(*key) if key else 'all agents and jobs'} paused {until}")
 
@@ -37,8 +37,8 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
 @options.config_option
 def resume(name: str | None, everything: bool, path: Path) -> None:
     """Resume a paused agent or job."""
-    key, door = _open_client(name, everything, path)
-    resumed = door.resume_entries(key)
+    key, client = _open_client(name, everything, path)
+    resumed = client.resume_entries(key)
     for each in sorted(resumed):
         click.echo(f"{each} resumed")
     if not resumed:
@@ -48,5 +48,5 @@ def resume(name: str | None, everything: bool, path: Path) -> None:
 def _open_client(name: str | None, everything: bool, path: Path) -> tuple[Key | None, DaemonClient]:
     if (name is None) != everything:
         raise InputError("name an agent or a job, or use --all")
-    door = open_client(path)
-    return (arguments.resolve_entry(name, door.has_entry, door.list_entries) if name else None), door
+    client = open_client(path)
+    return (arguments.resolve_entry(name, client.has_entry, client.list_entries) if name else None), client

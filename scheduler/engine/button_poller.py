@@ -1,4 +1,4 @@
-"""Asks Telegram for presses of buttons while the daemon runs, and passes them to the engine."""
+"""Polls Telegram for pressed buttons while the daemon runs, and passes them to the engine."""
 
 from __future__ import annotations
 

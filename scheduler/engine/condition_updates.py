@@ -28,7 +28,7 @@ WRONG_END_TIME = timedelta(days=1)  # a condition that opens again so soon was n
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
 OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
 
-LOOKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED})  # skips at which the precheck has looked, and nobody was called
+LOOKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED})  # skips at which the precheck ran, and no agent was called
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ConditionUpdate:
     """What a run does to the conditions of its agent.
 
     `conditions` are all of them after the run, `changed` those to save, and `opened` is the number that this run has opened.
-    `news` is what targets are notified of. `noted` says what became of each finding and each closed condition, by key.
+    `news` is what targets are notified of. `noted` says what happened to each finding and each closed condition, by key.
     """
 
     conditions: tuple[Condition, ...]
@@ -58,7 +58,7 @@ class ConditionUpdate:
 
     @property
     def effects(self) -> tuple[Mapping[str, object], ...]:
-        """What became of each finding, for the run record, and of each condition that was open or over before and is reported."""
+        """For the run record: what happened to each finding, and to each condition that was open or over and is reported."""
         effects = dict(self.noted)
         for news in self.news:
             noted = effects.get(news.condition.key, {"key": news.condition.label})
@@ -277,7 +277,7 @@ class _ConditionTracker:
         self._note(finding, Effect.RESOLVED)
 
     def _note_condition(self, condition: Condition, effect: Effect) -> None:
-        """Record for the run what became of a condition that its answer does not mention."""
+        """Record for the run what happened to a condition that its answer does not mention."""
         self.effects[condition.key] = {"key": condition.label, "effect": effect}
 
     def _open_count(self) -> int:

@@ -114,7 +114,7 @@ def _result_of_exception(error: BaseException | None) -> DeliveryResult:
 
 
 def recover_deliveries(tick: Tick, parts: TickParts) -> None:
-    """Record the messages that were being sent when the daemon died. It is unknown whether they arrived."""
+    """Record the messages that were being sent when the daemon crashed. It is unknown whether they arrived."""
     for message in outbox.interrupted_messages(tick.tx.db):
         parts.run_for_message(tick, message, partial(_recover_delivery, tick, message))
 

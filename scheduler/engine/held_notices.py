@@ -87,7 +87,7 @@ def _expected_reports(tick: Tick, woken: Woken) -> dict[str, datetime]:
 
 
 def _why_unable(tick: Tick, agent: str, target: Target) -> str | None:
-    """Why a woken agent cannot report to a target at present; None if it can."""
+    """Why a woken agent cannot report to a target now; None if it can."""
     entry, entry_row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tick.tx, Kind.HEARTBEAT, agent)
     if entry is None or entry_row is None or not isinstance(entry.spec, Heartbeat):
         return f"agent {agent} was removed"

@@ -229,7 +229,7 @@ class Engine:
             cancelled = {run.run_id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
         for run_id, claim in adopted.items():
             self._deadlines.start_deadline(claim, reading.monotonic)
-            if run_id in cancelled:  # the last boot ended before the worker could be told
+            if run_id in cancelled:  # the last boot ended before the worker could be notified
                 self._deadlines.end_run(run_id, "cancelled", reading.monotonic)
         self._publish_events(tick.tx.events)
 

@@ -1,4 +1,4 @@
-"""Holds back the messages of muted agents and jobs, and ends mutes that last until something changes."""
+"""Suppresses the messages of muted agents and jobs, and ends mutes that last until something changes."""
 
 from __future__ import annotations
 

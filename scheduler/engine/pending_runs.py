@@ -102,7 +102,7 @@ class ReportResult:
 class CancelRun:
     """Cancel a run that is in progress, waits for its next attempt, or awaits its result.
 
-    Answers whether it has ended. A run in progress ends within seconds.
+    Returns whether it has ended. A run in progress ends within seconds.
     """
 
     run_id: int

@@ -213,7 +213,7 @@ UNSENDABLE_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class ResendMessage:
-    """Send a waiting, held or dead message as soon as possible, with the same key. Answers its channel."""
+    """Send a waiting, held or dead message as soon as possible, with the same key. Returns its channel."""
 
     message_id: int
 
@@ -226,7 +226,7 @@ class ResendMessage:
 
 @dataclass(frozen=True, slots=True)
 class DropMessage:
-    """Give a message up for good, with the state `dropped`. Answers its channel."""
+    """Give a message up permanently, with the state `dropped`. Returns its channel."""
 
     message_id: int
 
@@ -250,7 +250,7 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
 
 @dataclass(frozen=True, slots=True)
 class CloseCondition:
-    """Close an open condition of an agent without a message. Answers its key as the agent wrote it.
+    """Close an open condition of an agent without a message. Returns its key as the agent wrote it.
 
     The key is compared without case and blanks. If the agent mentions the condition again, it is opened and reported as new.
     """

@@ -260,7 +260,7 @@ def _text_by_target(result: AttemptResult, new_targets: Iterable[Target], update
 def _with_suppression(
     result: AttemptResult, update: ConditionUpdate | None, *, is_sent: bool, is_held: bool, has_targets: bool
 ) -> AttemptResult:
-    """The result with what became of its findings, and with the reason why nothing is sent.
+    """The result with what happened to its findings, and with the reason why nothing is sent.
 
     It is muted if messages are suppressed, and a duplicate if all targets know its content already.
     """

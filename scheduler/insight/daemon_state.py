@@ -37,7 +37,7 @@ class DaemonState:
     refused_starts: tuple[RefusedStart, ...] = ()
 
     def problems(self, times: TimeFormat) -> list[tuple[str, str]]:
-        """What is wrong at present: a word for programs, and a text."""
+        """What is wrong now: a word for programs, and a text."""
         found = []
         failed = [each for each in self.refused_starts if each.problem and (self.last_seen is None or each.at > self.last_seen)]
         if failed and not self.is_running:

@@ -64,7 +64,7 @@ class _PromptedEntry:
 def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
     """The limits for the most expensive day of the year from `now` on.
 
-    A limit by budget always holds. A limit by the number of runs holds as long as nobody changes the system clock, stops the
+    A limit by budget always holds. A limit by the number of runs holds as long as no user changes the system clock, stops the
     daemon during runs or starts jobs by hand.
     """
     maximums = tuple(

@@ -54,7 +54,7 @@ from scheduler.work.plan import Plan
 
 MAX_CHANGES = 2  # changed keys in a line
 MAX_ERROR = 160  # characters of an error in a line
-SOON = timedelta(minutes=1)  # so long a message or a due run may wait without being unusual
+SOON = timedelta(minutes=1)  # a message or a due run may wait this long without being unusual
 UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
 
 # Skips that are part of normal work if the entry also ran on that day.
@@ -103,7 +103,7 @@ RANKS = {status: rank for rank, status in enumerate(DayStatus)}
 
 @dataclass(frozen=True, slots=True)
 class DayExplanation:
-    """What is to be said about the day of one entry.
+    """The explanation of the day of one entry.
 
     `code` is a word for programs: an outcome, a skip reason, a suppression, or one of the words of this file. `is_expected`: the
     settings of the entry lead to this, and nothing went wrong.
@@ -128,7 +128,7 @@ class Period:
 
     @classmethod
     def of_day(cls, day: date, zone: ZoneInfo, now: datetime) -> Period:
-        """A local day. Raises ValueError if it is to come, or if no run can be of that day."""
+        """A local day. Raises ValueError if it is in the future, or if no run can be of that day."""
         if day.year not in RECORDED_YEARS:
             raise ValueError(f"write a day of the years {RECORDED_YEARS[0]} to {RECORDED_YEARS[-1]}")
         whole = local_days.whole_day(day, zone)
@@ -185,7 +185,7 @@ def _entry_data(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> dic
 
 
 def _new_entry_data(entry: Entry, records: _Records) -> dict[str, Any]:
-    """An entry that the config has and the daemon does not know."""
+    """An entry that is in the config, but has no row."""
     says = "in the config file, but not yet applied by the daemon"
     explained = DayExplanation(DayStatus.SILENT, NOT_ADOPTED, says, _adopt_command(records.daemon))
     return {
@@ -199,7 +199,7 @@ def _adopt_command(daemon: DaemonState) -> str:
 
 
 class _Records:
-    """Everything on record about all entries in a period. Each query is made once."""
+    """All stored data about all entries in a period. Each query is made once."""
 
     def __init__(self, db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> None:
         self.db = db
@@ -296,16 +296,16 @@ class _Records:
         return TimeFormat(zone, self.period.begin, self.period.end, self.period.zone)
 
     def path_text(self, path: Path) -> str:
-        """A path, relative to the config's folder if it lies there."""
+        """A path, relative to the config's folder if it is there."""
         folder = self.plan.settings.path.parent if self.plan else None
         return str(path.relative_to(folder)) if folder and path.is_relative_to(folder) else str(path)
 
     def present_problems(self) -> list[tuple[str, str]]:
-        """What is wrong with the daemon or its config at present, for a period up to now."""
+        """What is wrong with the daemon or its config now, for a period up to now."""
         return self.daemon.problems(self.times(self.period.zone)) if self.is_today else []
 
     def events(self) -> Iterator[tuple[datetime, str, str]]:
-        """When the daemon was down or frozen, when the clock jumped, and which starts were refused: time, word, text."""
+        """When the daemon was down or frozen, when the clock jumped, and which starts were rejected: time, word, text."""
         begin, end = self.period.begin, self.period.until
         times = self.times(self.period.zone)
         for down in self.missed.downs:
@@ -367,7 +367,7 @@ class _EntryDay:
         return self._entry.zone if self._entry else entry_schedule.schedule_zone(self._row.schedule_text) or self._all.period.zone
 
     def explain(self) -> DayExplanation:
-        """The most important thing about this day. The first question with an answer decides."""
+        """The most important fact about this day. The first check that finds an explanation decides."""
         questions: tuple[Callable[[], DayExplanation | None], ...] = (
             self._undelivered_messages,
             self._alerts_without_target,
@@ -714,7 +714,7 @@ class _EntryDay:
         return f"; next {self._times.at(due)}" if due and due > self._all.now else ""
 
     def _without_slots(self) -> DayExplanation | None:
-        """No slot lies in the period."""
+        """There is no slot in the period."""
         row = self._row
         if row.schedule is entry_schedule.NO_SCHEDULE:
             says = "it has no schedule, so it runs only when it is woken" + self._schedule_change_text() + self._override_text()
@@ -731,7 +731,7 @@ class _EntryDay:
         says += self._schedule_change_text() + self._override_text()
         return DayExplanation(DayStatus.SILENT, NO_SLOT, says, f"heartbeatd plan {self._label}", is_expected=True)
 
-    # --- things beside -------------------------------------------------------------------------------------------------
+    # --- further facts -------------------------------------------------------------------------------------------------
 
     def _waiting_wakes(self) -> DayExplanation | None:
         number = self._all.waiting_wakes.get(self._row.name, 0) if self._row.kind is Kind.HEARTBEAT else 0
@@ -885,7 +885,7 @@ OTHER_TRIGGERS = WOKEN | {Trigger.RESULT, Trigger.REBOOT}  # runs that no slot s
 QUIET_WAITS = (wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
 OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed out", Outcome.ABANDONED.value: "was interrupted"}
 HIDDEN = (Suppression.NOT_SHOWN, Suppression.MUTED)
-UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error says it better
+UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error is more precise
 MODEL_FAILURES = (Failure.NOT_FOUND, Failure.RATE, Failure.OVERLOADED, Failure.TOO_LARGE, Reason.RATE_LIMITED)
 UNDELIVERED_TEXTS = {
     DeliveryState.DEAD: "given up",

@@ -146,7 +146,7 @@ def _state_of(entry: Mapping[str, Any], heartbeat: Heartbeat | None, now: dateti
 
 
 def _closed_by(heartbeat: Heartbeat, now: datetime) -> SlotCause | None:
-    """Why the agent may not run by its schedule at present; None if it may."""
+    """Why the agent may not run by its schedule now; None if it may."""
     if not heartbeat.calendars.open_at(now):
         return SlotCause(Skip.CALENDAR)
     return None if heartbeat.hours.open_at(now) else SlotCause(Skip.ACTIVE_HOURS)

@@ -63,8 +63,8 @@ def check_sqlite(found: tuple[int, ...]) -> Finding:
 
     The bug is in 3.7.0 to 3.51.2, and fixed in 3.44.6 and 3.50.7 of the older lines.
     """
-    mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
-    if mended:
+    is_fixed = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
+    if is_fixed:
         return Finding("ok", "sqlite", _format_version(found))
     bug = f"{_format_version(found)} has a bug when two programs write to a database at the same time, fixed in 3.51.3"
     advice = "do not write to it with another program while the daemon runs, and copy it only with `.backup` of sqlite3"
@@ -129,7 +129,7 @@ def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, s
 
 
 def check_folder(folder: Path) -> Iterator[Finding]:
-    """Whether the daemon can use the folder of its database, and nobody else can."""
+    """Whether the daemon can use the folder of its database, and no other user can."""
     if not folder.exists():
         yield Finding("ok", "state", f"{folder} does not exist yet; `heartbeatd run` creates it")
         return

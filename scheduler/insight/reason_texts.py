@@ -70,7 +70,7 @@ class SlotCause:
 
     @property
     def text_for_now(self) -> str:
-        """A short text for people, for a reason that prevents a run at present."""
+        """A short text for people, for a reason that prevents a run now."""
         return self._with_detail(REASON_TEXTS | TEXTS_FOR_NOW)
 
     def _with_detail(self, words: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ def list_events(
     """The last `limit` events since a time, the oldest first.
 
     Starts and ends of the daemon are always among them. With `key`, all others concern this entry. `event` is run, skip, start,
-    message, condition, daemon or config; `result` is what became of it.
+    message, condition, daemon or config; `result` is what happened to it.
     """
     found = activity.list_activity(db, key, since, limit)
     found += [event for event in _daemon_events(db, running=running) if event["at"] >= iso_utc(since)]

@@ -16,7 +16,7 @@ class RunClosed:
     """A run has ended, or `slots` slots were skipped. `started_at` is None if nothing ran. `log` is the agent's text for the log.
 
     `truncated`: the answer was cut at a token limit. `precheck_problem` is why the precheck failed. `left_out` is what was to be
-    in the prompt and was left out. `effects` is what became of each finding of the answer, and of conditions that it does not
+    in the prompt and was left out. `effects` is what happened to each finding of the answer, and of conditions that it does not
     mention. `worker` is the worker that executed the last attempt; None: the daemon itself.
     """
 

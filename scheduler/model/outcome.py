@@ -190,7 +190,7 @@ class AttemptResult:
     are the model calls of this attempt. `precheck` is the result of its precheck, `selection` the checklist items in its prompt.
     `tool_calls` are the tools that the agent used, `log` its text for the log only. `truncated`: the answer was cut at a token
     limit. `request_id` is the provider's id of the last request. `left_out` is what was to be in the prompt and was left out.
-    `report` has the findings of the answer, None if it has none. `findings` is what became of each, for the run record.
+    `report` has the findings of the answer, None if it has none. `findings` is what happened to each, for the run record.
     """
 
     outcome: Outcome

@@ -375,7 +375,7 @@ class _Resolver(AbstractResolver):
         if self._queries.get((host, port)) is done:
             del self._queries[host, port]
         if not done.cancelled():
-            done.exception()  # nobody may wait for it any more; asyncio would log it as never retrieved
+            done.exception()  # without a waiting task, asyncio would log it as never retrieved
 
 
 def _guarded_socket(info: Any) -> socket:

@@ -35,7 +35,7 @@ PlannedEntries = Mapping[Key, Entry]
 
 MAX_TURNS = 100  # entries that are remembered in `turns`
 
-# The open breakers, and (with an empty reason) the circuits that flap and work at present.
+# The open breakers, and (with an empty reason) the circuits that flap and work now.
 OPEN_OR_FLAPPING = """
 select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
 union all
@@ -85,7 +85,7 @@ def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
 
 
 def flapping_circuits(tx: Transaction) -> frozenset[Circuit]:
-    """The circuits that flap and work at present. They come from the same query as the open breakers."""
+    """The circuits that flap and work now. They come from the same query as the open breakers."""
     _open_breakers_by_circuit(tx)
     return tx.flapping_circuits
 

@@ -183,7 +183,7 @@ def entries_with_deleted_records(db: sqlite3.Connection, at: datetime) -> list[t
 
 
 def first_record_at(db: sqlite3.Connection) -> datetime | None:
-    """When the first run ended that is on record; None if there is none."""
+    """When the first run in the history ended; None if there is none."""
     return from_optional_millis(db.execute("select min(finished_at) from run where state = 'closed'").fetchone()[0])
 
 

@@ -159,7 +159,7 @@ class Store:
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}").fetchall()
 
     def _translate_error(self, error: sqlite3.DatabaseError) -> Exception:
-        """The error to raise for an error of SQLite. An error that means a bug of ours is returned unchanged."""
+        """The error to raise for an error of SQLite. An error caused by a bug in heartbeatd is returned unchanged."""
         if _is_disk_full(error):
             return DatabaseFull(f"cannot write {self.path}: {error}; free some space there")
         if _primary_code(error) in PASSING:
@@ -271,7 +271,7 @@ def check_links(path: Path) -> None:
 
 
 def check_database(path: Path, *, thorough: bool = True) -> None:
-    """Raise StoreError unless `path` is absent, new, or a sound database of ours with one name. Only reads."""
+    """Raise StoreError unless `path` is absent, new, or an undamaged database of heartbeatd with one name. Only reads."""
     log, _ = _log_files(path)
     check_file(path)
     check_links(path)

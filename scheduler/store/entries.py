@@ -58,7 +58,7 @@ COMPETING = 200  # entries that are compared; a longer queue is fair too, becaus
 
 # A last slot later than settled_until was run before the clock was set back.
 LONGEST_WAITING = (
-    f"{SELECT_ENTRY} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (a number of ours)
+    f"{SELECT_ENTRY} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (our own number)
     " order by max(coalesce(min(last_slot, settled_until), 0), coalesce(last_ended_at, 0)), due_at, id limit ?"
 )
 

@@ -30,7 +30,7 @@ KEPT_DAYS = 7
 MAX_CONNECTIONS = 4  # of one process, beside the one that waits for notifications
 CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
-RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and begin anew after this time
+RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and start again from the shortest after this time
 STATEMENT_TIMEOUT = 20.0  # seconds; a server that hangs must not stop a worker from noticing it
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
@@ -373,8 +373,8 @@ class JobQueue:
             " from unnest(%(ids)s::bigint[], %(results)s::text[]) as new (id, result)"
             " where heartbeatd_attempt.job_id = new.id and heartbeatd_attempt.result is null returning job_id, owner),"
             " gone as (delete from procrastinate_jobs where id = any(%(ids)s) returning id),"
-            " told as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
-            " select job_id, (select count(*) from told), (select count(*) from gone) from ended",
+            " notified as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
+            " select job_id, (select count(*) from notified), (select count(*) from gone) from ended",
             ids=[job_id for job_id, _ in results],
             results=[result for _, result in results],
             channel=RESULT_CHANNEL,

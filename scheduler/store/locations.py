@@ -33,7 +33,7 @@ def open_read_only(where: Path | str) -> sqlite3.Connection:
 
 
 def open_server_for_command(url: str) -> sqlite3.Connection:
-    """A connection to a server, for a command that writes single rows beside the daemon. Raises sqlite3.Error."""
+    """A connection to a server, for a command that writes single rows while the daemon runs. Raises sqlite3.Error."""
     from scheduler.store.postgresql import WRITER_SETTINGS, ServerConnection
 
     return cast("sqlite3.Connection", ServerConnection(url, WRITER_SETTINGS))

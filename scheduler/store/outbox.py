@@ -205,7 +205,7 @@ THIS_NOTICE = "run_id = ? and notice = ? and channel = ? and whom = ? and awaits
 
 
 def change_hold(tx: Transaction, held: HeldNotice, hold: Hold, note: str) -> None:
-    """Hold a notification back for other agents, or until another time."""
+    """Delay a notification for other agents, or until another time."""
     tx.db.execute(
         "update outbox set awaits = ?, not_before = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
         (json.dumps(hold.agents), to_millis(hold.until), note or None, *_columns_of(held)),
@@ -351,7 +351,7 @@ def find_message(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage
 
 
 def interrupted_messages(db: sqlite3.Connection) -> list[OutboxMessage]:
-    """The messages that an earlier boot was sending when it died."""
+    """The messages that an earlier boot was sending when it crashed."""
     return [_message_from_row(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
 
 
@@ -363,7 +363,7 @@ def expire_held_messages(tx: Transaction) -> None:
 
 
 def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """For each channel: how many messages are pending or dead, and since when the oldest waits. Held back ones do not count."""
+    """For each channel: the number of pending and dead messages, and the time of the oldest, without delayed notifications."""
     query = (
         "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
         " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox) as message"

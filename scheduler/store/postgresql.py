@@ -59,7 +59,7 @@ READER_SETTINGS = {
 
 FULL = frozenset({"53100"})
 DAMAGED = frozenset({"XX001", "XX002"})
-# Classes and codes of errors that pass, or that a person mends at the server: the daemon waits for that.
+# Classes and codes of errors that pass, or that a person can correct on the server: the daemon waits.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "25006", "25P03", "42501", "3F000", "F0")
 
@@ -349,7 +349,7 @@ class ServerStore(Store):
         self.connection = cast("sqlite3.Connection", connection)
 
     def keep_reserve(self) -> None:
-        """A server has no disk reserve of ours."""
+        """A server has no disk reserve of heartbeatd."""
 
     def make_room(self) -> bool:
         """Whether room was made on a full disk: never, the disk is the server's."""
@@ -363,7 +363,7 @@ class ServerStore(Store):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction. It is committed whole, or rolled back whole on any exception.
+        """One transaction. It is committed as a whole, or rolled back as a whole on any exception.
 
         Raises DatabaseUnavailable if the server cannot be reached or refuses to write, DatabaseFull if its disk is full.
         """
@@ -425,7 +425,7 @@ class ServerStore(Store):
                 self._server.execute("rollback")
 
     def _translate_server_error(self, error: ServerError) -> Exception:
-        """The error to raise for an error of the server. An error that means a bug of ours is returned unchanged."""
+        """The error to raise for an error of the server. An error caused by a bug in heartbeatd is returned unchanged."""
         if error.sqlstate in FULL:
             return DatabaseFull(f"cannot write {describe_server(self.url)}: {error}; free some space on the server's disk")
         if error.sqlstate in DAMAGED:
@@ -486,7 +486,7 @@ def _check_server(url: str, connection: ServerConnection) -> None:
 
 
 def _startup_error(url: str, error: ServerError) -> Exception:
-    """The error for a server that cannot be used at the start. What a person has to mend is a StoreError."""
+    """The error for a server that cannot be used at the start. A problem that a person must correct is a StoreError."""
     if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")) and not MISTAKE.search(str(error)):
         return DatabaseUnavailable(str(error))
     return StoreError(f"cannot use {describe_server(url)}: {error}")

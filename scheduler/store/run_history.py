@@ -413,7 +413,7 @@ def count_messages(
 
 
 def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> dict[str, dict[str, int]]:
-    """What became of the findings of the runs that ended in [since, until): the number of each effect, by agent."""
+    """What happened to the findings of the runs that ended in [since, until): the number of each effect, by agent."""
     counts: dict[str, dict[str, int]] = {}
     for name, effect, count in db.execute(EFFECTS, (to_millis(since), to_millis(until))):
         counts.setdefault(name, {})[effect] = count

@@ -334,7 +334,7 @@ def _tool_calls_json(calls: Sequence[ToolCall]) -> str | None:
 
 
 def mark_run_cancelled(tx: Transaction, run_id: int) -> None:
-    """Record that a user cancels a run in progress. It is then not resumed if the daemon dies before the run ends."""
+    """Record that a user cancels a run in progress. It is then not resumed if the daemon crashes before the run ends."""
     tx.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
@@ -354,7 +354,7 @@ def requeue_interrupted_run(tx: Transaction, run: OpenRun | Claim, *, crashed: b
 
 
 def close_undeclared_run(tx: Transaction, kind: Kind, name: str, run: OpenRun, result: AttemptResult) -> None:
-    """Close an open run of an entry that the config no longer declares: nobody is notified."""
+    """Close an open run of an entry that the config no longer declares. No notification is sent."""
     row = tx.db.execute(
         "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = coalesce(cut_at, ?),"
         " fence = fence + 1 where id = ? returning finished_at",

@@ -30,7 +30,7 @@ class Transaction:
     held_lanes: set[str] | None = None  # agents whose lane is held over HTTP
     entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
     open_breakers: dict[Circuit, Breaker] | None = None
-    flapping_circuits: frozenset[Circuit] = frozenset()  # those that flap and work at present; queried with `open_breakers`
+    flapping_circuits: frozenset[Circuit] = frozenset()  # those that flap and work now; queried with `open_breakers`
     clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 
     def report(self, event: Event) -> None:

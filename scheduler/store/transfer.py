@@ -32,7 +32,7 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
         origin.execute("begin")  # one state of the database, also while a daemon writes
         with target.transaction() as db:
             for table in tables:
-                if db.execute(f"select 1 from {table} limit 1").fetchone():  # noqa: S608 (a name of ours)
+                if db.execute(f"select 1 from {table} limit 1").fetchone():  # noqa: S608 (our own name)
                     raise StoreError(f"the target has rows already (in the table {table}); name an empty database")
             counts = {table: _copy_table(origin, db, table) for table in tables}
             used = {table: last for table, last in _last_ids(origin, tables) if last}

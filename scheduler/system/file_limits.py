@@ -63,7 +63,7 @@ def is_scarcity(error: BaseException | None) -> bool:
 
 
 class FileDescriptors:
-    """Tells how many runs may start with the descriptors that are left, and logs a shortage at most once a minute.
+    """Returns how many runs may start with the descriptors that are left, and logs a shortage at most once a minute.
 
     `clock` is a monotonic clock, in seconds. Safe to call from any thread.
     """

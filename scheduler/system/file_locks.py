@@ -36,7 +36,7 @@ def try_lock(fd: int) -> bool:
 
 
 def wait_for_lock(fd: int) -> None:
-    """Lock a file, as soon as nobody else holds the lock."""
+    """Wait until no other process holds the lock of a file, and lock it."""
     fcntl.flock(fd, fcntl.LOCK_EX)
 
 

@@ -21,7 +21,7 @@ READ_SIZE = 1024 * 1024
 
 
 class FileChanged(Exception):
-    """Another program has written the file meanwhile; nothing was changed."""
+    """Another program has written the file in the meantime; nothing was changed."""
 
 
 def read_file(path: Path) -> bytes:
@@ -133,10 +133,10 @@ def others_may(
     find_group: Callable[[int], grp.struct_group] = grp.getgrgid,
     list_users: Callable[[], Iterable[pwd.struct_passwd]] = pwd.getpwall,
 ) -> bool:
-    """Whether the mode gives one of `what` (as in `everybody_may`) to somebody who is neither the owner nor root.
+    """Whether the mode gives one of `what` (as in `everybody_may`) to a user who is neither the owner nor root.
 
     Most Linux systems create a private group for each user, together with umask 002. Such a group is the user alone. The rule
-    is that of Debian's sshd for `authorized_keys`: nobody else is a member, and no other user has it as login group.
+    is that of Debian's sshd for `authorized_keys`: it has no other member, and no other user has it as login group.
     """
     if everybody_may(found, what):
         return True

@@ -1,6 +1,6 @@
 """Locks the lanes: one lock file per agent, so that a run and a user's own session never use the agent at the same time.
 
-Every user of a lane opens its file anew, as `file_locks` explains. The children of a run inherit the descriptor, so the lane
+Every user of a lane opens its file itself, as `file_locks` explains. The children of a run inherit the descriptor, so the lane
 stays locked as long as one of them lives.
 """
 
@@ -39,14 +39,14 @@ class Lanes:
         finally:
             os.close(fd)
 
-    def wait_for_lock(self, name: str, meanwhile: Callable[[], None]) -> int:
+    def wait_for_lock(self, name: str, on_wait: Callable[[], None]) -> int:
         """Lock a lane as soon as it is free; returns its descriptor, which the caller closes.
 
-        `meanwhile` is called once if another process holds the lock.
+        `on_wait` is called once if another process holds the lock.
         """
         fd = self._open_lock_file(name)
         if not try_lock(fd):
-            meanwhile()
+            on_wait()
             wait_for_lock(fd)
         return fd
 

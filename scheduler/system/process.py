@@ -98,8 +98,8 @@ class Children:
         """Start `argv` (no shell) and exchange lines with it, for the duration of the context.
 
         At the end its standard input is closed. If it is still running EXIT_TIME later, its process group is ended. What it
-        leaves in the background is ended too, because nothing speaks to it any more. NotStarted if it cannot be started, and
-        OSError as in `start`.
+        leaves in the background is ended too, because nothing exchanges lines with it any more. NotStarted if it cannot be
+        started, and OSError as in `start`.
         """
         if self._end_reason:
             raise NotStarted("the run was ended")

@@ -339,7 +339,7 @@ class Metrics:
         """Counted when the run ends or is skipped."""
 
     @_count.register
-    def _count_unknown_target(self, nobody: TargetUnknown) -> None:
+    def _count_unknown_target(self, event: TargetUnknown) -> None:
         """Nothing was sent; the run record says so."""
 
     @_count.register

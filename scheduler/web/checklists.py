@@ -1,4 +1,4 @@
-"""Reads an agent's checklist over HTTP, and replaces it if nobody has changed it since."""
+"""Reads an agent's checklist over HTTP, and replaces it if it has not changed since."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str | None:
 
 
 def _in_config_message(request: ApiRequest, beat: Heartbeat) -> str:
-    """Tells the caller where in the config the checklist is written, as file, line and column."""
+    """Returns the place in the config where the checklist is written, as file, line and column."""
     path = request.app_state.settings().path
     key, place = f"agents.{beat.name}.heartbeat.checklist", path.name
     try:

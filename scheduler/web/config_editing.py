@@ -1,7 +1,7 @@
-"""Shows the config over HTTP, and changes values in its file if nobody has changed the file since.
+"""Shows the config over HTTP, and changes values in its file if the file has not changed since.
 
-Over HTTP nobody can change a key that starts a program, reads a file, names a secret or an address, or grants a permission. A
-token can be stolen, and with such keys it would be as powerful as a login on this machine.
+Over HTTP, no token permits a change of a key that starts a program, reads a file, names a secret or an address, or grants a
+permission. A token can be stolen, and with such keys it would be as powerful as a login on this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers Prometheus and the health probes. They need no token, and the answers contain no prompt and no agent's answer."""
+"""Serves the metrics and the health probes. They need no token, and contain no prompts and no answers of agents."""
 
 from __future__ import annotations
 

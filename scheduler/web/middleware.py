@@ -30,7 +30,7 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (addresses to listen on, no
 
 FORM_TYPE = b"application/x-www-form-urlencoded"
 EVENTS_PATH = "/api/v1/events"
-REFUSAL_LOG_SECONDS = 10.0  # between two log lines about refused tokens, so that nobody can fill the log
+REFUSAL_LOG_SECONDS = 10.0  # between two log lines about refused tokens, so that a client cannot fill the log
 UNKNOWN_ROUTE = "unknown"  # the route of rejected requests and of unknown paths: anyone can invent more of them
 
 SECURITY_HEADERS = (

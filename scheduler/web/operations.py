@@ -272,7 +272,7 @@ async def retry_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
 
 
 async def drop_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
-    """Drop a message for good."""
+    """Drop a message permanently."""
     return await _change_message(request, DropMessage)
 
 

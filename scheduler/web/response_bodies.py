@@ -376,7 +376,7 @@ class PromptPartSize(ResponseBody):
 
 
 class RunFinding(ResponseBody):
-    """What became of a finding of the answer, or of a condition that it does not mention."""
+    """What happened to a finding of the answer, or of a condition that it does not mention."""
 
     key: str
     effect: str

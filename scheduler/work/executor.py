@@ -41,7 +41,8 @@ class Interrupted(Exception):
 class Done(Generic[T, R]):
     """A task that has ended: with its result, or with an exception: NeverBegun, Interrupted, or an unexpected one.
 
-    `worker` is the name of the worker that executed it on another machine. None: this process executed it, or nobody.
+    `worker` is the name of the worker that executed it on another machine. None: this process executed it, or it was not
+    executed.
     """
 
     task: T

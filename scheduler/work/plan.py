@@ -92,7 +92,7 @@ def _named(settings: Settings) -> dict[str, Heartbeat | Job]:
 
 
 def _budget(settings: Settings, name: str) -> tuple[Budget | None, float | None, int | None]:
-    """The entry's own bounds, of a day and of a run; `name` as it is told."""
+    """The entry's own bounds, of a day and of a run; `name` as it is shown."""
     kind, _, bare = name.partition("/")
     allowance = settings.allowances.get((Kind.CRON if kind == "cron" else Kind.HEARTBEAT, bare))
     return (allowance.own, allowance.usd_per_run, allowance.tokens_per_run) if allowance else (None, None, None)

@@ -347,7 +347,7 @@ class RemoteExecutor(Generic[T, R]):
 
     async def _forget_others(self, owners: Collection[str], adopted: Sequence[str]) -> None:
         assert self._queue is not None
-        with suppress(QueueUnavailable):  # what is left then are rows that nobody reads
+        with suppress(QueueUnavailable):  # rows that are not read any more may then remain
             await self._queue.forget_all(set(owners) - {self._owner}, adopted)
 
     def _keep_result(self, remote: _RemoteTask[T], done: Done[T, R]) -> None:

@@ -151,7 +151,7 @@ class RemoteWorker(Generic[T, R]):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether a stop was requested."""
         return self._stop_wanted.is_set()
 
     def stop(self) -> None:
@@ -236,7 +236,7 @@ class RemoteWorker(Generic[T, R]):
         return f"a program that a run has left behind on {self._name}"
 
     def _lose_lease(self) -> None:
-        """End all tasks in progress. A result that is there already is still sent, in case that nobody has replaced it."""
+        """End all tasks in progress. A result that exists already is still sent, because no other worker may have replaced it."""
         self.counts.lost_leases += 1
         self._worker_id = None
         ended = list(self._attempts.values())

@@ -44,7 +44,7 @@ MISSING_INTERVAL = InvalidValue(
     Remedy("none"),
     advice='write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken',
 )
-SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # any day will do to check whether they overlap: schedules and hours repeat
+SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # any day is enough to check whether they overlap: schedules and hours repeat
 
 
 def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: Runners) -> Heartbeat:

@@ -53,7 +53,7 @@ def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode,
     elif part.url is None:
         node.add_error('is missing; write url: "https://..."', name, "url")
     if part.url is None:
-        return LOG  # of no use, for there is an error
+        return LOG  # not used, because there is an error
     url = node.resolve_secret(part.url, name, "url", used=used)
     if not node.is_readable(name, "kind"):
         return LOG
@@ -143,7 +143,7 @@ def _check_signature(name: str, part: models.Channel, kind: ChannelKind, secret:
 
 
 def _check_placeholder_is_written(written: str, known: str) -> None:
-    """{target} must stand in the file itself: what a reference brings in is not read again."""
+    """{target} must be in the file itself, because values of references are not searched for it."""
     if PLACEHOLDER in known and written.count(PLACEHOLDER) != known.count(PLACEHOLDER):
         raise ValueError(f"{PLACEHOLDER} must be in this file and not in a referenced value; write it here")
 

@@ -60,7 +60,7 @@ class JobShape:
 
 
 class Draft:
-    """The new config, and what became of the old one.
+    """The new config, and what happened to the old one.
 
     `zone` is the time zone of times that name none, and `zone_source` the value that it comes from. `default_agent` gets the jobs
     that name no agent. `variables` are the environment variables that the new config refers to, with the keys whose secrets they

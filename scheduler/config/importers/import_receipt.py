@@ -18,7 +18,7 @@ LONGEST_SHOWN = 60  # characters of a value or key in a line of text; JSON has a
 
 @dataclass(slots=True)
 class ReceiptEntry:
-    """What became of one value. `was` and `now` are shown only for a change, and never hold a secret.
+    """What happened to one value. `was` and `now` are shown only for a change, and never hold a secret.
 
     `targets` are the keys of the new config that hold the value. `is_loss`: a setting was dropped, not only a record or an empty
     value.

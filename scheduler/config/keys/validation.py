@@ -114,7 +114,7 @@ def _can_be_corrected(wrong: InvalidValue, steps: Steps, node: Any) -> bool:
 
 
 def _steps_to_remove(found: ErrorDetails, steps: Steps) -> Steps:
-    """What must go with a fault that cannot be mended: a map that lacks a key, a runner of no kind, a list with a wrong item."""
+    """The values to remove with an error: a map that lacks a key, a runner of no kind, a list with a wrong item."""
     if found["type"] in ("missing", *_OF_A_UNION):
         steps = steps[:-1]
     while steps and isinstance(steps[-1], int):

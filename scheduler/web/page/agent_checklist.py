@@ -1,4 +1,4 @@
-"""Shows the checklist of one agent in an editor, and saves it unless somebody else has changed it."""
+"""Shows the checklist of one agent in an editor, and saves it unless another user has changed it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEW = "none"  # the version if there is no checklist yet
 class Editor:
     """The editor: the text in it, and the version of the file that it replaces. `version` empty: it cannot be saved here.
 
-    `diff` are the changed lines between the file as it is now and the text, after somebody else has changed the file.
+    `diff` are the changed lines between the file as it is now and the text, after another user has changed the file.
     """
 
     file: str | None

@@ -181,7 +181,7 @@ class ConfigDiff:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPage:
-    """The form, and what became of the sent one. `diff` None: there is nothing to confirm. `hash` is that of the file shown."""
+    """The form, and what happened to the sent one. `diff` None: there is nothing to confirm. `hash` is that of the file shown."""
 
     name: str
     path: str
@@ -404,7 +404,7 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPag
     path = request.app_state.settings().path
     try:
         found = config_editing.get_agent_config(request)
-    except ConfigError as error:  # somebody else has written a faulty file
+    except ConfigError as error:  # another user has written a faulty file
         broken = Problem(f"The config file has errors. Correct them in the file first: {error.errors[0]}")
         found, outcome = (
             {"declared": {}, "hash": sent.get("hash", ""), "values": []},

@@ -254,7 +254,7 @@ def _parse_day(text: str | None, explained: ExplainedEntry) -> date:
 
 def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
     try:
-        told = explanation.explain_day(explained, day)
+        day_data = explanation.explain_day(explained, day)
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise bad_request(f"on: {error}") from None
@@ -269,7 +269,7 @@ def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
         labels=tuple(_axis_labels(found, zone)),
         marks=tuple(_drawn_mark(found, mark, zone) for mark in found.marks),
         now_x=None if found.now is None else _position(found, found.now),
-        explained=told,
+        explained=day_data,
     )
 
 

@@ -1,6 +1,6 @@
 """Renders the templates of the status page, with its filters, security headers and static files.
 
-Jinja2 is imported at the first request, so that a daemon whose page nobody opens does not pay for it.
+Jinja2 is imported at the first request, so that a daemon saves this cost if its page is never opened.
 """
 
 from __future__ import annotations
