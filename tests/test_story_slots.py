@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from world import Delayed, MakeWorld, World, utc
 
-from scheduler.engine.loop import MAX_ENTRIES_PER_TICK
+from scheduler.engine.loop import MAX_ENTRIES_PER_TICK, MAX_RESULTS_PER_TICK
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
@@ -455,6 +455,24 @@ def test_one_tick_handles_a_limited_number_of_due_entries(make_world: MakeWorld)
     assert len(world.records()) == MAX_ENTRIES_PER_TICK < count
     world.settle()
     assert len(world.records()) == count
+
+
+def test_one_tick_records_a_limited_number_of_results(make_world: MakeWorld) -> None:
+    """As when workers have ended many runs while the daemon was down."""
+    count = MAX_RESULTS_PER_TICK + 30
+    jobs = "".join(f"  a{number}: {{every: 1h, command: a}}\n" for number in range(count))
+    world = make_world(f"limits: {{concurrency: {count}}}\ncron:\n{jobs}")
+    world.durations = {f"a{number}": timedelta(minutes=5) for number in range(count)}
+    world.clock.advance(timedelta(hours=1))
+    while len(world.runs.inflight()) < count:
+        world.engine.tick(world.clock.read())
+    world.clock.advance(timedelta(minutes=5))
+    with world.traced_statements() as statements:
+        assert world.engine.tick(world.clock.read()) == world.clock.now
+        assert len(world.runs.results()) == count - MAX_RESULTS_PER_TICK
+        world.engine.tick(world.clock.read())
+    assert statements.count("begin immediate") == 2
+    assert [row["outcome"] for row in world.records()] == ["ok"] * count
 
 
 def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWorld) -> None:

@@ -13,6 +13,7 @@ from test_story_slots import agent
 from world import Delayed, MakeWorld, World, utc
 
 from scheduler.engine.inbox import Refused
+from scheduler.engine.loop import MAX_REQUESTS_PER_TICK
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.engine.requests import HoldLane, WakeAgent
 from scheduler.model.events import WakeMoved
@@ -101,9 +102,11 @@ def test_ten_thousand_wakes_start_one_run(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
     world.run(minutes=5)
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=10))
-    for number in range(10_000):
-        world.inbox.submit(_wake(f"message {number}"))
+    answers = [world.inbox.submit(_wake(f"message {number}")) for number in range(10_000)]
+    world.engine.tick(world.clock.read())
+    assert sum(answer.done() for answer in answers) == MAX_REQUESTS_PER_TICK
     world.run(minutes=10)
+    assert all(answer.done() for answer in answers)
     assert world.history()[1:] == ["03-02 08:05 api ok heartbeat_ok"]
     assert "10000 times, the last one" in world.calls[-1].stdin
     assert "message 9999" in world.calls[-1].stdin

@@ -62,6 +62,8 @@ LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a p
 MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
 MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
+MAX_RESULTS_PER_TICK = 200  # of runs, and of deliveries
+MAX_REQUESTS_PER_TICK = 200
 
 RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
@@ -73,6 +75,7 @@ RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
 T = TypeVar("T")
 R = TypeVar("R")
 Results = list[tuple[int, Done[T, R]]]
+Work = tuple[Results[Claim, AttemptResult], Results[Delivery, DeliveryResult], list[PendingRequest]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ class Engine:
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
         self._parts = TickParts()
+        self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
         self._unknown_commit: Callable[[ClockReading], None] | None = None  # finishes a tick that may have been committed
 
     def start_boot(
@@ -275,27 +279,44 @@ class Engine:
     def _commit_tick(self, reading: ClockReading) -> tuple[Callable[[ClockReading], None], datetime]:
         """The transaction of a tick. Returns what is to be called after the commit, and the time of the next tick."""
         finish: Callable[[ClockReading], None] | None = None
-        results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
+        results, requests_left, is_work_left = self._take_work()
         clock = self._clock_change, self._slept, self._stall
         try:
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
                 maintenance_state = self._record_results(tick, *results)
-                claims, full = self._parts.run(tick, "due runs", partial(self._start_due, tick), (list[Claim](), False))
+                claims, full = list[Claim](), self._full_since is not None
+                if requests_left == 0:
+                    claims, full = self._parts.run(tick, "due runs", partial(self._start_due, tick), (list[Claim](), False))
                 self._parts.run(tick, "held notices", partial(held_notices.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, self._parts, self._deliveries.inflight().values())
                 deliveries = self._parts.run(tick, "messages", claim_deliveries, list[Delivery]())
                 self._parts.run(tick, "dead letters", partial(incident_notices.note_dead_messages, tick), None)
                 entries.save_changed_entries(tick.tx)
-                again_at = self._next_tick_time(tick, len(claims), deliveries)
+                again_at = tick.now if is_work_left else self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.record_last_tick(tick.tx)
-                finish = partial(self._finish_tick, tick, claims, deliveries, results, maintenance_state, clock, is_full=full)
+                finish = partial(
+                    self._finish_tick, tick, claims, deliveries, results, maintenance_state, clock,
+                    requests_left=requests_left, is_full=full,
+                )  # fmt: skip
         except CommitUnknown:
             self._unknown_commit = finish
             raise
         return finish, again_at
+
+    def _take_work(self) -> tuple[Work, int, bool]:
+        """The results and requests of the next tick, the number of requests to apply before runs start, and whether more is left.
+
+        A flood of requests is applied over several ticks, and then starts runs as if it were one tick: ten thousand wakes of an
+        agent start one run.
+        """
+        runs, deliveries, requests = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
+        requests_left = max((self._requests_before_starts or len(requests)) - MAX_REQUESTS_PER_TICK, 0)
+        is_work_left = max(len(runs), len(deliveries)) > MAX_RESULTS_PER_TICK or len(requests) > MAX_REQUESTS_PER_TICK
+        taken = runs[:MAX_RESULTS_PER_TICK], deliveries[:MAX_RESULTS_PER_TICK], requests[:MAX_REQUESTS_PER_TICK]
+        return taken, requests_left, is_work_left
 
     def _settle_unknown_commit(self, reading: ClockReading) -> None:
         """If it was not known whether the last transaction was committed, find out, and finish its tick if it was.
@@ -314,11 +335,12 @@ class Engine:
         tick: Tick,
         claims: list[Claim],
         deliveries: list[Delivery],
-        results: tuple[Results[Claim, AttemptResult], Results[Delivery, DeliveryResult], list[PendingRequest]],
+        results: Work,
         maintenance_state: MaintenanceState,
         clock: tuple[timedelta, timedelta, timedelta],
         reading: ClockReading,
         *,
+        requests_left: int,
         is_full: bool,
     ) -> None:
         """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages.
@@ -326,6 +348,7 @@ class Engine:
         `clock` is what the tick has recorded of clock changes, suspends and stalls. `reading` is the current time.
         """
         self._maintenance, self.plan = maintenance_state, tick.plan
+        self._requests_before_starts = requests_left
         change, slept, stall = clock
         self._clock_change, self._slept, self._stall = self._clock_change - change, self._slept - slept, self._stall - stall
         self._was_stopped = self._was_stopped and bool(self._stall)
