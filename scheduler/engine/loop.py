@@ -55,9 +55,8 @@ LONGEST_TICK_WAIT = timedelta(days=1)  # the next tick is never planned further 
 DATABASE_RETRY = timedelta(seconds=1)  # after a tick that could not be committed
 CAPACITY_RETRY = timedelta(seconds=1)  # if the system lacks the resources for due runs
 CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # system and monotonic clock may drift apart by less without a clock change
-STALL_THRESHOLD = timedelta(
-    seconds=20
-)  # a tick that starts later is logged: the process was stopped, or the machine is overloaded
+# A tick that starts later is logged: the process was stopped, or the machine is overloaded.
+STALL_THRESHOLD = timedelta(seconds=20)
 LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
 MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
 MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit

@@ -39,9 +39,8 @@ MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are pa
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 NO_ANSWER = "its answer was not valid HTTP"
 MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
-CLIENT_HEADERS = frozenset(
-    {"content-length", "transfer-encoding", "host", "connection", "accept-encoding"}
-)  # set by the client only
+# Set by the client only.
+CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})
 
 Method = Literal["POST", "PUT", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]

@@ -16,9 +16,8 @@ RENEW_EVERY = 1.0
 GIVE_UP_AFTER = 4.0  # seconds without a renewal: the leader then ends its runs, before another daemon starts them
 WATCH_EVERY = 0.2
 FREEZE_GRACE = 1.0
-PATIENCE = (
-    1.0  # seconds for which a standby sees an expired lease before it leads: after a restart of the server, the leader is first
-)
+# Seconds for which a standby waits after the lease has expired, so that after a restart of the server the leader renews it first.
+PATIENCE = 1.0
 SETTINGS = {"statement_timeout": 1_500, "lock_timeout": 1_200, "idle_in_transaction_session_timeout": 4_000}
 CONNECTION = {"connect_timeout": "2", "tcp_user_timeout": "2000", "target_session_attrs": "primary"}
 

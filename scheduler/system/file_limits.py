@@ -19,9 +19,8 @@ FILES_FOR_READERS = 512  # further connections of the interface, if the system a
 
 FILES_KEPT_FREE = 16  # never used for runs, so that the daemon can continue and answer requests
 LOG_INTERVAL = 60.0  # seconds between two log lines about a shortage
-SCARCITY_ERRORS = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
-)  # of fork, open, socket and accept
+# Of fork, open, socket and accept.
+SCARCITY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN})
 
 _UNLIMITED = 1 << 30
 
