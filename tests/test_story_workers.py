@@ -15,7 +15,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.work.executor import Done, Interrupted, NotTaken
-from scheduler.work.payloads import SCHEMA, ClaimCodec, InvalidPayload, Refused
+from scheduler.work.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
 
 LOST = Interrupted("w1 was lost", was_stopped=False)
 STOPPED = Interrupted("w1 was stopped", was_stopped=True)
@@ -176,7 +176,7 @@ def test_a_worker_with_other_settings_refuses_a_run_and_says_what_to_do(make_wor
     world = make_world(agent(timeout="4m"))
     payload = codec_of(world).write_task(first_claim(world))
     world.reload(agent(timeout="3m"))
-    with pytest.raises(Refused, match="the config of w1 has other settings for agent/ops"):
+    with pytest.raises(AttemptRefused, match="the config of w1 has other settings for agent/ops"):
         codec_of(world).read_task(payload)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from scheduler.channels import ping_message
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import options
 from scheduler.cli.options import InputError
@@ -15,7 +16,6 @@ from scheduler.cli.output import utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.file.remedies import join_with_or
-from scheduler.engine import delivery
 from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log
 from scheduler.system.text import one_line
@@ -47,7 +47,7 @@ def ping(name: str | None, path: Path) -> int:
 def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
     declared = settings.channels
     if name is None:
-        return delivery.testable_channels(declared)
+        return ping_message.testable_channels(declared)
     if "://" in name:
         raise InputError("this is a URL; add it under `channels:` and use its name here")
     name, _, target = name.partition(":")
@@ -55,13 +55,13 @@ def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
         instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
         raise InputError(f"{name!r} is not a channel in {settings.path}{instead}")
     try:
-        return [delivery.channel_for_recipient(declared[name], target)]
+        return [ping_message.channel_to_test(declared[name], target)]
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def _test_channel(channel: Channel, network: Network) -> bool:
-    sent = delivery.send_test_message(channel, network, utc_now())
+    sent = ping_message.send_test_message(channel, network, utc_now())
     click.echo(f"{channel.name}: {_format_result(sent)}")
     return sent.state == "delivered"
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,13 +16,12 @@ from scheduler.engine import buttons
 from scheduler.engine.savepoints import TickParts
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import LOG_CHANNEL, Channel, Network, OnUncertain
+from scheduler.model.settings import Channel, OnUncertain
 from scheduler.net.http_client import HttpClient
 from scheduler.store import outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.process import Children
 from scheduler.work.executor import Done
 
 MAX_SENDING = 8  # messages being sent at the same time
@@ -152,40 +149,3 @@ def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
     if channel.uncertain is not None:
         return channel.uncertain
     return "resend" if registry.kind_of(channel).detects_repeats or kind == Kind.HEARTBEAT else "hold"
-
-
-TEST_MESSAGE_TEXT = "This is a test message from heartbeatd. Messages of agents and jobs arrive here."
-
-
-def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
-    """The channels that get a test message: all but the log."""
-    return [channel for channel in declared.values() if channel.kind != LOG_CHANNEL]
-
-
-def channel_for_recipient(channel: Channel, recipient: str) -> Channel:
-    """The channel for a test message to `recipient`. Raises ValueError if a target is missing, or given without need."""
-    if channel.needs_target == bool(recipient):
-        return target_urls.checked_channel(channel, recipient)
-    named = f"{channel.name}:TARGET, because its URL has {{target}}" if channel.needs_target else f"{channel.name} alone"
-    raise ValueError(f"channel: write {named}")
-
-
-def send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
-    """Send a test message and wait for the result. Its key is random, so that no receiver takes it for a repeat."""
-    return asyncio.run(_send_on_new_client(channel, network, now))
-
-
-async def _send_on_new_client(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
-    message = Message(
-        key=secrets.token_hex(32),
-        kind="ping",
-        name="ping",
-        trigger="manual",
-        slot=now,
-        part=1,
-        parts=1,
-        text=TEST_MESSAGE_TEXT,
-        title="heartbeatd",
-    )
-    async with HttpClient(lambda: network) as http:
-        return await registry.send_message(channel, message, SendContext(http, Children("ping").start, now))

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.engine import delivery
+from scheduler.channels import ping_message
 from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
 from scheduler.engine.pending_runs import CancelRun, ReportResult
@@ -310,7 +310,9 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
     check_access_to_all(request)
     channels = _channels_to_ping(request, body.channel)
     network, now = request.app_state.settings().network, request.app_state.clock()
-    sent = await asyncio.gather(*(run_in_threadpool(delivery.send_test_message, channel, network, now) for channel in channels))
+    sent = await asyncio.gather(
+        *(run_in_threadpool(ping_message.send_test_message, channel, network, now) for channel in channels)
+    )
     return {
         "channels": [
             {"channel": channel.name, "state": each.state, "error": each.error or None}
@@ -322,11 +324,11 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
 def _channels_to_ping(request: ApiRequest, named: str | None) -> list[Channel]:
     declared = request.app_state.settings().channels
     if named is None:
-        return [channel for channel in delivery.testable_channels(declared) if not channel.needs_target]
+        return [channel for channel in ping_message.testable_channels(declared) if not channel.needs_target]
     name, _, recipient = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")
     try:
-        return [delivery.channel_for_recipient(declared[name], recipient)]
+        return [ping_message.channel_to_test(declared[name], recipient)]
     except ValueError as error:
         raise bad_request(str(error)) from None

@@ -38,7 +38,7 @@ class InvalidPayload(Exception):
     """A payload cannot be read. The message is one line that gives the reason and what to do."""
 
 
-class Refused(Exception):
+class AttemptRefused(Exception):
     """This worker must not execute an attempt. The message is one line that gives the reason and what to do.
 
     `may_change`: another version of the config file would permit it.
@@ -69,7 +69,7 @@ class Codec(ABC, Generic[T, R]):
 
     @abstractmethod
     def task_from_json(self, data: Mapping[str, Any]) -> T:
-        """The task. Raises Refused, or InvalidPayload."""
+        """The task. Raises AttemptRefused, or InvalidPayload."""
 
     @abstractmethod
     def result_to_json(self, result: R) -> Any: ...
@@ -94,7 +94,7 @@ class Codec(ABC, Generic[T, R]):
         return _dump({"schema": SCHEMA, "version": __version__, **self.task_to_json(task)})
 
     def read_task(self, payload: str) -> T:
-        """The task in a payload. Raises Refused, or InvalidPayload if its schema differs by more than one."""
+        """The task in a payload. Raises AttemptRefused, or InvalidPayload if its schema differs by more than one."""
         return self.task_from_json(_load(payload, "scheduler"))
 
     def write_done(self, done: Done[Any, R]) -> str:
@@ -169,11 +169,13 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         entry = self._entries().get((kind, name))
         label = kind.label_of(name)
         if entry is None:
-            raise Refused(f"the config of {self._host} has no {label}; copy config.yaml there", may_change=True)
+            raise AttemptRefused(f"the config of {self._host} has no {label}; copy config.yaml there", may_change=True)
         if data.get("settings") != self._fingerprint(entry):
-            raise Refused(f"the config of {self._host} has other settings for {label}; copy config.yaml there", may_change=True)
+            raise AttemptRefused(
+                f"the config of {self._host} has other settings for {label}; copy config.yaml there", may_change=True
+            )
         if problem := missing_secret(entry):
-            raise Refused(f"{self._host} cannot run {label}: {problem}", may_change=False)
+            raise AttemptRefused(f"{self._host} cannot run {label}: {problem}", may_change=False)
         return _claim_from_json(data, entry)
 
     def read_done(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:

@@ -24,7 +24,7 @@ from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, Conversation, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NotTaken, WorkerLoop
-from scheduler.work.payloads import Codec, InvalidPayload, Refused
+from scheduler.work.payloads import AttemptRefused, Codec, InvalidPayload
 from scheduler.work.remote_executor import run_again_after_errors
 
 T = TypeVar("T")
@@ -284,8 +284,8 @@ class RemoteWorker(Generic[T, R]):
         attempt.timer = self._loop_now().call_later(fetched.seconds_left, self._end_overdue, attempt)
         try:
             self._begin(attempt, self._read_task(fetched))
-        except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
-            if not (isinstance(problem, Refused) and problem.may_change):
+        except (AttemptRefused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
+            if not (isinstance(problem, AttemptRefused) and problem.may_change):
                 self._refuse(attempt, problem)
                 return
             attempt.waiting = asyncio.ensure_future(self._wait_for_config(attempt, fetched))
@@ -301,7 +301,7 @@ class RemoteWorker(Generic[T, R]):
             self._reload()
             try:
                 task = self._read_task(fetched)
-            except (Refused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
+            except (AttemptRefused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
                 if self._clock() >= ends_at or attempt.interrupted or self._stopping:
                     self._refuse(attempt, problem)
                     return
@@ -317,7 +317,7 @@ class RemoteWorker(Generic[T, R]):
             self._local.submit(attempt.job_id, _Job(task, attempt.ends_at))
 
     def _refuse(self, attempt: _Attempt, problem: Exception) -> None:
-        text = str(problem) if isinstance(problem, Refused) else f"{self._name} cannot run it: {problem}"
+        text = str(problem) if isinstance(problem, AttemptRefused) else f"{self._name} cannot run it: {problem}"
         log_event(logging.WARNING, "attempt_refused", attempt=attempt.key, problem=text)
         self.counts.ended["refused"] += 1
         self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
