@@ -268,6 +268,7 @@ class Daemon:
             self._workers,
             self.instance,
             remote.lease.total_seconds(),
+            self._may_start_runs,
         )
 
     def run(self, *, until: float | None = None) -> int:
@@ -637,12 +638,16 @@ class Daemon:
             trace.set_result(result)
             return result
 
+    def _may_start_runs(self) -> bool:
+        """Whether no other daemon can lead."""
+        return self._leadership is None or (self._leadership.is_confirmed and not self._must_yield())
+
     async def _wait_for_lease(self) -> None:
         """Wait until it is known that no other daemon leads. If one does, the runs of this one are cancelled meanwhile.
 
         A daemon that was frozen after the claim of a run must not start it: another daemon may have started it again.
         """
-        while self._leadership is not None and not self._leadership.is_confirmed:
+        while not self._may_start_runs():
             await asyncio.sleep(LEASE_POLL)
 
     def _if_leading(self, start: StartProcess) -> StartProcess:

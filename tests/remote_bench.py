@@ -88,13 +88,20 @@ class RemoteBench:
         return self.make_executor(queue, notify)
 
     def make_executor(
-        self, queue: str, notify: Callable[[], None], *, owner: str | None = None, lease: float = 60.0, seconds: float = 60.0
+        self,
+        queue: str,
+        notify: Callable[[], None],
+        *,
+        owner: str | None = None,
+        lease: float = 60.0,
+        seconds: float = 60.0,
+        may_submit: Callable[[], bool] = lambda: True,
     ) -> RemoteExecutor[str, str]:
         """A remote executor without a worker."""
         loop = WorkerLoop("scheduler")
         name = owner or queue
         executor: RemoteExecutor[str, str] = RemoteExecutor(
-            lambda: JobQueue(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease
+            lambda: JobQueue(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit
         )
         self._closers += [loop.close, executor.close]  # called in reverse
         return executor

@@ -92,6 +92,23 @@ def test_an_expired_lease_is_taken_over_and_the_former_leader_writes_nothing(
         assert boots.all_boots(db) == []
 
 
+def test_a_former_leader_does_not_finish_the_commit_whose_answer_was_lost(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
+    lead(one, store)
+    with store.transaction() as db:
+        store._unknown = db.execute("select pg_current_xact_id()::text as number").fetchone()["number"]
+        db.execute(ONE_BOOT)
+    assert store.was_committed()
+    postgres.query(address, EXPIRE)
+    two.try_to_lead()
+    hosts.clock.monotonic += PATIENCE
+    lead(two, other)
+    with pytest.raises(LeadershipLost, match="two leads"):
+        store.was_committed()  # the runs that it has claimed belong to the other one
+
+
 def test_a_leader_that_renews_in_time_stays(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
     (one, store), (two, _) = hosts.add("one"), hosts.add("two")
     lead(one, store)

@@ -99,6 +99,28 @@ def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: Rem
     assert not exception.was_stopped
 
 
+@pytest.mark.parametrize("first", [[], [True]], ids=["before a submission", "during a submission"])
+def test_a_scheduler_submits_nothing_while_another_one_may_lead(
+    bench: RemoteBench, postgres: PostgresServer, first: list[bool]
+) -> None:
+    answers, leads, asked = iter([*first, False]), threading.Event(), threading.Event()
+
+    def may_submit() -> bool:
+        answer = next(answers, None)
+        if answer is None:
+            asked.set()
+        return leads.is_set() if answer is None else answer
+
+    executor = bench.make_executor(f"standby{len(first)}", lambda: None, may_submit=may_submit)
+    executor.submit(1, "a")
+    assert asked.wait(PATIENCE)
+    count = f"select count(*) from procrastinate_jobs where queue_name = 'standby{len(first)}'"
+    assert postgres.query(bench.dsn.reveal(), count) == "0"
+    leads.set()
+    wait_until(executor.is_flushed)
+    assert postgres.query(bench.dsn.reveal(), count) == "1"
+
+
 def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench) -> None:
     """The deadline passes in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
     begun: list[str] = []

@@ -184,9 +184,13 @@ class JobQueue:
 
     # What a scheduler calls.
 
-    async def submit(self, attempts: Sequence[NewAttempt]) -> None:
-        """Submit attempts as jobs that are due now, in one transaction."""
+    async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
+        """Submit attempts as jobs that are due now, in one transaction. It is not committed if `may_submit` is false at its end.
+
+        If the connection is lost during it, the server rolls it back before another scheduler leads.
+        """
         async with _translate_errors(), self._connector.pool.connection() as db:
+            await db.execute("set local idle_in_transaction_session_timeout = '3s'")
             rows = await db.execute(
                 "insert into heartbeatd_attempt (key, owner, payload, deadline)"
                 " select key, owner, payload, now() + make_interval(secs => seconds)"
@@ -214,6 +218,8 @@ class JobQueue:
                 " where heartbeatd_attempt.key = new.key",
                 ([job.task_kwargs["attempt"] for job in created], [job.id for job in created]),
             )
+            if not may_submit():
+                raise QueueUnavailable("this daemon was frozen or cut off, and another one may lead")
 
     async def find(self, keys: Collection[str]) -> dict[str, str]:
         """The payloads of those attempts that exist, by key."""

@@ -381,16 +381,24 @@ class ServerStore(Store):
             raise
 
     def was_committed(self) -> bool:
-        """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet."""
+        """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet.
+
+        Raises LeadershipLost if another daemon has led since: it has taken over what the transaction has claimed.
+        """
         try:
             self._reconnect_if_lost()
-            row = self._server.execute("select pg_xact_status(cast(? as text)::xid8) as status", (self._unknown,)).fetchone()
+            row = self._server.execute(
+                "select epoch, host, pg_xact_status(cast(? as text)::xid8) as status from _leader", (self._unknown,)
+            ).fetchone()
         except ServerError as error:
             if error.sqlstate == "22023":  # the id is in the future: another server has taken over without this transaction
                 return False
             raise self._translate_server_error(error) from error
         if row["status"] == "in progress":
             raise DatabaseUnavailable("the server has not finished the last commit yet")
+        if self.epoch is not None and row["epoch"] != self.epoch:
+            self.is_fenced = True
+            raise LeadershipLost(f"{row['host'] or 'another daemon'} leads since this one was cut off or frozen")
         return bool(row["status"] == "committed")
 
     def _check_leadership(self) -> str:

@@ -41,7 +41,8 @@ class RemoteExecutor(Generic[T, R]):
     """Implements `Executor` over a `JobQueue`. The queue is used in the thread of `loop` only.
 
     While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. `owner` names this
-    process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks.
+    process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks. No task is submitted
+    while `may_submit` returns false.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class RemoteExecutor(Generic[T, R]):
         loop: WorkerLoop,
         owner: str,
         lease: float,
+        may_submit: Callable[[], bool] = lambda: True,
     ) -> None:
         self._open_queue = open_queue
+        self._may_submit = may_submit
         self._codec = codec
         self._notify = notify
         self._loop = loop
@@ -254,14 +257,15 @@ class RemoteExecutor(Generic[T, R]):
     async def _send(self) -> None:
         """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
         assert self._queue is not None
-        while True:
+        while self._may_submit():
             with self._lock:
                 batch = self._new[:MAX_BATCH]
                 for remote in batch:
                     remote.is_sending = True
             if not batch:
                 break
-            await self._queue.submit([new for remote in batch if (new := self._new_attempt(remote)) is not None])
+            attempts = [new for remote in batch if (new := self._new_attempt(remote)) is not None]
+            await self._queue.submit(attempts, self._may_submit)
             with self._lock:
                 del self._new[: len(batch)]
         await self._send_ends()
