@@ -1,4 +1,4 @@
-"""Runs per second and CPU time through the queue in PostgreSQL by the number of workers, and the latency, beside one process."""
+"""Runs per second, CPU time and latency of the queue in PostgreSQL by the number of workers, and the time of a takeover."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import asyncio
 from remote_bench import TextCodec
 from servers.postgres import PostgresServer
 
+from bench import takeover
 from scheduler.model.secret import Secret
 from scheduler.store.job_queue import JobQueue
 from scheduler.system.process import Children
@@ -126,3 +127,4 @@ if __name__ == "__main__":
                 worker.join(10)
     finally:
         server.close()
+    takeover.measure(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
@@ -14,11 +15,13 @@ from cluster_chaos import ClusterChaos
 if __name__ == "__main__":
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory() as folder:
-        chaos, begun = ClusterChaos(Path(folder), seed), time.monotonic()
-        chaos.play(seconds)
-        counted = ", ".join(f"{count:,} {what}" for what, count in chaos.counted.items())
-        print(f"{time.monotonic() - begun:.0f} s; {counted}; {len(chaos.lost)} lost, {len(chaos.doubled)} doubled", flush=True)
-        for each in (*chaos.lost, *chaos.doubled):
-            print(f"  {each}")
-        sys.exit(1 if chaos.lost or chaos.doubled else 0)
+    folder = Path(tempfile.mkdtemp(prefix="heartbeatd-kills-"))
+    chaos, begun = ClusterChaos(folder, seed, state="sqlite" if sys.argv[3:] == ["sqlite"] else "postgresql"), time.monotonic()
+    found = chaos.play(seconds)
+    faults = ", ".join(f"{count:,} {what}" for what, count in chaos.counted.items())
+    print(f"{time.monotonic() - begun:.0f} s; {faults}; {found.summary()}", flush=True)
+    for each in (*found.lost, *found.doubled):
+        print(f"  {each}")
+    if found.lost or found.doubled:
+        sys.exit(f"logs: {folder}")
+    shutil.rmtree(folder)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 SLACK = 1.0  # seconds between what a process does and the time that is noted for it, on a busy machine
@@ -62,6 +63,53 @@ class Fault:
     def overlaps(self, begin: float, end: float, hosts: Iterable[str]) -> bool:
         """Whether it concerns one of these hosts within this time."""
         return (self.host is None or self.host in hosts) and self.begin <= end + SLACK and self.end >= begin - SLACK
+
+
+# Appends a line when a beat begins and when it ends, and one if another beat of the agent is in progress.
+PROGRAM = """\
+use Time::HiRes qw(time sleep);
+use Fcntl qw(:flock O_WRONLY O_APPEND O_CREAT);
+my $name = shift;
+sysopen(my $log, "{marks}", O_WRONLY | O_APPEND | O_CREAT);
+sub note {{
+  my @where = (readlink("/proc/self/ns/net"), readlink("/proc/self/cwd"));
+  syswrite($log, join(" ", $_[0], $name, $ENV{{HEARTBEATD_RUN}}, $$, time(), @where) . "\\n");
+}}
+open(my $lock, ">", "{folder}/$name.lock");
+note("overlap") unless flock($lock, LOCK_EX | LOCK_NB);
+note("begin");
+sleep({work});
+note("end");
+print "ALERT $name run $ENV{{HEARTBEATD_RUN}} beat $$\\n";
+"""
+
+
+class BeatProgram:
+    """A program for agents and jobs that records its beats in a file, and says in its answer which beat it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self.marks = folder / "marks"
+        self._folder = folder
+
+    def write(self, work: float) -> Path:
+        """Write the program, whose beats take `work` seconds. Its arguments are `perl PATH NAME`."""
+        path = self._folder / "beat.pl"
+        path.write_text(PROGRAM.format(marks=self.marks, folder=self._folder, work=work), "utf-8")
+        return path
+
+    def read(self, host_of: Callable[[str, str], str]) -> tuple[list[Beat], list[str]]:
+        """The beats, and those that overlapped another one. `host_of` names the host of a network namespace and a folder."""
+        begun: dict[str, Beat] = {}
+        overlaps = []
+        for line in self.marks.read_text("utf-8").splitlines():
+            word, name, run, pid, at, namespace, cwd = line.split(" ", 6)
+            if word == "overlap":
+                overlaps.append(line)
+            elif word == "begin":
+                begun[f"{run}/{pid}"] = Beat(name, int(run.rpartition("/")[2]), pid, host_of(namespace, cwd), float(at))
+            else:
+                begun[f"{run}/{pid}"].ended = float(at)
+        return list(begun.values()), overlaps
 
 
 @dataclass

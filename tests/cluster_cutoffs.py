@@ -15,12 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import psycopg
-from cluster_comparison import Beat, Comparison, Fault, Message
+from cluster_comparison import Beat, BeatProgram, Comparison, Fault, Message
 from psycopg.rows import dict_row
 from servers.network import HUB, Cut, Network
 from servers.postgres import PostgresServer
@@ -52,26 +51,6 @@ REMOTE = "executor: {{kind: procrastinate, dsn: 'postgresql://heartbeatd@{server
 HTTP_AGENT = '  {name}: {{runner: {{kind: http, url: "http://{hub}:{port}/beat"}}, heartbeat: {{}}}}'
 COMMAND_AGENT = "  {name}: {{runner: {{kind: command, argv: [perl, {program}, {name}]}}, heartbeat: {{interval: {seconds}s}}}}"
 JOB = "  {name}: {{every: {every}s, command: [perl, {program}, {name}], deliver: hook}}"
-# Appends a line when a beat begins and when it ends, and one if another beat of the agent is in progress.
-PROGRAM = """\
-use Time::HiRes qw(time sleep);
-use Fcntl qw(:flock O_WRONLY O_APPEND O_CREAT);
-my $name = shift;
-sysopen(my $log, "{marks}", O_WRONLY | O_APPEND | O_CREAT);
-sub note {{ syswrite($log, join(" ", $_[0], $name, $ENV{{HEARTBEATD_RUN}}, $$, readlink("/proc/self/ns/net"), time()) . "\\n"); }}
-open(my $lock, ">", "{folder}/$name.lock");
-note("overlap") unless flock($lock, LOCK_EX | LOCK_NB);
-note("begin");
-sleep({work});
-note("end");
-print "ALERT $name run $ENV{{HEARTBEATD_RUN}} beat $$\\n";
-"""
-
-
-@dataclass
-class _OpenBeat:
-    beat: Beat
-    is_over: bool = False
 
 
 class Receiver:
@@ -163,7 +142,7 @@ class ClusterCutoffs:
         self._seconds = {f"c{number}": EVERY for number in range(commands)} | {f"s{number}": SLOW for number in range(slow)}
         self._jobs = [f"j{number}" for number in range(jobs)]
         self._report = report
-        self._marks = folder / "marks"
+        self._program = BeatProgram(folder)
 
     def play(self, cuts: int, *, executors: tuple[str, ...] = ("local", "remote")) -> Comparison:
         """Cut the leader off so many times. Then let everything come to rest, and compare."""
@@ -187,17 +166,19 @@ class ClusterCutoffs:
                         process.send_signal(signal.SIGCONT)
                     process.kill()
                 self.server.close()
+        by_programs, overlaps = self._program.read(lambda namespace, _: self.network.host_of(namespace))
+        beats = self.receiver.beats + by_programs
         record = {
             **rows,
-            "beats": self._beats(),
+            "beats": beats,
             "messages": self.receiver.messages,
             "faults": self.faults,
             "takeovers": self.takeovers,
         }
         (self.folder / "record").write_bytes(pickle.dumps(record))
         every = {row["name"]: self._seconds.get(row["name"], EVERY) for row in rows["entry"]}
-        found = Comparison(rows["entry"], rows["run"], rows["outbox"], self._beats(), self.receiver.messages, self.faults, every)
-        found.doubled += [f"at the same time: {each}" for each in self._overlaps()]
+        found = Comparison(rows["entry"], rows["run"], rows["outbox"], beats, self.receiver.messages, self.faults, every)
+        found.doubled += [f"at the same time: {each}" for each in (*self.receiver.overlaps, *overlaps)]
         found.check_takeovers(self.takeovers, self._paused_at)
         return found
 
@@ -206,8 +187,7 @@ class ClusterCutoffs:
     def _start(self, executor: str) -> None:
         names = {"server": self.network.address("db"), "database": self.dsn.partition("@/")[2].partition("?")[0]}
         remote = REMOTE.format(**names, lease=WORKER_LEASE) if executor == "remote" else ""
-        program = self.folder / "beat.pl"
-        program.write_text(PROGRAM.format(marks=self._marks, folder=self.folder, work=WORK), "utf-8")
+        program = self._program.write(WORK)
         each = {"hub": HUB, "port": self.receiver.port, "every": EVERY, "program": program}
         for host in (*SCHEDULERS, *(WORKERS if remote else ())):
             (self.folder / host).mkdir(exist_ok=True)
@@ -434,22 +414,3 @@ class ClusterCutoffs:
                 self._report(problem)
                 raise AssertionError(problem)
             time.sleep(0.1)
-
-    # What the agents recorded.
-
-    def _beats(self) -> list[Beat]:
-        beats = list(self.receiver.beats)
-        begun: dict[str, Beat] = {}
-        for line in self._lines():
-            word, name, run, pid, namespace, at = line
-            if word == "begin":
-                begun[f"{run}/{pid}"] = Beat(name, int(run.rpartition("/")[2]), pid, self.network.host_of(namespace), float(at))
-            elif word == "end":
-                begun[f"{run}/{pid}"].ended = float(at)
-        return beats + list(begun.values())
-
-    def _overlaps(self) -> list[str]:
-        return self.receiver.overlaps + [" ".join(line) for line in self._lines() if line[0] == "overlap"]
-
-    def _lines(self) -> list[list[str]]:
-        return [line.split() for line in self._marks.read_text("utf-8").splitlines()]
