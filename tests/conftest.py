@@ -19,7 +19,6 @@ from servers.telegram import Telegram
 from world import DatabaseOf, MakeWorld, World
 
 ON_SERVER = os.environ.get("HEARTBEATD_TEST_STORE") == "postgresql"
-ALL_PARAMETERS_VARIABLE = "HEARTBEATD_TEST_ALL_PARAMETERS"
 
 settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
 settings.load_profile("steady")
@@ -74,23 +73,26 @@ def make_world(tmp_path: Path, database_of: DatabaseOf) -> Iterator[MakeWorld]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In PostgreSQL, run only tests that have a database, each with the first of its parameter sets, or with all of them.
+    """In PostgreSQL, run only tests that have a database, each with the first of its parameter sets.
 
-    Tests with the mark `sqlite_file` are skipped, and the summary names their reasons.
+    Tests with the marks `sqlite_file` and `long_on_server` are skipped, and the summary names their reasons. With
+    HEARTBEATD_TEST_ALL=1 only the mark `sqlite_file` counts, and all parameter sets are run.
     """
     if not ON_SERVER:
         return
+    run_all = bool(os.environ.get("HEARTBEATD_TEST_ALL"))
     seen: set[str] = set()
     kept = []
     for item in items:
         name = item.nodeid.partition("[")[0]
-        is_repeated = name in seen and not os.environ.get(ALL_PARAMETERS_VARIABLE)
-        if is_repeated or "database_of" not in getattr(item, "fixturenames", ()):
+        if (name in seen and not run_all) or "database_of" not in getattr(item, "fixturenames", ()):
             continue
         seen.add(name)
         kept.append(item)
         if mark := item.get_closest_marker("sqlite_file"):
             item.add_marker(pytest.mark.skip(reason=f"not with PostgreSQL: {mark.args[0]}"))
+        elif (mark := item.get_closest_marker("long_on_server")) and not run_all:
+            item.add_marker(pytest.mark.skip(reason=f"with PostgreSQL only by `make test-postgresql ALL=1`: {mark.args[0]}"))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 

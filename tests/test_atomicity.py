@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from test_story_slots import agent
-from world import World, run_until_crash, utc
+from world import DatabaseOf, World, run_until_crash, utc
 
 from scheduler.config.build.load import load_config
 from scheduler.engine import run_starts
@@ -19,6 +19,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store
+from scheduler.store.locations import open_for_writing, open_read_only
 from scheduler.store.transaction import Transaction
 from scheduler.work import plan
 
@@ -30,22 +31,27 @@ WAKER = 'cron:\n  backup: {schedule: "0 9 * * *", command: b, wake_heartbeat: op
 CONFIG = agent(interval="1d", deliver="hook") + HOOK + WAKER
 
 
-def die_at(folder: Path, statement: int) -> int:
+def die_at(folder: Path, server: str | None, statement: int) -> int:
     """Simulate two hours in a child process that exits after this many SQL statements. Returns its exit code."""
     return run_until_crash(
-        lambda: World(folder, CONFIG, scripts={"ops": lambda call: ALARM}), lambda world: world.run(hours=2), statement
-    )
+        lambda: World(folder, CONFIG, scripts={"ops": lambda call: ALARM}, server=server),
+        lambda world: world.run(hours=2), statement,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot_continues(tmp_path: Path, step: int) -> None:
+def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot_continues(
+    tmp_path: Path, database_of: DatabaseOf, step: int
+) -> None:
     codes = set()
     for statement in range(20 + step, 180, 6):
         folder = tmp_path / str(statement)
         folder.mkdir()
-        codes.add(die_at(folder, statement))
-        with closing(sqlite3.connect(folder / "state" / "heartbeatd.db")) as db:
-            assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
+        server = database_of(folder)
+        codes.add(die_at(folder, server, statement))
+        with closing(open_read_only(server or folder / "state" / "heartbeatd.db")) as db:
+            if server is None:
+                assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
             alerts = db.execute("select count(*) from outbox join run on run.id = run_id where run.state <> 'closed'").fetchone()[
                 0
             ]
@@ -56,7 +62,7 @@ def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot
                 "select count(*) from run where kind = 'cron' and outcome = 'ok' and not exists (select 1 from wake)"
             ).fetchone()[0]
         assert (alerts, untold, lost) == (0, 0, 0)
-        world = World(folder, CONFIG, start="2026-03-02 10:00")
+        world = World(folder, CONFIG, start="2026-03-02 10:00", server=server)
         world.scripts["ops"] = lambda call: ALARM
         world.run(hours=23)
         rows = world.records("ops")
@@ -101,9 +107,9 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
 NOON = utc("2026-03-02 12:00")
 
 
-def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: Path) -> None:
+def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: Path, database_of: DatabaseOf) -> None:
     """Two changes that start from the same row are both kept, as when a run ends and wakes its own agent."""
-    with closing(Store.open(tmp_path / "h.db")) as store, store.transaction() as db:
+    with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
         row = entries.add_entry(tx, Kind.HEARTBEAT, "ops", "active", "{}", NOON, NOON)
         entries.change_entry(tx, row, row._replace(failures=1))
@@ -117,8 +123,8 @@ def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: 
         assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row._replace(failures=1, quiet=2)
 
 
-def test_a_row_that_was_changed_in_a_failed_step_stays_as_it_was(tmp_path: Path) -> None:
-    with closing(Store.open(tmp_path / "h.db")) as store, store.transaction() as db:
+def test_a_row_that_was_changed_in_a_failed_step_stays_as_it_was(tmp_path: Path, database_of: DatabaseOf) -> None:
+    with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
         row = entries.add_entry(tx, Kind.HEARTBEAT, "ops", "active", "{}", NOON, NOON)
         with pytest.raises(ZeroDivisionError), tx.savepoint():

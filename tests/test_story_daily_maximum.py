@@ -126,6 +126,7 @@ class Days:
         self.world.clock.now += timedelta(hours=self.chance.choice((-26, -3, -1, 1, 5, 30)))
 
 
+@pytest.mark.long_on_server("months of simulated time")
 def test_no_day_costs_more_than_the_computed_daily_maximum(make_world: MakeWorld) -> None:
     with Provider([]) as server:
         days = Days(make_world, server)

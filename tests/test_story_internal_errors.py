@@ -158,10 +158,10 @@ class FailingCommits:
 def test_a_tick_with_a_failed_commit_emits_no_event_and_sends_nothing(make_world: MakeWorld) -> None:
     world = make_world(agent(deliver="hook") + HOOK)
     world.scripts["ops"] = lambda call: ALARM
-    world.run(minutes=10)
+    world.run(minutes=29)
     before = (list(world.events), len(world.delivered), len(world.calls))
     world.engine.store = store = cast("Any", FailingCommits(world.store))
-    world.run(hours=1)
+    world.run(minutes=3)
     assert (world.events, len(world.delivered), len(world.calls)) == before
     assert world.engine.health.problem == "the disk is gone"
     store.fails = False

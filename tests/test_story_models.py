@@ -508,6 +508,7 @@ def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(
         assert "ALERT: disk" in json.dumps(request_bodies(server)[2])
 
 
+@pytest.mark.long_on_server("a month of simulated time")
 def test_session_messages_are_kept_no_longer_than_the_history(make_world: MakeWorld) -> None:
     with model(text_answer("ALERT: x")) as server:
         world = make_world(config(server.url, isolated_session="false"), environ={"KEY": KEY})

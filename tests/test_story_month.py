@@ -11,6 +11,7 @@ from world import DatabaseOf
 pytestmark = pytest.mark.once
 
 
+@pytest.mark.long_on_server("a month of simulated time")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nearly_every_event_of_a_month_is_reported_once_with_few_calls(
     tmp_path: Path, database_of: DatabaseOf, seed: int

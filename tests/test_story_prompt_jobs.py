@@ -119,6 +119,7 @@ def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) 
     assert world.history("digest") == ["03-02 09:00 schedule ok"]
 
 
+@pytest.mark.long_on_server("3,000 retries")
 def test_a_lane_locked_until_the_next_slot_is_one_busy_record(make_world: MakeWorld) -> None:
     world = world_before_ten(make_world, digest=lambda call: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):

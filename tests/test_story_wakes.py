@@ -98,6 +98,7 @@ def test_a_wake_during_a_woken_run_starts_another_run(make_world: MakeWorld) -> 
     assert "the mail stands still" in world.calls[2].stdin
 
 
+@pytest.mark.long_on_server("100,000 statements")
 def test_ten_thousand_wakes_start_one_run(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
     world.run(minutes=5)
