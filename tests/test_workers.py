@@ -24,7 +24,8 @@ from servers.postgres import PostgresServer
 
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
-from scheduler.work.executor import Interrupted
+from scheduler.work.executor import Interrupted, NeverBegun
+from scheduler.work.payloads import AttemptRefused
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
 
@@ -205,6 +206,23 @@ def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert exception.was_stopped
+
+
+def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without_having_begun(bench: RemoteBench) -> None:
+    refused = threading.Event()
+
+    class WaitingCodec(TextCodec):
+        def task_from_json(self, data: Mapping[str, Any]) -> str:
+            refused.set()
+            raise AttemptRefused("another config", may_change=True)
+
+    bench.start_worker("configs", shout, codec=WaitingCodec("configs"))
+    executor = bench.make_executor("configs", lambda: None)
+    executor.submit(1, "a")
+    assert refused.wait(PATIENCE)
+    executor.cancel(1, "cancelled")
+    wait_until(executor.results)
+    assert isinstance(executor.results()[0][1].exception, NeverBegun)
 
 
 def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:

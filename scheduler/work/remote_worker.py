@@ -23,7 +23,7 @@ from scheduler.net.mcp_client import Converse, ToolHttp
 from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, Conversation, EndReason
-from scheduler.work.executor import Done, Interrupted, LocalExecutor, NotTaken, WorkerLoop
+from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
 from scheduler.work.payloads import AttemptRefused, Codec, InvalidPayload
 from scheduler.work.remote_executor import run_again_after_errors
 
@@ -297,7 +297,7 @@ class RemoteWorker(Generic[T, R]):
     async def _wait_for_config(self, attempt: _Attempt, fetched: FetchedJob) -> None:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
         ends_at = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
-        while True:
+        while not self._is_cancelled(attempt):
             self._reload()
             try:
                 task = self._read_task(fetched)
@@ -309,6 +309,13 @@ class RemoteWorker(Generic[T, R]):
             else:
                 self._begin(attempt, task)
                 return
+
+    def _is_cancelled(self, attempt: _Attempt) -> bool:
+        """Whether the scheduler has ended an attempt that has not begun; that is then its result."""
+        if attempt.end_reason is None or attempt.interrupted is not None:
+            return False
+        self._set_result(attempt, Done(None, None, NeverBegun()))
+        return True
 
     def _begin(self, attempt: _Attempt, task: T) -> None:
         if attempt.interrupted is not None:
