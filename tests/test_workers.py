@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from cluster_processes import Cluster
 from remote_bench import RemoteBench, TextCodec
 from servers.postgres import PostgresServer
 
+from scheduler.store.job_queue import SCHEMA_LOCK, JobQueue, NewAttempt, QueueUnavailable
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Interrupted, NeverBegun
@@ -223,6 +225,28 @@ def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without
     executor.cancel(1, "cancelled")
     wait_until(executor.results)
     assert isinstance(executor.results()[0][1].exception, NeverBegun)
+
+
+def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres: PostgresServer) -> None:
+    """Other programs lock all tables, so the server does not answer, like one that hangs."""
+    tables = "heartbeatd_attempt, procrastinate_jobs, procrastinate_workers"
+    locks = (f"lock table {tables}", f"select pg_advisory_xact_lock({SCHEMA_LOCK})")
+
+    async def try_all() -> None:
+        queue, unopened = JobQueue(bench.dsn, "hanging", 0.2), JobQueue(bench.dsn, "hanging", 0.2)
+        await queue.open()
+        worker = await queue.register()
+        with postgres.locked(bench.dsn.reveal(), *locks):
+            for waiting in (
+                unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
+                queue.find(["a"]), queue.register(), queue.renew(worker), queue.remove_dead_workers(1.0),
+                queue.fetch(worker, "worker", 1), queue.finish([(1, "{}")]), queue.unregister(worker),
+            ):  # fmt: skip
+                with pytest.raises(QueueUnavailable):
+                    await asyncio.wait_for(waiting, PATIENCE)
+        await queue.close()
+
+    asyncio.run(try_all())
 
 
 def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from procrastinate.manager import JobManager, get_channel_for_queues
 from procrastinate.schema import SchemaManager
 
 from scheduler.model.secret import Secret
+from scheduler.store.postgresql import CONNECTION_DEFAULTS
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"
@@ -31,7 +32,7 @@ MAX_CONNECTIONS = 4  # of one process, beside the one that waits for notificatio
 CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
 RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and start again from the shortest after this time
-STATEMENT_TIMEOUT = 20.0  # seconds; a server that hangs must not stop a worker from noticing it
+STATEMENT_TIMEOUT = 20.0  # seconds; schedulers and workers must notice a server that hangs
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
 SCHEMA = """
@@ -137,11 +138,15 @@ class AttemptEnd:
 
 
 class JobQueue:
-    """One process's connections to the queue, for one event loop. Every method raises QueueUnavailable."""
+    """One process's connections to the queue, for one event loop. Every method raises QueueUnavailable.
 
-    def __init__(self, dsn: Secret, queue: str) -> None:
+    That is also raised for a statement that takes longer than `timeout` seconds.
+    """
+
+    def __init__(self, dsn: Secret, queue: str, timeout: float = STATEMENT_TIMEOUT) -> None:
         self._queue = queue
-        options = {"connect_timeout": int(CONNECT_TIMEOUT), "application_name": "heartbeatd"}
+        self._timeout = timeout
+        options = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
         self._connector = PsycopgConnector(
             conninfo=dsn.reveal(),
             kwargs=options,
@@ -159,7 +164,7 @@ class JobQueue:
         async with self._opening:
             if self._is_open:
                 return
-            async with _translate_errors():
+            async with self._in_time():
                 try:
                     await self._connector.open_async()
                     await self._create_tables()
@@ -189,7 +194,7 @@ class JobQueue:
 
         If the connection is lost during it, the server rolls it back before another scheduler leads.
         """
-        async with _translate_errors(), self._connector.pool.connection() as db:
+        async with self._in_time(), self._connector.pool.connection() as db:
             await db.execute("set local idle_in_transaction_session_timeout = '3s'")
             rows = await db.execute(
                 "insert into heartbeatd_attempt (key, owner, payload, deadline)"
@@ -238,7 +243,7 @@ class JobQueue:
 
     async def withdraw(self, keys: Sequence[str], why: str) -> set[str]:
         """Remove the jobs of attempts that no worker has fetched, and ask for the end of the others. Returns the removed keys."""
-        async with _translate_errors(), self._connector.pool.connection() as db:
+        async with self._in_time(), self._connector.pool.connection() as db:
             rows = await db.execute(
                 "with gone as (delete from procrastinate_jobs where status = 'todo' and id in"
                 " (select job_id from heartbeatd_attempt where key = any(%s)) returning id)"
@@ -303,13 +308,13 @@ class JobQueue:
 
     async def register(self) -> int:
         """Register a worker; returns its id."""
-        async with _translate_errors():
+        async with self._in_time():
             worker_id: int = await self._manager.register_worker()
         return worker_id
 
     async def unregister(self, worker_id: int) -> None:
         """Remove a worker that has stopped."""
-        async with _translate_errors():
+        async with self._in_time():
             await self._manager.unregister_worker(worker_id)
 
     async def renew(self, worker_id: int) -> bool:
@@ -321,13 +326,13 @@ class JobQueue:
 
     async def remove_dead_workers(self, lease: float) -> None:
         """Delete the rows of workers that have not renewed their lease for ten times its length."""
-        async with _translate_errors():
+        async with self._in_time():
             await self._manager.prune_stalled_workers(10 * lease)
 
     async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
         """Fetch jobs that may run now, at most `room`, and not more than `MAX_FETCHED`."""
         arguments = {"queues": [self._queue], "worker_id": worker_id, "room": min(room, MAX_FETCHED)}
-        async with _translate_errors(), asyncio.timeout(STATEMENT_TIMEOUT), self._connector.pool.connection() as db:
+        async with self._in_time(), self._connector.pool.connection() as db:
             found = await (await db.execute(FETCH, arguments)).fetchall()
             job_ids = [job_id for (job_id,) in found]
             if not job_ids:
@@ -415,16 +420,18 @@ class JobQueue:
             await self._connector.listen_notify(on_notification=call_back, channels=channels)
 
     async def _all(self, statement: str, **arguments: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = await _in_time(self._connector.execute_query_all_async(statement, **arguments))
+        async with self._in_time():
+            rows: list[dict[str, Any]] = await self._connector.execute_query_all_async(statement, **arguments)
         return rows
 
     async def _run(self, statement: str, **arguments: Any) -> None:
-        await _in_time(self._connector.execute_query_async(statement, **arguments))
+        async with self._in_time():
+            await self._connector.execute_query_async(statement, **arguments)
 
-
-async def _in_time(statement: Awaitable[Any]) -> Any:
-    async with _translate_errors(), asyncio.timeout(STATEMENT_TIMEOUT):
-        return await statement
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        async with _translate_errors(), asyncio.timeout(self._timeout):
+            yield
 
 
 @asynccontextmanager

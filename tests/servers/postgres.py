@@ -10,7 +10,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -110,6 +111,15 @@ class PostgresServer:
     def query(self, dsn: str, statement: str) -> str:
         """The output of psql for one statement: a line per row, with | between the columns."""
         return self._call("psql", "-XAtq", "-vON_ERROR_STOP=1", dsn, f"-c{statement}").strip()
+
+    @contextmanager
+    def locked(self, dsn: str, *statements: str) -> Iterator[None]:
+        """A transaction of another program, which holds the locks that these statements take."""
+        with psycopg.connect(dsn) as db:
+            for statement in statements:
+                db.execute(statement.encode())
+            yield
+            db.rollback()
 
     def _end(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
