@@ -474,7 +474,7 @@ class Daemon:
         self._systemd.report_ready()
 
     def _adopt_runs(self, remote: RemoteExecutor[Claim, AttemptResult]) -> None:
-        """Go on with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached."""
+        """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached."""
         running = [run for _, _, run in runs.all_open_runs(self.store.connection) if run.state == "running"]
         numbers = {payloads.attempt_key(run.owner, run.run_id, run.fence): run.run_id for run in running}
         past = boots.latest_instances(self.store.connection, MAX_PAST_BOOTS)
@@ -526,7 +526,7 @@ class Daemon:
         grace_seconds = self.engine.plan.settings.limits.shutdown_grace.total_seconds()
         self._systemd.report_stopping(grace_seconds + END_RUNS_TIMEOUT + CLOSE_TIMEOUT)
         self.engine.stopping = True
-        hurry = 2 if self._stop_signals else 1  # so many stop signals mean "at once"
+        hurry = 2 if self._stop_signals else 1  # the number of stop signals that stops the daemon immediately
         deadline = time.monotonic() + grace_seconds
         while self.engine.is_busy() and self._stop_signals < hurry and time.monotonic() < deadline:
             self._log_runs_in_progress(deadline - time.monotonic())

@@ -56,9 +56,9 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
     """Convert what an agent returned to an answer. None means that it has nothing to report.
 
     A mapping must have `text`, or a list of `findings`, or `error` (then the answer is a failure of the class `failed`), or
-    `later: true`. Beside `findings`, `text` is a text that has no key. The mapping may also have `model`, `tokens` (`input output
-    cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`. Raises CallError for a
-    value of another type and for a text that is too large.
+    `later: true`. If there are `findings`, `text` is a text that has no key. The mapping may also have `model`, `tokens` (`input
+    output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`. Raises CallError
+    for a value of another type and for a text that is too large.
     """
     if value is None or isinstance(value, str):
         return Answer(text=check_answer_text(value or ""))

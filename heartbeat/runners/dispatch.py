@@ -19,7 +19,7 @@ CallModel = Callable[[AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
-    """Call the agent and wait for its answer. With a trace in `resources`, the agent learns the span that it belongs to."""
+    """Call the agent and wait for its answer. With a trace in `resources`, the agent gets the ID of its span."""
     if resources.trace is not None:
         run = replace(run, traceparent=resources.trace.traceparent)
     match runner:

@@ -100,7 +100,7 @@ def answer_from_response(spent: Answer, text: str, given: Sequence[object], tool
 
 
 def uses_of_turn(calls: Sequence[ToolUse], stopped: str) -> tuple[ToolUse, ...]:
-    """The tools that must be called before the model can go on.
+    """The tools that must be called before the model can continue.
 
     None if the model reported its findings, which is the end, or if the response was cut or refused: the last call may be
     incomplete. `stopped` is the API's word for why the model stopped.
@@ -111,7 +111,7 @@ def uses_of_turn(calls: Sequence[ToolUse], stopped: str) -> tuple[ToolUse, ...]:
 
 
 def _answer_from_findings(spent: Answer, text: str, given: Sequence[object]) -> Answer:
-    """The answer with all findings; `text` is what the model wrote beside them.
+    """The answer with all findings; `text` is what the model wrote in addition.
 
     Findings that cannot be read are a failure that a retry may remedy, because models rarely make the same mistake twice.
     """

@@ -210,7 +210,7 @@ def _left_out_lines(group: list[Data]) -> Iterator[str]:
 
 
 def _reload_text(change: Data) -> str:
-    """One reload: who asked for it, and what it changed, or why it was refused."""
+    """One reload: who requested it, and what it changed, or why it was rejected."""
     if change["result"] == "refused":
         return f"config rejected, by {change['by']}: {'; '.join(change['problems'][:1])}"
     verb = "config reloaded" if change["result"] == "applied" else "config changed before the start"

@@ -261,7 +261,7 @@ def abbreviate_count(count: int) -> str:
 
 
 def format_reason(reason: str | None, suppression: str | None, delivery: str) -> str:
-    """The text beside an outcome: the reason or suppression, and the delivery state of the messages."""
+    """The text after an outcome: the reason or suppression, and the delivery state of the messages."""
     delivered = None if delivery == "none" else delivery
     return ", ".join(word for word in (reason or suppression, delivered) if word) or "-"
 

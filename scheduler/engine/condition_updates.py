@@ -301,7 +301,7 @@ def _cut_key_to_hold(
 ) -> str | None:
     """The key of the finding at which the answer was cut, if a run follows soon that may have the whole text.
 
-    None if an earlier run has opened its condition, for it has waited for a run already.
+    None if an earlier run has opened its condition, because it has waited for a run already.
     """
     key = result.report.cut_key if result.report else None
     before = known.get(key) if key else None

@@ -121,7 +121,7 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     """After a run of a woken agent: drop the notifications whose failure it has reported, or stop waiting for it.
 
     The conditions and wakes of the run are saved already. `text_targets` are the targets that its text without keys was queued
-    for: none if the agent is muted, and none that had the same text already, for it was about an earlier failure.
+    for: none if the agent is muted, and none that had the same text already, because it was about an earlier failure.
     """
     agent = claim.entry.name
     jobs = frozenset(wake.sender for wake in claim.wakes if wake.source == Trigger.CRON)

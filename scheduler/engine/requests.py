@@ -49,7 +49,7 @@ class WakeAgent:
     cause: str | None = None
 
     def apply(self, tick: Tick) -> int:
-        """A wake by a run of the agent itself is refused, because it could go on without end."""
+        """A wake by a run of the agent itself is rejected, because it could repeat without end."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.wake.name)
         if entry_row.state != "active":
             slot_records.record_skip(tick.tx, entry_row, Trigger(self.wake.source), Skip.DISABLED, tick.now)
@@ -292,7 +292,7 @@ def _quote_key(key: str) -> str:
 class MuteEntry:
     """Suppress the messages of an entry until a time (None: until it is unmuted), or until something changes.
 
-    Answers until when; None: until it is unmuted. Its runs go on.
+    Returns the end of the mute; None: until it is unmuted. Its runs continue.
     """
 
     key: Key
@@ -411,7 +411,7 @@ class AdoptPlan:
 
 @dataclass(frozen=True, slots=True)
 class NoteRejectedConfig:
-    """Record that a changed config was rejected, and who asked for the reload. `is_new` False: it was recorded before."""
+    """Record that a changed config was rejected, and who requested the reload. `is_new` False: it was recorded before."""
 
     problem: str
     by: str

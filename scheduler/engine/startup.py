@@ -48,7 +48,8 @@ SurvivorsByRun = Mapping[str, bool] | None
 def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> StateLock:
     """Take the lock of the state folder, so that no second daemon uses it.
 
-    Raises AlreadyRunning, StateFolderError or StoreError; then nothing is created. A refused start is recorded beside the lock.
+    Raises AlreadyRunning, StateFolderError or StoreError; then nothing is created. A rejected start is recorded in a file next to
+    the lock.
     """
     folder = settings.state.parent
     if settings.postgresql is None:

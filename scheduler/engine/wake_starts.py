@@ -98,7 +98,7 @@ def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, k
     if obstacle is Skip.PAUSED:
         due_at = None
     elif others is not None and (others[1] is None or others[1] > tick.now):
-        due_at = others[1]  # computing the next opening is slow, and thousands of wakes may arrive at once
+        due_at = others[1]  # computing the next opening is slow, and thousands of wakes may arrive at the same time
     else:
         due_at = start_when_open(tick, entry, entry_row)
     return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=obstacle, refused_by=row)

@@ -59,7 +59,7 @@ def check_python(found: tuple[int, ...]) -> Finding:
 
 
 def check_sqlite(found: tuple[int, ...]) -> Finding:
-    """Whether this version of SQLite has the bug that can lose written data when several connections checkpoint at once.
+    """Whether this version of SQLite has the bug that can lose written data when several connections checkpoint at the same time.
 
     The bug is in 3.7.0 to 3.51.2, and fixed in 3.44.6 and 3.50.7 of the older lines.
     """

@@ -251,7 +251,7 @@ class StoredConfig:
 class ConfigEvent:
     """A config that was applied, refused, or found changed at the start of the daemon.
 
-    `result` is applied, refused or started. `by` is who asked for it: file watch, SIGHUP, command, start, or token NAME.
+    `result` is applied, refused or started. `by` is who requested it: file watch, SIGHUP, command, start, or token NAME.
     `problem` has the errors of a refused config, one per line.
     """
 

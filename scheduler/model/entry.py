@@ -79,7 +79,7 @@ class Claim:
 
 
 class Entry(ABC):
-    """An agent's heartbeat or a cron job: what determines its slots, how a run is carried out, whom it notifies and wakes.
+    """An agent's heartbeat or a cron job: its slots, the execution of a run, its recipients, and the agents that it wakes.
 
     `grace` is how late the latest slot may start. `catch_up` False: slots that passed while the daemon was down or the machine
     asleep do not start at all. `schedule_text` is canonical: equal texts mean equal slots.

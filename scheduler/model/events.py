@@ -242,7 +242,7 @@ class ConditionAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementEnded:
-    """A person has taken back the acknowledgement of an open condition. `key` is its key as the agent wrote it."""
+    """A person has removed the acknowledgement of an open condition. `key` is its key as the agent wrote it."""
 
     name: str
     key: str

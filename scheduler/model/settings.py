@@ -196,7 +196,7 @@ class Settings:
     `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
     With `traces`, OpenTelemetry traces are sent. `remote` is the queue of the workers that execute the runs; None: the daemon
     executes them itself. `state` is the database file. With `postgresql`, the address of a server, there is no such file, and
-    only the other files of the daemon are beside it. `shard` is None if one daemon runs all agents and jobs.
+    only the other files of the daemon are in its folder. `shard` is None if one daemon runs all agents and jobs.
     """
 
     path: Path

@@ -57,7 +57,7 @@ def schema_of(url: str) -> str:
 
 
 def shard_file(state: Path, index: int) -> Path:
-    """The database file of a shard, beside the file that `state` names."""
+    """The database file of a shard, in the folder of the file that `state` names."""
     return state.with_name(f"{state.stem}-shard-{index}{state.suffix}")
 
 

@@ -52,7 +52,7 @@ def host_and_port(url: str) -> str:
 def set_proxies_for_libraries(network: Network) -> None:
     """Make libraries that open their own connections (Apprise) use the same proxies, by the environment of this process.
 
-    Programs do not get these variables: of ours they get only PATH, HOME and LANG.
+    Programs do not get these variables. They get only PATH, HOME and LANG from the daemon's environment.
     """
     wanted = dict(_variables_at_start)
     if network.proxy != "environment":

@@ -92,7 +92,7 @@ def last_config_event(db: sqlite3.Connection) -> RecordedConfigEvent | None:
 
 
 def last_refused_by(db: sqlite3.Connection) -> str | None:
-    """Who asked for the last reload that was refused; None if there was none."""
+    """Who requested the last reload that was rejected; None if there was none."""
     row = db.execute("select actor from config_event where result = 'refused' order by id desc limit 1").fetchone()
     return row["actor"] if row else None
 

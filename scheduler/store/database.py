@@ -278,7 +278,7 @@ def check_database(path: Path, *, thorough: bool = True) -> None:
     if not path.exists():
         return
     if path.stat().st_size == 0:
-        # An empty file beside a write-ahead log is a database that lost its content, not a new database.
+        # An empty file next to a write-ahead log is a database that lost its content, not a new database.
         if log.exists() and log.stat().st_size:
             raise StoreError(_damage_message(path, "the file is empty but its write-ahead log is not"))
         return
@@ -306,7 +306,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _create_database(path: Path) -> None:
-    """Create a new database beside its place and move it there: readers find either none or a complete one."""
+    """Create a new database in the same folder and move it to its path: readers find either none or a complete one."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     try:
@@ -351,7 +351,7 @@ def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
-    """Copy the database, as it is before a migration, to a file beside it."""
+    """Copy the database, as it is before a migration, to a file in the same folder."""
     _copy(connection, path.with_name(path.name + ".before-migration"))
 
 

@@ -17,7 +17,7 @@ PLENTY = 16 * MIB  # must be free before the file is created, or the reserve its
 
 
 class DiskReserve:
-    """A file of zeros beside the database, mode 0600. Only its size matters.
+    """A file of zeros next to the database, mode 0600. Only its size matters.
 
     Each change is logged once: the reserve was released, or cannot be created, and then that it exists again.
     """
@@ -75,7 +75,7 @@ class DiskReserve:
 
 
 def reserve_path(database: Path) -> Path:
-    """The path of a database's reserve: on the same disk, so beside the target of a symbolic link."""
+    """The path of a database's reserve: on the same disk, so next to the target of a symbolic link."""
     found = database.resolve()
     return found.with_name(found.name + ".reserve")
 

@@ -28,7 +28,7 @@ from scheduler.store.postgresql import CONNECTION_DEFAULTS
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"
 KEPT_DAYS = 7
-MAX_CONNECTIONS = 4  # of one process, beside the one that waits for notifications
+MAX_CONNECTIONS = 4  # of one process, in addition to the one that waits for notifications
 CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
 RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and start again from the shortest after this time

@@ -59,7 +59,7 @@ class Leadership:
         self._problem: str | None = None  # of the last renewal
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._ends = threading.Lock()  # held while this daemon is told, once, that it must stop
+        self._ends = threading.Lock()  # held while this daemon is notified, once, that it must stop
         self._has_ended = False
 
     def try_to_lead(self) -> str | None:
@@ -152,7 +152,7 @@ class Leadership:
         self._on_lost(problem)
 
     def _renew(self) -> str | None:
-        """Renew the lease. Returns why this daemon must stop; None if it may go on."""
+        """Renew the lease. Returns why this daemon must stop; None if it may continue."""
         asked_at = self._clock()
         was_connected = self._connection is not None
         try:

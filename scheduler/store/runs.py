@@ -109,7 +109,7 @@ def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> Open
 
 
 def open_result_run(tx: Transaction, kind: Kind, name: str, slot: datetime) -> OpenRun | None:
-    """Insert the run of a late result, beside any open run. None if that slot has its result already."""
+    """Insert the run of a late result, in addition to any open run. None if that slot has its result already."""
     row = tx.db.execute(
         "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, config_hash)"
         " values (?, ?, ?, ?, 'reported', 1, 1, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning *",

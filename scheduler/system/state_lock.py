@@ -110,7 +110,7 @@ class RefusedStart:
 
 
 def record_refused_start(path: Path, refused: RefusedStart) -> None:
-    """Add a refused start to the file beside the lock at `path`. Only the latest ones are kept. Errors are ignored."""
+    """Add a rejected start to the file next to the lock at `path`. Only the latest ones are kept. Errors are ignored."""
     kept = [*read_refused_starts(path)[1 - MAX_REFUSED :], refused]
     data = [{"at": each.at.isoformat(), "pid": each.pid, "config": each.config, "problem": each.problem} for each in kept]
     with suppress(OSError):
@@ -118,7 +118,7 @@ def record_refused_start(path: Path, refused: RefusedStart) -> None:
 
 
 def read_refused_starts(path: Path) -> list[RefusedStart]:
-    """The refused starts on record beside the lock at `path`, the oldest first; none if the file is damaged."""
+    """The rejected starts in the file next to the lock at `path`, the oldest first; none if the file is damaged."""
     try:
         data = json.loads(_refused_file(path).read_text("utf-8"))
         return [

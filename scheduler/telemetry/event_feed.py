@@ -18,8 +18,8 @@ from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome
 from scheduler.model.timestamps import iso_utc
 
 KEPT_EVENTS = 1000  # for readers that resume, or that are slow
-WAKE_INTERVAL = 0.2  # seconds between two wakeups of the readers: many events at once are sent to each reader together
-MAX_CHUNK = 100  # events that a reader gets at once
+WAKE_INTERVAL = 0.2  # seconds between two wakeups of the readers: many simultaneous events are sent to each reader together
+MAX_CHUNK = 100  # events that a reader gets together
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,16 @@ from scheduler.model.settings import Settings
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 
-# How many GET requests of the API, and how many views of the status page, are computed at once. Others wait. The engine shares
-# the interpreter with them. In `bench.pages` with 4 instead of 2, runs started more than twice as late, and with 40 eight times.
+# How many GET requests of the API, and how many views of the status page, are processed at the same time. Others wait. The engine
+# shares the interpreter with them. In `bench.pages` with 4 instead of 2, runs started more than twice as late, and with 40 eight
+# times.
 READ_THREADS = 2
 
 
 class ReloadConfig(Protocol):
     """Applies the config file as it is now; with `dry` it only returns what would change. Raises ConfigError or Refused.
 
-    `by` is who asks for it.
+    `by` is who requests it.
     """
 
     def __call__(self, *, by: str, dry: bool) -> Reloaded: ...
@@ -44,7 +45,7 @@ class AppState:
 
     `feed` has the events for readers of the event stream.
     `settings` returns the active config, `count_running` the number of runs in progress by kind. The token file and the
-    address file are written beside `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
+    address file are written next to `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
     the client gets 503. `server` is the address of the server that has the database instead of the file.
     The two limiters keep many readers from delaying runs, and the users of the page from delaying programs.
     """

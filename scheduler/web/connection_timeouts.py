@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-STREAMING = "heartbeatd.streaming"  # key of a scope: the answer goes on for as long as its reader takes what is written
+STREAMING = "heartbeatd.streaming"  # key of a scope: the response continues as long as its reader accepts the data
 
 
 @dataclass(frozen=True, slots=True)

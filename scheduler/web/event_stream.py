@@ -37,7 +37,7 @@ def stream_events(feed: EventFeed) -> Callable[[Request], Awaitable[Response]]:
 
 
 class _EventStream(Response):
-    """An answer that goes on until the reader leaves, the config changes, or the server stops."""
+    """A response that continues until the reader leaves, the config changes, or the server stops."""
 
     def __init__(self, feed: EventFeed, caller: Caller, last_id: str | None) -> None:
         super().__init__(media_type="text/event-stream")

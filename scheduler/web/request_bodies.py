@@ -137,7 +137,7 @@ class ResultBody(RequestBody):
         return self
 
     def parse_findings(self) -> Report | None:
-        """The findings and the text beside them; None if there are no findings. Raises ValueError if they cannot be read."""
+        """The findings and the text without a key; None if there are no findings. Raises ValueError if they cannot be read."""
         return None if self.findings is None else parse_report({"findings": self.findings, "text": self.text})
 
 

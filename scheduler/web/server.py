@@ -50,7 +50,7 @@ class HttpServer:
     ) -> None:
         """`report_scarcity` is called (often) when a connection cannot be accepted for lack of file descriptors.
 
-        At most `max_connections` are open at once.
+        At most `max_connections` are open at the same time.
         """
         self._report_scarcity = report_scarcity
         self._app_state = app_state
@@ -65,7 +65,7 @@ class HttpServer:
         return self._listening.url
 
     def start(self) -> None:
-        """Listen, and write the token and the address beside the database. Returns as soon as it listens.
+        """Listen, and write the token and the address into the folder of the database. Returns as soon as it listens.
 
         Raises CannotListen and StateFolderError.
         """

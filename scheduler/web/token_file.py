@@ -1,4 +1,4 @@
-"""Writes the two private files beside the database that local clients need: the token and the daemon's address."""
+"""Writes the two private files next to the database that local clients need: the token and the daemon's address."""
 
 from __future__ import annotations
 

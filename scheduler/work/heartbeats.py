@@ -297,7 +297,7 @@ def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     """The result of a run with this answer.
 
     Findings make it an alert, unless all of them are resolved. Which of them are news is decided when the run is closed, because
-    that depends on the conditions that were reported before. Only the text beside the findings is judged here.
+    that depends on the conditions that were reported before. Only the text without a key is classified here.
     """
     text, truncated = answer.text, answer.truncated
     content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
@@ -306,7 +306,7 @@ def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     if truncated and not content.strip() and not (answer.report and answer.report.findings):
         return agent_calls.result_without_text(text)
     report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=truncated)
-    # If the answer was cut, the missing part may be long, so a short text beside the OK token is not taken as "all is well".
+    # If the answer was cut, the missing part may be long, so a short text next to the OK token is not taken as "all is well".
     judged = verdict.judge_answer(report.text if report else content, spec.ok_match, 0 if truncated else spec.ack_max_chars)
     message: str | None = judged.text if judged.outcome == "alert" else None
     suppression = judged.suppression

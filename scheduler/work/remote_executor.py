@@ -140,7 +140,7 @@ class RemoteExecutor(Generic[T, R]):
         read_task: Callable[[str], T | None],
         is_over: Callable[[], bool],
     ) -> bool:
-        """Go on with the attempts of an earlier process, given by key; `inflight` has those that exist.
+        """Continue with the attempts of an earlier process, given by key; `inflight` has those that exist.
 
         Blocks until PostgreSQL has answered; False if it `is_over` before. All other attempts of `past_owners` are cancelled.
         """

@@ -27,8 +27,8 @@ _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
     """The real path of the database: from the environment, else from the config at `path`, else the default.
 
-    If the database is on a server, it is the default path, beside which the other files of the daemon are. With shards, it is
-    the file of the shard with the index that the config and the environment name, if they name one.
+    If the database is on a server, it is the default path. The other files of the daemon are in the same folder. With shards, it
+    is the file of the shard with the index that the config and the environment name, if they name one.
     """
     text, shard = _read_state(path, environ), read_shard(path, environ)
     found = real_path(resolve_path(config_folder(path), DEFAULT_STATE if is_server(text) else text))

@@ -78,7 +78,7 @@ class DrawnMark:
 
 @dataclass(frozen=True, slots=True)
 class DrawnDay:
-    """The picture of a day, the days before and after it, and what `explain --on` says about it."""
+    """The timeline of a day, the days before and after it, and what `explain --on` says about it."""
 
     day: date
     before: date
