@@ -246,18 +246,40 @@ class LockedInbox:
 
     def unlock(self) -> None:
         for request, answer in self._waiting:
-            answer.set_result(self.world.request(request))
+            try:
+                answer.set_result(self.world.request(request))
+            except Refused as refusal:
+                answer.set_exception(refusal)
 
 
-def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: MakeWorld) -> None:
-    world = make_world(GOOD)
-    inbox = LockedInbox(world)
-    reloader = Reloader(
+def late_reloader(world: World, inbox: LockedInbox) -> Reloader:
+    return Reloader(
         lambda content=None: load_config(world.config, world.environ, content=content),
         lambda: world.engine.plan,
         inbox,
         lambda: world.clock.now,  # type: ignore[arg-type]
     )
+
+
+def test_a_config_that_is_refused_late_is_not_reported_as_applied(make_world: MakeWorld) -> None:
+    world = make_world(GOOD)
+    inbox = LockedInbox(world)
+    reloader = late_reloader(world, inbox)
+    world.config.write_text(GOOD.replace("30m", "1h"), "utf-8")
+    with pytest.raises(Refused, match="the new config is applied once it can be"):
+        reloader.reload(by="command")
+    with world.store.transaction() as db:
+        db.execute("update entry set pace = 'rubbish', anchor = ?", (10**17,))
+    inbox.unlock()
+    assert not reloader.reload_state.successful
+    assert reloader.reload_state.problem == "the daemon failed to do this; see its log"
+    assert world.engine.plan.settings.heartbeats["ops"].interval == timedelta(minutes=30)
+
+
+def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: MakeWorld) -> None:
+    world = make_world(GOOD)
+    inbox = LockedInbox(world)
+    reloader = late_reloader(world, inbox)
     world.config.write_text(GOOD.replace("30m", "1h"), "utf-8")
     with pytest.raises(Refused, match="the new config is applied once it can be"):
         reloader.reload(by="command")

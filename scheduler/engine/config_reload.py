@@ -8,10 +8,12 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from scheduler.config.build.config_diff import ConfigVersion, compare_configs, compare_stored
 from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
@@ -134,9 +136,16 @@ class Reloader:
         except NoAnswer as error:
             late = Refused(NO_ANSWER, "the database cannot be written now; the new config is applied once it can be")
             self._report_rejection(late, by)
-            answer.add_done_callback(lambda _: self._report_success(reloaded, by))
+            answer.add_done_callback(partial(self._report_late_answer, reloaded, by))
             raise late from error
         self._report_success(reloaded, by)
+
+    def _report_late_answer(self, reloaded: Reloaded, by: str, answer: Future[Any]) -> None:
+        error = answer.exception()
+        if isinstance(error, Refused):
+            self._report_rejection(error, by)
+        else:
+            self._report_success(reloaded, by)
 
     def _report_success(self, reloaded: Reloaded, by: str) -> None:
         self.reload_state, self._last_rejection = ReloadState(successful=True, succeeded_at=self._clock()), None
