@@ -95,6 +95,23 @@ def test_the_usage_of_all_attempts_of_a_run_is_added_up_by_model(make_world: Mak
     ]
 
 
+def test_the_usage_of_a_run_is_added_up_although_its_first_attempt_was_recorded_without_a_kind_of_tokens(
+    make_world: MakeWorld,
+) -> None:
+    """An upgrade adds a kind of tokens while the run waits for its retry."""
+    report = json.dumps({"is_error": True, "result": "overloaded", "total_cost_usd": 0.01, "usage": {"input_tokens": 7}})
+    world = make_world(TEAM.replace("interval: 1h", "interval: 1h, retries: 1"), scripts={"ops": lambda call: report})
+    world.engine.tick(world.clock.read())
+    world.engine.tick(world.clock.read())
+    with world.store.transaction() as db:
+        db.execute("update run set model_usage = replace(model_usage, ', \"cache_write\": 0', '') where name = 'ops'")
+        assert "cache_write" not in db.execute("select model_usage from run where name = 'ops'").fetchone()[0]
+    world.run(minutes=5)
+    (run,) = world.records("ops")
+    assert (run["outcome"], run["attempt"]) == ("failed", 2)
+    assert run["models"][0]["tokens"]["cache_write"] == 0
+
+
 def test_the_messages_of_a_kept_session_are_a_part_of_the_prompt(make_world: MakeWorld) -> None:
     with Server([completions.text_answer("The disk is full.")] * 2) as server:
         world = make_world(model_agent(server.url, "unlimited", isolated_session="false"))

@@ -226,7 +226,7 @@ def _usage_by_model(row: sqlite3.Row) -> list[dict[str, Any]]:
         {
             "model": model or None,
             "calls": used["calls"],
-            "tokens": {kind: used[kind] for kind in ("input", "output", "cache_read", "cache_write")},
+            "tokens": {kind: used.get(kind, 0) for kind in ("input", "output", "cache_read", "cache_write")},
             "cost_usd": used["usd"],
         }
         for model, used in json.loads(row["model_usage"] or "{}").items()

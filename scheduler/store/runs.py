@@ -248,7 +248,9 @@ def _add_usage_by_model(before: str | None, by_model: Sequence[tuple[str, Tokens
     for model, tokens, usd in by_model:
         old = usage.get(model, {"calls": 0, "input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "usd": 0.0})
         cost = None if usd is None or old["usd"] is None else old["usd"] + usd
-        usage[model] = {"calls": old["calls"] + 1, "usd": cost} | {kind: old[kind] + n for kind, n in asdict(tokens).items()}
+        usage[model] = {"calls": old["calls"] + 1, "usd": cost} | {
+            kind: old.get(kind, 0) + n for kind, n in asdict(tokens).items()
+        }
     return usage
 
 
