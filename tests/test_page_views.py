@@ -342,6 +342,8 @@ def test_a_token_that_may_only_read_has_no_buttons(browser: Browser, daemon: Web
         ("outbox/99999", 404),
         ("outbox?state=nosuch", 400),
         ("outbox?before=x", 400),
+        ("jobs/backup?before=x", 400),
+        ("changes?before=x", 400),
         ("plan?kind=nosuch", 400),
         ("costs?for=1y", 400),
         ("changes/nosuch", 404),

@@ -44,7 +44,7 @@ def list_changes(request: PageRequest) -> Page:
     chosen = request.query.get("result", "all")
     if chosen not in RESULTS:
         raise bad_request(f"result: write {', '.join(RESULTS)}")
-    before = parse_row_id(request.query["before"]) if "before" in request.query else None
+    before = request.before("change")
     found = [
         each for each in _visible_changes(request) if chosen in ("all", each.result) and (before is None or each.id < before)
     ]

@@ -92,7 +92,7 @@ def show_job(request: PageRequest) -> Page:
     if not found or row is None:
         raise not_found(f"job {name!r}")
     foreseen = _forecast_job(request, name)
-    before = parse_row_id(request.query["before"]) if "before" in request.query else None
+    before = request.before("run")
     runs = run_history.list_runs(request.db, RunFilter(Kind.CRON, name), RUNS_SHOWN + 1, after=before)
     job = request.settings.jobs.get(name)
     zone = foreseen.course.zone if foreseen else entry_schedule.schedule_zone(row.schedule_text) or request.settings.zone

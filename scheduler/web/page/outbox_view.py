@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scheduler.store import outbox
-from scheduler.store.database import parse_row_id
 from scheduler.store.outbox import MOVABLE
 from scheduler.web import queries
 from scheduler.web.http_errors import bad_request, not_found
@@ -29,9 +28,7 @@ def list_messages(request: PageRequest) -> Page:
     chosen = request.query.get("state", "undelivered")
     if chosen not in FILTERS:
         raise bad_request(f"state: write {', '.join(FILTERS)}")
-    before = parse_row_id(request.query["before"]) if "before" in request.query else None
-    if before is None and "before" in request.query:
-        raise bad_request("before: this is not the number of a message")
+    before = request.before("message")
     agents = request.caller.agents
     found = outbox.list_messages_of_states(request.db, FILTERS[chosen][1], PAGE_SIZE + 1, before, agents)
     counts = outbox.count_messages_by_state(request.db, agents)

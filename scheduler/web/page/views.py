@@ -19,7 +19,7 @@ from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Refused
 from scheduler.model.settings import Permission, Settings
-from scheduler.store.database import StoreError
+from scheduler.store.database import StoreError, parse_row_id
 from scheduler.web.api_request import (
     ApiRequest,
     Endpoint,
@@ -30,7 +30,7 @@ from scheduler.web.api_request import (
 )
 from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller
-from scheduler.web.http_errors import STATUS_BY_CODE, HttpError
+from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.page.rendering import Page, render_page
 from scheduler.web.queries import open_reader
@@ -77,6 +77,14 @@ class PageRequest:
     @property
     def query(self) -> Mapping[str, str]:
         return self.api.query
+
+    def before(self, what: str) -> int | None:
+        """The id in the URL before which a list continues; None without it. Raises HttpError if it is no id of `what`."""
+        text = self.query.get("before")
+        found = None if text is None else parse_row_id(text)
+        if text is not None and found is None:
+            raise bad_request(f"before: this is not the number of a {what}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
