@@ -164,10 +164,11 @@ class JobQueue:
         async with self._opening:
             if self._is_open:
                 return
-            async with self._in_time():
+            async with _translate_errors():
                 try:
                     await self._connector.open_async()
-                    await self._create_tables()
+                    async with self._in_time():
+                        await self._create_tables()
                 except BaseException:
                     await self._connector.close_async()
                     raise
@@ -430,8 +431,12 @@ class JobQueue:
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
-        async with _translate_errors(), asyncio.timeout(self._timeout):
-            yield
+        async with _translate_errors():
+            try:
+                async with asyncio.timeout(self._timeout):
+                    yield
+            except TimeoutError as error:
+                raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
 
 
 @asynccontextmanager
