@@ -308,7 +308,12 @@ class Daemon:
         self._install_signal_handlers()
         if not self._wait_to_lead(time.monotonic()):
             raise DatabaseUnavailable(f"{self.engine.health.standby}; --once does not wait for that")
-        self._start_engine(at_once=True)
+        try:
+            self._start_engine(at_once=True)
+        except _StoppedAtStart:
+            why = self._lost_because or (self._remote.problem if self._remote else None) or "a signal"
+            self._close_connections(release_lease=not self._must_yield())
+            raise StoreError(f"stopped while it waited for the queue of the workers: {why}; nothing was run") from None
         self._run_tick()
         self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
         self._wait_for_runs()

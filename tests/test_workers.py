@@ -413,6 +413,30 @@ def get(url: str) -> str:
         return str(error.read().decode())
 
 
+def handles_hangups(pid: int) -> bool:
+    """Whether a process has installed its signal handlers. Its first thread handles them between two of its steps."""
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << signal.SIGHUP - 1)
+
+
+def test_an_interrupted_run_once_that_waits_for_the_queue_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        f'state: state.db\nexecutor: {{kind: procrastinate, dsn: "postgresql:///none?host={tmp_path}"}}\n'
+        'cron: {measure: {every: 1h, command: "true"}}\n',
+        "utf-8",
+    )
+    command = [sys.executable, "-m", "scheduler", "run", "--once", "-c", str(tmp_path / "config.yaml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()) as process:
+        assert process.stderr is not None
+        wait_until(lambda: handles_hangups(process.pid))
+        process.send_signal(signal.SIGINT)
+        *log, error = process.stderr.read().splitlines()
+    assert process.returncode == 1
+    assert error.startswith("heartbeatd: stopped while it waited for the queue of the workers: ")
+    assert not [line for line in log if line.startswith("Traceback")]
+
+
 def test_a_daemon_without_workers_imports_nothing_of_the_extra() -> None:
     code = "import sys, scheduler.app, scheduler.cli.run; print({'procrastinate', 'psycopg', 'psycopg_pool'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
