@@ -96,12 +96,13 @@ class RemoteBench:
         lease: float = 60.0,
         seconds: float = 60.0,
         may_submit: Callable[[], bool] = lambda: True,
+        kind: type[JobQueue] = JobQueue,
     ) -> RemoteExecutor[str, str]:
         """A remote executor without a worker."""
         loop = WorkerLoop("scheduler")
         name = owner or queue
         executor: RemoteExecutor[str, str] = RemoteExecutor(
-            lambda: JobQueue(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit
+            lambda: kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit
         )
         self._closers += [loop.close, executor.close]  # called in reverse
         return executor
@@ -116,6 +117,7 @@ class RemoteBench:
         lease: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         codec: TextCodec | None = None,
+        kind: type[JobQueue] = JobQueue,
     ) -> RemoteWorker[str, str]:
         """A worker in a thread of this process."""
         loop = WorkerLoop("worker")
@@ -124,7 +126,7 @@ class RemoteBench:
             return await carry(task, children)
 
         worker: RemoteWorker[str, str] = RemoteWorker(
-            JobQueue(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
+            kind(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
             clock=clock,
         )  # fmt: skip
         thread = threading.Thread(target=lambda: asyncio.run(worker.run(0.0)), daemon=True)

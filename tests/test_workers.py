@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -270,6 +270,30 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
     bench.start_worker("adopted", shout)
     wait_until(second.results)
     assert [(number, done.result) for number, done in second.results()] == [(1, "A")]
+
+
+class FailingForget(JobQueue):
+    """A queue that fails once when the attempts of an earlier scheduler are to be withdrawn."""
+
+    has_failed = False
+
+    async def forget_all(self, owners: Collection[str], but: Collection[str]) -> int:
+        if not self.has_failed:
+            self.has_failed = True
+            raise QueueUnavailable("the server is down")
+        return await super().forget_all(owners, but)
+
+
+def test_no_worker_executes_what_an_earlier_scheduler_has_left_although_the_server_fails_in_between(
+    bench: RemoteBench, postgres: PostgresServer
+) -> None:
+    first = bench.make_executor("left", lambda: None, owner="left-first")
+    first.submit(1, "a")
+    wait_until(first.is_flushed)
+    second = bench.make_executor("left", lambda: None, owner="left-second", kind=FailingForget)
+    assert second.adopt({}, ["left-first"], lambda payload: None, lambda: False)
+    left = "select count(*) from procrastinate_jobs where queue_name = 'left'"
+    assert postgres.query(bench.dsn.reveal(), left) == "0"
 
 
 AGENT = """\

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from scheduler.store.job_queue import JobQueue, NewAttempt, QueueUnavailable
@@ -142,27 +143,24 @@ class RemoteExecutor(Generic[T, R]):
     ) -> bool:
         """Continue with the attempts of an earlier process, given by key; `inflight` has those that exist.
 
-        Blocks until PostgreSQL has answered; False if it `is_over` before. All other attempts of `past_owners` are cancelled.
+        Blocks until PostgreSQL has answered; False if it `is_over` before. All other attempts of `past_owners` are withdrawn by
+        then, so that no worker begins one whose run gets another attempt.
         """
-        found: Future[dict[str, str]] = Future()
-        self._loop.call_soon(self._start_side_task, self._find_leftovers(numbers, found))
+        found: Future[dict[str, T]] = Future()
+        finding = partial(self._find_leftovers, numbers, past_owners, read_task, found)
+        self._loop.call_soon(self._start_side_task, run_again_after_errors(finding))
         while not found.done():
             if is_over():
                 found.cancel()
                 return False
             with suppress(TimeoutError):
                 found.result(0.2)
-        adopted: list[str] = []
         with self._lock:
-            for key, payload in found.result().items():
-                task = read_task(payload)
-                if task is not None:
-                    number = numbers[key]
-                    self._tasks[number] = _RemoteTask(number, task, key, is_sending=True)
-                    self._numbers[key] = number
-                    self._owners.add(key.rsplit("/", 2)[0])
-                    adopted.append(key)
-        self._loop.call_soon(self._start_side_task, self._forget_others(past_owners, adopted))
+            for key, task in found.result().items():
+                number = numbers[key]
+                self._tasks[number] = _RemoteTask(number, task, key, is_sending=True)
+                self._numbers[key] = number
+                self._owners.add(key.rsplit("/", 2)[0])
         self._wake()
         return True
 
@@ -334,25 +332,28 @@ class RemoteExecutor(Generic[T, R]):
         name = worker or "its worker"
         return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", was_stopped=False)))
 
-    async def _find_leftovers(self, numbers: Mapping[str, int], found: Future[dict[str, str]]) -> None:
+    async def _find_leftovers(
+        self,
+        numbers: Mapping[str, int],
+        past_owners: Collection[str],
+        read_task: Callable[[str], T | None],
+        found: Future[dict[str, T]],
+    ) -> None:
         self._wake_in_loop()
         assert self._queue is not None
         while not found.cancelled():
             try:
                 await self._queue.open()
                 payloads = await self._queue.find(list(numbers))
+                tasks = {key: task for key, payload in payloads.items() if (task := read_task(payload)) is not None}
+                await self._queue.forget_all(set(past_owners) - {self._owner}, list(tasks))
             except QueueUnavailable as error:
                 self._report_problem(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._report_problem(None)
-                found.set_result(payloads)
+                found.set_result(tasks)
                 return
-
-    async def _forget_others(self, owners: Collection[str], adopted: Sequence[str]) -> None:
-        assert self._queue is not None
-        with suppress(QueueUnavailable):  # rows that are not read any more may then remain
-            await self._queue.forget_all(set(owners) - {self._owner}, adopted)
 
     def _keep_result(self, remote: _RemoteTask[T], done: Done[T, R]) -> None:
         """Move a task to the results. The caller holds the lock."""
