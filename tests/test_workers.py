@@ -23,7 +23,7 @@ from cluster_processes import Cluster
 from remote_bench import RemoteBench, TextCodec
 from servers.postgres import PostgresServer
 
-from scheduler.store.job_queue import SCHEMA_LOCK, JobQueue, NewAttempt, QueueUnavailable
+from scheduler.store.job_queue import SCHEMA_LOCK, FetchedJob, JobQueue, NewAttempt, QueueUnavailable
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Interrupted, NeverBegun
@@ -294,6 +294,27 @@ def test_no_worker_executes_what_an_earlier_scheduler_has_left_although_the_serv
     assert second.adopt({}, ["left-first"], lambda payload: None, lambda: False)
     left = "select count(*) from procrastinate_jobs where queue_name = 'left'"
     assert postgres.query(bench.dsn.reveal(), left) == "0"
+
+
+class LosingFetch(JobQueue):
+    """A queue whose first fetch is committed, but its answer is lost."""
+
+    has_failed = False
+
+    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
+        fetched = await super().fetch(worker_id, name, room)
+        if fetched and not self.has_failed:
+            self.has_failed = True
+            raise QueueUnavailable("the connection was lost")
+        return fetched
+
+
+def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: RemoteBench) -> None:
+    executor = bench.make_executor("unheard", lambda: None)
+    executor.submit(1, "a")
+    bench.start_worker("unheard", shout, kind=LosingFetch)
+    wait_until(executor.results)
+    assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
 
 
 AGENT = """\

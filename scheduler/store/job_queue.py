@@ -338,7 +338,17 @@ class JobQueue:
             job_ids = [job_id for (job_id,) in found]
             if not job_ids:
                 return []
-            rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "job_ids": job_ids})).fetchall()
+            return await self._begin_attempts(db, job_ids, name)
+
+    async def fetched_jobs(self, worker_id: int, name: str, but: Collection[int]) -> list[FetchedJob]:
+        """The jobs that a worker has fetched, except those that it knows: the answer to a fetch may have been lost."""
+        async with self._in_time(), self._connector.pool.connection() as db:
+            query = "select id from procrastinate_jobs where worker_id = %s and status = 'doing' and id <> all(%s) order by id"
+            found = await (await db.execute(query, (worker_id, list(but)))).fetchall()
+            return await self._begin_attempts(db, [job_id for (job_id,) in found], name)
+
+    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], job_ids: list[int], name: str) -> list[FetchedJob]:
+        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "job_ids": job_ids})).fetchall()
         begun = {row[0]: FetchedJob(*row) for row in rows}
         return [begun.get(job_id) or FetchedJob(job_id, None, "", 0.0) for job_id in job_ids]
 

@@ -120,6 +120,7 @@ class RemoteWorker(Generic[T, R]):
         self._ready: dict[int, str] = {}  # results that are not written yet, by job
         self._is_unavailable = False
         self._worker_id: int | None = None
+        self._doubts_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
         self._lease_ends = float("-inf")
         self._stopping = False
         self._main: asyncio.AbstractEventLoop | None = None
@@ -256,12 +257,15 @@ class RemoteWorker(Generic[T, R]):
         while not self._stopping:
             self._jobs_announced.clear()
             fetched: list[FetchedJob] = []
-            room = self._concurrency - len(self._attempts)
-            if room > 0 and self._worker_id is not None and self._clock() < self._lease_ends:
+            room, worker_id = self._concurrency - len(self._attempts), self._worker_id
+            if room > 0 and worker_id is not None and self._clock() < self._lease_ends:
                 asked_at = self._clock()
                 try:
-                    fetched = await self._queue.fetch(self._worker_id, self._name, room)
+                    if asked_at < self._doubts_until:
+                        fetched = await self._queue.fetched_jobs(worker_id, self._name, list(self._attempts))
+                    fetched += await self._queue.fetch(worker_id, self._name, room)
                 except QueueUnavailable as error:
+                    self._doubts_until = self._clock() + self._lease
                     self._report_problem(str(error))
                 for each in fetched:
                     self._accept(each, asked_at)
