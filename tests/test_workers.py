@@ -317,6 +317,24 @@ def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: Rem
     assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
 
 
+def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
+    bench: RemoteBench, postgres: PostgresServer
+) -> None:
+    executor, dsn = bench.make_executor("fetching", lambda: None), bench.dsn.reveal()
+    executor.submit(1, "a")
+    wait_until(executor.is_flushed)
+    fetching = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'update heartbeatd_attempt%'"
+    with postgres.locked(dsn, "select 1 from heartbeatd_attempt where owner = 'fetching' for update"):
+        worker = bench.start_worker("fetching", shout)
+        wait_until(lambda: postgres.query(dsn, fetching) == "1")
+        worker.stop()
+        wait_until(lambda: worker.find_problem() == "it is stopping")
+    wait_until(executor.results)
+    exception = executor.results()[0][1].exception
+    assert isinstance(exception, Interrupted)
+    assert exception.was_stopped
+
+
 AGENT = """\
 state: {state}
 server: {{listen: "127.0.0.1:0"}}

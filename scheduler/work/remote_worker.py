@@ -162,17 +162,22 @@ class RemoteWorker(Generic[T, R]):
                 self._main.call_soon_threadsafe(self._stop_wanted.set)
 
     async def run(self, grace: float, hurry: asyncio.Event | None = None) -> None:
-        """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest."""
+        """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest.
+
+        A fetch is never cancelled, because its commit may be under way. It ends within its timeout.
+        """
         self._main = asyncio.get_running_loop()
-        loops = (self._keep_lease, self._watch_lease, self._fetch, self._watch_cancellations, self._listen)
+        loops = (self._keep_lease, self._watch_lease, self._watch_cancellations, self._listen)
+        fetching = asyncio.create_task(run_again_after_errors(self._fetch))
         tasks = [asyncio.create_task(run_again_after_errors(each)) for each in loops]
         reporting = asyncio.create_task(run_again_after_errors(self._report_results))
         await self._stop_wanted.wait()
         self._stopping = True
         self._jobs_announced.set()
+        await fetching
         await self._wait_until_idle(grace, hurry)
         for attempt in list(self._attempts.values()):
-            self._interrupt(attempt, Interrupted(f"{self._name} {STOPPED}", was_stopped=True), "shutdown")
+            self._interrupt(attempt, self._stopped(), "shutdown")
         await self._wait_until_idle(2 * STUCK_SECONDS, None)
         for task in (*tasks, reporting):
             task.cancel()
@@ -182,6 +187,9 @@ class RemoteWorker(Generic[T, R]):
                 await self._queue.unregister(self._worker_id)
         with suppress(QueueUnavailable):
             await self._queue.close()
+
+    def _stopped(self) -> Interrupted:
+        return Interrupted(f"{self._name} {STOPPED}", was_stopped=True)
 
     async def _wait_until_idle(self, seconds: float, hurry: asyncio.Event | None) -> None:
         ends_at = self._clock() + seconds
@@ -280,6 +288,9 @@ class RemoteWorker(Generic[T, R]):
         self._attempts[fetched.job_id] = attempt
         if fetched.key is None:
             self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", was_stopped=True)))
+            return
+        if self._stopping:
+            self._set_result(attempt, Done(None, None, self._stopped()))
             return
         if fetched.seconds_left <= 0:
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
