@@ -112,3 +112,13 @@ def test_the_metrics_of_a_shard_name_it_and_have_only_its_agents(tmp_path: Path)
     assert "heartbeatd_shards 2\n" in text
     assert 'heartbeatd_shard_info{index="1",of="2"} 1\n' in text
     assert set(re.findall(r'heartbeatd_entry_state{kind="\w+",name="([\w-]+)"', text)) == {"a", "b", "wake-a"}
+
+
+def test_a_one_time_job_that_has_run_stays_valid_in_each_shard(fleet: Fleet) -> None:
+    once = FLEET + '  once: {at: "2026-03-02T08:30:00Z", command: x, deliver: none}\n'
+    fleet.start(once, 2)
+    for world in fleet.worlds:
+        world.run(hours=1)
+    assert [row["outcome"] for world in fleet.worlds for row in world.records("once")] == ["ok"]
+    for world in fleet.worlds:
+        world.reload(once.replace("30m", "40m"))
