@@ -59,11 +59,9 @@ def test_requests_for_own_and_for_unknown_agents_are_answered_as_ever(daemon: We
     assert daemon.send("POST", "/api/v1/agents/c/wake", {"text": "x"}, token=daemon.token).status == 200
 
 
-def test_a_run_of_another_shard_names_its_daemon(daemon: WebDaemon) -> None:
+def test_a_run_that_is_not_found_names_the_shard(daemon: WebDaemon) -> None:
     reply = daemon.send("GET", "/api/v1/runs/1000000000005", token=daemon.token)
-    assert (reply.status, reply.code) == (421, "other_shard")
-    assert OTHER in reply.data["error"]["message"]
-    assert daemon.send("GET", "/api/v1/runs/5555", token=daemon.token).status == 404
+    assert (reply.status, reply.data["error"]["message"]) == (404, "there is no run 1000000000005 in shard 0 of 2")
 
 
 def test_a_token_for_some_agents_does_not_find_out_about_others(daemon: WebDaemon) -> None:

@@ -125,6 +125,7 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
     "backup": ("backup:backup", "Copy the database to a file, even while the daemon is running."),
     "migrate": ("migrate:migrate", "Copy the database from a file to a PostgreSQL server, or back."),
+    "reshard": ("reshard:reshard", "Move agents and jobs to the database of their shard, after a change of the config."),
     "mcp": ("mcp_stdio:mcp", "Run an MCP server on stdin and stdout, through which an agent can use the daemon."),
     "docs": ("docs:docs", "Print a page of the documentation, or list all pages."),
     "systemd": ("deployment_files:systemd", "Write a hardened systemd unit, and a file that creates its user."),

@@ -12,7 +12,7 @@ from scheduler.store import shard_tables
 from scheduler.store.database import StoreError
 
 MAX_NAMED = 3  # agents and jobs in one message
-ADVICE = "undo this change of the config"
+ADVICE = "undo the change, or stop the daemons of all shards and run `heartbeatd reshard`"
 
 Move = tuple[tuple[Kind, str], int | None, int | None]
 """An agent or job, its shard so far, and its shard according to the config; None without shards."""
@@ -40,6 +40,22 @@ def _find_moves(databases: Mapping[int | None, Path | str], settings: Settings) 
                 yield key, index, planned[key]
 
 
+def plan_moves(databases: Mapping[int | None, Path | str], settings: Settings) -> list[Move]:
+    """The agents and jobs whose rows must be moved to the database of another shard.
+
+    They include all that are left in a shard that does not exist any more, also those that are not in the config.
+    """
+    shard, planned = settings.shard, _planned_shards(settings)
+    moves = list(_find_moves(databases, settings))
+    is_left = {index: (index is not None) if shard is None else (index is None or index >= shard.of) for index in databases}
+    known = {(key, index) for key, index, _ in moves}
+    for index, database in databases.items():
+        if is_left[index]:
+            rest = [key for key in shard_tables.read_entries(database, removed=True) if (key, index) not in known]
+            moves += [(key, index, planned.get(key, None if shard is None else 0)) for key in rest]
+    return moves
+
+
 def _planned_shards(settings: Settings) -> Mapping[tuple[Kind, str], int | None]:
     if settings.shard is not None:
         return settings.shard.shard_of
@@ -52,13 +68,13 @@ def find_reload_problem(old: Settings, new: Settings) -> str | None:
     """Why a running daemon cannot apply a config: it would move agents or jobs to another shard. None if it can."""
     before, after = old.shard, new.shard
     if _layout(before) != _layout(after):
-        return "shards cannot be changed while the daemons run; stop the daemons of all shards first"
+        return "the number of shards cannot change while the daemons run; stop all of them, and run `heartbeatd reshard`"
     if before is None or after is None:
         return None
     moves: list[Move] = [
         (key, index, after.shard_of[key]) for key, index in before.shard_of.items() if after.shard_of.get(key, index) != index
     ]
-    return f"{_describe_moves(moves)}, because a job wakes or calls agents of both; {ADVICE}" if moves else None
+    return f"{_describe_moves(moves)}, because a job wakes or calls several agents; {ADVICE}" if moves else None
 
 
 def _layout(shard: Shard | None) -> tuple[int | None, int] | None:
@@ -68,12 +84,12 @@ def _layout(shard: Shard | None) -> tuple[int | None, int] | None:
 def _describe_moves(moves: list[Move]) -> str:
     """The agents and jobs that have changed their shard, in one clause."""
     named = ", ".join(
-        f"{key[0].label_of(key[1])} from {_describe_shard(before)} to {_describe_shard(after)}"
+        f"{key[0].label_of(key[1])} from {describe_shard(before)} to {describe_shard(after)}"
         for key, before, after in moves[:MAX_NAMED]
     )
     more = len(moves) - MAX_NAMED
     return f"the config moves {named}" + (f", and {more} more" if more > 0 else "")
 
 
-def _describe_shard(index: int | None) -> str:
+def describe_shard(index: int | None) -> str:
     return "the database without shards" if index is None else f"shard {index}"

@@ -40,7 +40,7 @@ def _find_schemas(url: str) -> dict[int | None, Path | str]:
     return found
 
 
-def read_entries(database: Path | str) -> list[tuple[Kind, str]]:
-    """The agents and jobs in a database, without those that were removed. Raises StoreError."""
+def read_entries(database: Path | str, *, removed: bool = False) -> list[tuple[Kind, str]]:
+    """The agents and jobs in a database, with those that were removed from the config or without them. Raises StoreError."""
     with closing(open_read_only_any_version(database)) as db:
-        return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"]
+        return [key for key, (state, _) in entries.states_and_schedules(db).items() if removed or state != "removed"]

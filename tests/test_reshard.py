@@ -1,0 +1,136 @@
+"""`heartbeatd reshard` moves agents and jobs between the databases of shards. No slot, wake or message is lost or repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import required_programs
+from servers.postgres import PostgresServer
+from test_story_shards import FLEET
+from world import World
+
+from scheduler.channels.message import DeliveryResult
+from scheduler.cli.main import main
+from scheduler.config.file.lenient_reading import SHARD_VARIABLE
+from scheduler.engine import shard_moves
+from scheduler.store import shard_tables
+from scheduler.store.locations import open_for_writing
+
+ALONE = FLEET.partition("\n")[2].replace("deliver: log", "deliver: hook") + (
+    'channels: {hook: {kind: webhook, url: "https://example.org/x"}}\n'
+)
+LAYOUTS = {0: ALONE, 2: f"shard: {{of: 2}}\n{ALONE}", 3: f"shard: {{of: 3}}\n{ALONE}", 5: f"shard: {{of: 5}}\n{ALONE}"}
+
+
+class Fleet:
+    """The same agents, in one daemon (0) or in several shards. Time goes on from one layout to the next."""
+
+    def __init__(self, folder: Path, server: str | None) -> None:
+        self.folder, self.server = folder, server
+        self.start = "2026-03-02 08:00"
+        self.send: Any = lambda _: DeliveryResult("delivered")
+        self.calls: Counter[str] = Counter()
+
+    def worlds(self, shards: int) -> list[World]:
+        """The daemons of a layout, not yet stopped."""
+        indexes = [None] if shards == 0 else list(range(shards))
+        return [
+            World(self.folder, LAYOUTS[shards], self.start, server=self.server, shard=index, send=self.send) for index in indexes
+        ]
+
+    def run(self, shards: int, hours: float) -> None:
+        """Run all daemons of a layout for some hours, and stop them."""
+        worlds = self.worlds(shards)
+        for world in worlds:
+            shard_moves.check_tables(world.engine.plan.settings)
+            world.run(hours=hours)
+            self.calls.update(call.name for call in world.calls)
+        self.start = f"{worlds[0].clock.now:%Y-%m-%d %H:%M:%S}"
+        for world in worlds:
+            world.stop()
+
+    def reshard(self, shards: int) -> int:
+        """Change the config to another layout, and run the command."""
+        state = f"state: {self.server}\n" if self.server else ""
+        (self.folder / "config.yaml").write_text(f"{LAYOUTS[shards]}{state}", "utf-8")
+        return main(["reshard", "-c", str(self.folder / "config.yaml")])
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query in all databases."""
+        found = []
+        base = self.server or self.folder / "state" / "heartbeatd.db"
+        for database in shard_tables.find_databases(base).values():
+            with closing(open_for_writing(database)) as store:
+                found += [tuple(row) for row in store.connection.execute(query)]
+        return found
+
+
+@pytest.fixture(params=["file", pytest.param("server", marks=[required_programs.needs("initdb"), pytest.mark.once])])
+def fleet(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.delenv(SHARD_VARIABLE, raising=False)
+    server: PostgresServer | None = request.getfixturevalue("postgres") if request.param == "server" else None
+    yield Fleet(tmp_path, server.database() if server else None)
+
+
+def test_agents_move_into_more_and_fewer_shards_and_back_without_a_lost_or_repeated_slot(fleet: Fleet) -> None:
+    fleet.run(0, 1)
+    for shards in (2, 5, 3, 0):
+        assert fleet.reshard(shards) == 0
+        fleet.run(shards, 1)
+    slots = Counter(fleet.rows("select name, slot from run where trigger = 'interval' and outcome = 'ok'"))
+    assert set(slots.values()) == {1}
+    assert Counter(name for name, _ in slots) == {"a": 11, "b": 11, "c": 11, "d": 11}
+    ids = [row[0] for row in fleet.rows("select id from run")]
+    assert len(ids) == len(set(ids))
+    assert Counter(fleet.rows("select kind, name from entry where state <> 'removed'")).total() == 6
+
+
+def test_paused_agents_waiting_wakes_and_undelivered_messages_move_too(fleet: Fleet) -> None:
+    fleet.send = lambda _: DeliveryResult("retry", "no route")
+    (world,) = fleet.worlds(0)
+    world.scripts["b"] = lambda call: "The disk is full."
+    world.run(minutes=1)
+    world.pause(("heartbeat", "c"))
+    world.wake("c", "look at /srv")
+    number = fleet.rows("select count(*) from outbox where name = 'b' and state = 'pending'")
+    fleet.start = f"{world.clock.now:%Y-%m-%d %H:%M:%S}"
+    world.stop()
+    assert number == [(1,)]
+    assert fleet.reshard(2) == 0
+    fleet.send = lambda _: DeliveryResult("delivered")
+    first, second = fleet.worlds(2)
+    for each in (first, second):
+        each.run(hours=2)
+    assert [name for _, name, _ in second.delivered] == ["b"]
+    assert "c" not in {call.name for call in first.calls}
+    first.resume(("heartbeat", "c"))
+    first.run(minutes=31)  # until its next slot
+    assert any("look at /srv" in call.stdin for call in first.calls if call.name == "c")
+    for each in (first, second):
+        each.stop()
+
+
+def test_the_command_can_be_repeated_after_an_interruption(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, None)
+    fleet.run(0, 1)
+    before = sorted(fleet.rows("select id, name, slot from run"))
+    source = tmp_path / "state" / "heartbeatd.db"
+    copy = source.read_bytes()
+    assert fleet.reshard(2) == 0
+    source.write_bytes(copy)  # the rows were copied, and not yet deleted
+    assert fleet.reshard(2) == 0
+    assert sorted(fleet.rows("select id, name, slot from run")) == before
+    fleet.run(2, 1)
+
+
+def test_a_second_call_moves_nothing(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(0, 1)
+    assert fleet.reshard(2) == 0
+    assert "moved the rows of 6 entries; the daemons can be started" in capsys.readouterr().out
+    assert fleet.reshard(2) == 0
+    assert capsys.readouterr().out == "there is nothing to move\n"
