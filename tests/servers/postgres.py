@@ -34,13 +34,14 @@ class PostgresServer:
     """One server. `database()` creates a new, empty database in it and returns its connection string.
 
     `prefix` is put before the command of the server, for example to start it in a network namespace; only root can do that.
+    Its folder is made in `parent`.
     `settings` override those of `SETTINGS`. Raises FileNotFoundError if PostgreSQL is not installed.
     """
 
-    def __init__(self, *, prefix: Sequence[str] = (), **settings: str) -> None:
+    def __init__(self, *, prefix: Sequence[str] = (), parent: Path | None = None, **settings: str) -> None:
         self._programs = Path(required_programs.find("initdb") or _not_installed()).parent
         self._user = next((name for name in USERS if _exists(name)), None) if os.getuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="heartbeatd-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="heartbeatd-postgres-", dir=parent))
         if self._user:
             shutil.chown(self.folder, self._user)
         self._settings = {**SETTINGS, **settings, "unix_socket_directories": str(self.folder)}
