@@ -358,20 +358,6 @@ def test_a_daemon_waits_for_a_server_that_is_down_and_runs_when_it_is_up(tmp_pat
 
 
 @pytest.mark.process
-def test_a_daemon_that_waits_for_its_server_stops_on_a_signal_and_says_what_a_person_has_to_mend(
-    address: str, tmp_path: Path, postgres: PostgresServer
-) -> None:
-    nowhere = f"postgresql://heartbeatd@/test?host={tmp_path}"
-    with closing(RealDaemon(tmp_path / "one", nowhere)) as one:
-        one.wait_until_contains("cannot connect")
-        one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(30) == 0
-    with closing(RealDaemon(tmp_path / "two", address.replace("@/", "@/no"))) as two:
-        assert two.process.wait(30) == 1
-        assert "does not exist" in (two.folder / "log").read_text("utf-8").splitlines()[-1]
-
-
-@pytest.mark.process
 def test_a_leader_that_is_cut_off_stands_by_and_leads_again(address: str, tmp_path: Path) -> None:
     with PostgresProxy(address) as proxy, closing(RealDaemon(tmp_path / "one", proxy.dsn)) as one:
         one.wait_until("ok")

@@ -278,6 +278,29 @@ def test_a_server_that_is_down_full_of_connections_or_read_only_is_unavailable(t
         server.close()
 
 
+def test_a_wrong_database_or_user_is_a_mistake_that_the_start_reports(address: str) -> None:
+    for wrong in (address.replace("@/", "@/no"), address.replace("heartbeatd@", "nobody@")):
+        with pytest.raises(StoreError, match="does not exist"):
+            open_for_writing(wrong, is_patient=True)
+
+
+def test_a_store_that_waits_for_its_server_connects_later() -> None:
+    server = PostgresServer()
+    try:
+        address = server.start().database()
+        server.stop()
+        with closing(open_for_writing(address, is_patient=True)) as store:
+            assert not store.is_connected
+            with pytest.raises(DatabaseUnavailable):
+                store.connect()
+            server.start()
+            store.connect()
+            with store.transaction() as db:
+                db.execute(ONE_BOOT)
+    finally:
+        server.close()
+
+
 def test_a_reader_cannot_write_and_waits_no_longer_than_its_timeout(store: Store, address: str) -> None:
     with closing(open_read_only(address)) as reader:
         with pytest.raises(sqlite3.OperationalError, match="read-only"):
