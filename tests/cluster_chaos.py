@@ -20,6 +20,7 @@ from servers.postgres import PostgresServer
 from servers.scripted import Request, Server, reply
 
 PATIENCE = 120.0  # seconds
+REST = 900.0  # seconds; a message whose delivery was uncertain several times waits for some minutes
 LEASE = 4  # seconds
 CONFIG = """\
 state: {state}
@@ -142,7 +143,7 @@ class ClusterChaos:
                     self.counted["kills of PostgreSQL"] += 1
             fault.end = time.time()
         _wait_until(lambda: "paused" in cluster.call("pause", "--all"))
-        _wait_until(self._is_at_rest)
+        _wait_until(self._is_at_rest, REST)
         scheduler.send_signal(signal.SIGTERM)
         scheduler.wait(timeout=PATIENCE)
         self._left = cluster.query("select count(*) from procrastinate_jobs") + cluster.query(
@@ -173,9 +174,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=PATIENCE)
 
 
-def _wait_until(is_true: object) -> None:
+def _wait_until(is_true: object, seconds: float = PATIENCE) -> None:
     assert callable(is_true)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.1)

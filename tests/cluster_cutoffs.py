@@ -25,6 +25,7 @@ from servers.network import HUB, Cut, Network
 from servers.postgres import PostgresServer
 
 PATIENCE = 90.0  # seconds
+REST = 900.0  # seconds; a message whose delivery was uncertain several times waits for some minutes
 EVERY = 2  # seconds between the beats of an agent
 SLOW = 30  # of some more agents, which have time to repeat a beat that a fault has interrupted
 WORKER_LEASE = 6  # seconds
@@ -227,7 +228,7 @@ class ClusterCutoffs:
                     self._end(each)
             self._end(leader)
             return
-        self._wait_until(self._is_at_rest, "does not come to rest", 2 * PATIENCE)
+        self._wait_until(self._is_at_rest, "does not come to rest", REST)
         for each in self.processes:
             self._end(each)
 
@@ -336,6 +337,8 @@ class ClusterCutoffs:
             self.processes[leader].kill()
         else:
             self.processes[leader].send_signal(signal.SIGTERM)
+            self.processes[leader].wait(PATIENCE)  # its runs may end first
+            fault.begin = time.time()
         taken_at = self._wait_for_takeover(epoch, PATIENCE)
         if taken_at is not None:
             self.takeovers.append((fault.kind, fault.begin, taken_at, self._leader()))
