@@ -182,7 +182,7 @@ def _why_not_run_again(run: OpenRun, survivors: SurvivorsByRun) -> tuple[Failure
         return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped during this run; one of its processes may still be running"
     if run.is_cancelled:
         return Reason.CANCELLED, "was cancelled"
-    return Failure.EXIT, "the daemon stopped during this run; its remaining processes were ended"
+    return Failure.EXIT, "the daemon stopped during this run; its remaining processes on this machine were ended"
 
 
 def wake_boot_jobs(tick: Tick) -> None:
