@@ -45,8 +45,9 @@ from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
-from scheduler.engine.requests import NoteDeadmanProblem
+from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersProblem
 from scheduler.model.config_changes import StoredConfig
+from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult
@@ -269,7 +270,14 @@ class Daemon:
             self.instance,
             remote.lease.total_seconds(),
             self._may_start_runs,
+            self._note_queue_state,
         )
+
+    def _note_queue_state(self, state: QueueState) -> None:
+        """Called by the executor in its own thread."""
+        before, self.engine.health.queue = self.engine.health.queue, state
+        if before is None or before.why_no_run_starts != state.why_no_run_starts:
+            self.engine.inbox.submit(NoteWorkersProblem(state.why_no_run_starts))
 
     def run(self, *, until: float | None = None) -> int:
         """Run until a stop signal, or until this time of the monotonic clock. Returns the exit code."""

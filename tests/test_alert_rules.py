@@ -103,6 +103,25 @@ SITUATIONS = {
     "the database is locked for minutes": Situation(
         "DatabaseBusy", {"heartbeatd_db_busy_total": "0x10 30+30x10 330x40"}, (11, 30), (15,)
     ),
+    "the queue of the workers is down": Situation(
+        "QueueUnavailable", {"heartbeatd_queue_available": "1x10 0x10 1x30", "heartbeatd_workers": "2x10 _x10 2x30"}, (11, 25), (13,)
+    ),
+    "all workers are gone": Situation(
+        "WorkersMissing",
+        {
+            "heartbeatd_queue_available": "1x60",
+            "heartbeatd_workers": "2x10 0x20 1x30",
+            "heartbeatd_queue_oldest_timestamp_seconds": "_x10 600x20",
+        },
+        (12, 33),
+        (15, 25),
+    ),
+    "all workers are busy": Situation(
+        "WorkersBusy",
+        {"heartbeatd_workers": "2x60", "heartbeatd_queue_oldest_timestamp_seconds": "_x10 600x20 _x30"},
+        (15, 35),
+        (18,),
+    ),
     "the disk is full": Situation("NoReserve", {"heartbeatd_reserve_bytes": "1048576x5 0x10 1048576x20"}, (10, 20), (13,)),
     "the clock is set": Situation(
         "ClockJumped", {"heartbeatd_clock_jumps_total{direction}": "0x10 1x40"}, (9, 30), (12,), {"direction": "forward"}

@@ -235,12 +235,13 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
     async def try_all() -> None:
         queue, unopened = JobQueue(bench.dsn, "hanging", 0.2), JobQueue(bench.dsn, "hanging", 0.2)
         await queue.open()
-        worker = await queue.register()
+        worker = await queue.register("worker")
         with postgres.locked(bench.dsn.reveal(), *locks):
             for waiting in (
                 unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
-                queue.find(["a"]), queue.register(), queue.renew(worker), queue.remove_dead_workers(1.0),
+                queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
                 queue.fetch(worker, "worker", 1), queue.finish([(1, "{}")]), queue.unregister(worker),
+                queue.find_workers(1.0), queue.longest_wait(), queue.is_in_progress("agent/a", "owner/1"),
             ):  # fmt: skip
                 with pytest.raises(QueueUnavailable):
                     await asyncio.wait_for(waiting, PATIENCE)
@@ -466,6 +467,41 @@ def test_a_worker_reports_its_health_and_what_it_cannot_run(cluster: Cluster) ->
     assert url is not None
     wait_until(lambda: get(url[1] + "/healthz") == "ok\n")
     assert "heartbeatd_worker_ready 1\n" in get(url[1] + "/metrics")
+
+
+def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: Path) -> None:
+    server = PostgresServer().start()
+    yaml = AGENT.format(script="echo HEARTBEAT_OK", state="state/h.db")
+    try:
+        with Cluster(tmp_path, yaml, server.database()) as cluster:
+            cluster.start("run")
+            log = tmp_path / "run.log"
+            wait_until(lambda: log.exists() and "listen=" in log.read_text())
+            url = re.search(r"listen=(\S+)", log.read_text())
+            assert url is not None
+            metrics = lambda: get(f"{url[1]}/metrics")  # noqa: E731
+            wait_until(lambda: "heartbeatd_queue_oldest_timestamp_seconds " in metrics())
+            assert "heartbeatd_queue_available 1\nheartbeatd_workers 0" in without_comments(metrics())
+            assert "workers: no worker is running; start `heartbeatd worker`" in cluster.call("status")
+            assert get(f"{url[1]}/readyz") == '{"ok":true}'  # the daemon does its own part
+            cluster.start("worker", "--name", "b-1")
+            wait_until(lambda: "heartbeatd_workers 1" in metrics())
+            assert "workers: " not in cluster.call("status")
+            assert re.search(r"ok +queue +1 worker: b-1\n", cluster.call("doctor"))
+            server.kill()
+            wait_until(lambda: "the queue of the workers cannot be used: " in get(f"{url[1]}/readyz"))
+            assert "heartbeatd_queue_available 0" in metrics()
+            assert "heartbeatd_workers " not in without_comments(metrics())
+            assert "workers: the queue of the workers cannot be used" in cluster.call("status")
+            assert re.search(r"bad +queue +the queue of the workers cannot be used", cluster.call("doctor"))
+            server.start()
+            wait_until(lambda: get(f"{url[1]}/readyz") == '{"ok":true}')
+    finally:
+        server.close()
+
+
+def without_comments(page: str) -> str:
+    return "\n".join(line for line in page.splitlines() if not line.startswith("#"))
 
 
 def get(url: str) -> str:

@@ -135,6 +135,30 @@ DAEMON = (
         thresholds={"above": ("60", "failed attempts"), "window": ("5m", "the time in which these events are counted")},
     ),
     Alert(
+        "QueueUnavailable", "critical", "1m",
+        "last(heartbeatd_queue_available) == 0",
+        f"{HOST} cannot use the queue of its workers",
+        "No run starts while PostgreSQL cannot be reached. Nothing is lost: slots wait until their grace is over. Type"
+        " `heartbeatd doctor` to see the reason, and check PostgreSQL.",
+    ),
+    Alert(
+        "WorkersMissing", "critical", "2m",
+        "last(heartbeatd_workers) == 0 unless on (job, instance) last(heartbeatd_queue_available) == 0",
+        f"{HOST} has no worker",
+        "All workers are down, or cut off from PostgreSQL. No run starts, and each ends as `timeout`. Type"
+        " `heartbeatd worker` on a machine with the config to start a worker.",
+    ),
+    Alert(
+        "WorkersBusy", "warning", "5m",
+        "time() - last(heartbeatd_queue_oldest_timestamp_seconds) > $above"
+        ' unless on (job, instance) ALERTS{alertname=~"QueueUnavailable|WorkersMissing"}',
+        f"Runs of {HOST} wait for a worker",
+        "The first run in the queue has waited for {{ $value | humanizeDuration }}, because all workers are busy. Type"
+        " `heartbeatd runs --outcome running` to see the runs in progress. Start more workers, or raise `--concurrency` of"
+        " `heartbeatd worker`.",
+        thresholds={"above": ("60", "seconds that a run waits for a worker")},
+    ),
+    Alert(
         "NoReserve", "warning", "5m",
         "last(heartbeatd_reserve_bytes) == 0",
         f"{HOST} has no disk reserve",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +19,12 @@ from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
+from scheduler.config.build.load import load_config
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding, Level
+from scheduler.model.daemon_health import QueueState
+from scheduler.model.settings import RemoteQueue
 from scheduler.store import database
 from scheduler.system.process import Children
 
@@ -52,9 +57,35 @@ def doctor(path: Path, state: Path | None, form: str) -> int:
 def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:
     yield from installation_checks.check_installation()
     yield from installation_checks.check_config(path, os.environ, utc_now(), read_user_crontab)
+    yield from _check_queue(path)
     files = daemon_files.locate_files(path, state)
     yield from installation_checks.check_folder(files.database.parent)
     yield from _check_database(files)
+
+
+def _check_queue(path: Path) -> Iterator[Finding]:
+    """Whether workers on other machines can execute runs. Errors of the config are reported elsewhere."""
+    try:
+        remote = load_config(path, os.environ).settings.remote
+    except ConfigError:
+        return
+    if remote is not None:
+        yield installation_checks.check_queue(asyncio.run(_ask_queue(remote)))
+
+
+async def _ask_queue(remote: RemoteQueue) -> QueueState:
+    from scheduler.store.job_queue import JobQueue, QueueUnavailable  # of an extra
+
+    queue = JobQueue(remote.dsn, remote.name)
+    try:
+        await queue.open()
+        workers = await queue.find_workers(remote.lease.total_seconds())
+        return QueueState(None, tuple(workers), await queue.longest_wait())
+    except QueueUnavailable as error:
+        return QueueState(str(error))
+    finally:
+        with suppress(QueueUnavailable):
+            await queue.close()
 
 
 def read_user_crontab(program: str = "crontab") -> str:

@@ -110,6 +110,8 @@ def _problem_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
         yield f"  and {format_count(len(more), 'more override')}"
     if data["deadman_problem"]:
         yield Fact(f"deadman: pings do not arrive: {data['deadman_problem']}", Meaning.BAD)
+    if data["workers_problem"]:
+        yield Fact(f"workers: {data['workers_problem']}", Meaning.BAD)
     for breaker in data["breakers"]:
         yield Fact(_format_breaker(breaker), Meaning.BAD)
     for outage in data["outages"]:
@@ -155,7 +157,15 @@ def _circuit_name(named: dict[str, Any]) -> str:
 def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
     """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
-    empty |= {"deadman_problem": None, "reload": None, "outages": [], "flapping": [], "frozen": [], "overrides": []}
+    empty |= {
+        "deadman_problem": None,
+        "workers_problem": None,
+        "reload": None,
+        "outages": [],
+        "flapping": [],
+        "frozen": [],
+        "overrides": [],
+    }
     data = data or empty | {"spend": None, "budgets": [], "budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 

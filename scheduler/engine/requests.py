@@ -435,6 +435,17 @@ class NoteDeadmanProblem:
         boots.record_deadman_problem(tick.tx, self.problem)
 
 
+@dataclass(frozen=True, slots=True)
+class NoteWorkersProblem:
+    """Record why no worker executes a run, or (None) that at least one can, for status."""
+
+    problem: str | None
+
+    def apply(self, tick: Tick) -> None:
+        """Record it. Nothing else changes."""
+        boots.record_workers_problem(tick.tx, self.problem)
+
+
 def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
     entry_row = entries.current_entry(tick.tx, kind, name)
     if entry_row is None or (kind, name) not in tick.plan.entries:

@@ -24,6 +24,7 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import time_zones
+from scheduler.model.daemon_health import QueueState
 from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox
 from scheduler.system import state_lock
@@ -33,6 +34,7 @@ from scheduler.telemetry import traces
 Level = Literal["ok", "warn", "bad"]
 
 OLDEST_PYTHON = (3, 11)
+MAX_WORKERS_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,16 @@ def _check_traces(environ: Mapping[str, str]) -> Finding:
             "warn", "traces", f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is ignored; traces are sent by {traces.PROTOCOL}"
         )
     return Finding("ok", "traces", f"sent to {traces.endpoint(environ)}")
+
+
+def check_queue(state: QueueState) -> Finding:
+    """Whether workers on other machines can execute runs now."""
+    if state.why_no_run_starts is not None:
+        return Finding("bad", "queue", state.why_no_run_starts)
+    names = ", ".join(state.workers[:MAX_WORKERS_NAMED])
+    more = f" and {len(state.workers) - MAX_WORKERS_NAMED} more" if len(state.workers) > MAX_WORKERS_NAMED else ""
+    wait = "" if state.longest_wait is None else f"; the first run in the queue has waited for {state.longest_wait:.0f} s"
+    return Finding("ok", "queue", f"{format_count(len(state.workers), 'worker')}: {names}{more}{wait}")
 
 
 def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:

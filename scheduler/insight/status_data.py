@@ -61,6 +61,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         "reload": reload_history.reload_status(db),
         "overrides": [asdict(each) for each in config_history.overrides_in_force(db)],
         "deadman_problem": problems["deadman_problem"],
+        "workers_problem": problems["workers_problem"],
         "outages": problems["outages"],
         "flapping": entries_view.flapping_entries(db),
         "breakers": problems["breakers"],
@@ -80,6 +81,7 @@ def read_problems(db: sqlite3.Connection) -> dict[str, Any]:
     return {
         "config_refused": _refused_config_data(boot, config_history.last_refused_by(db)),
         "deadman_problem": _deadman_problem(boot),
+        "workers_problem": boot["workers_problem"] if boot else None,
         "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
         "breakers": [_breaker_data(breaker) for breaker in breakers.list_open_breakers(db)],
         "outbox": [_outbox_data(row) for row in outbox.unfinished_by_channel(db) if row["pending"] or row["dead"]],

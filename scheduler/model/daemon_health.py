@@ -6,18 +6,40 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What the daemon knows about the queue of its workers.
+
+    `problem` says why the queue cannot be used; then the rest is not known. `workers` are the names of the workers that have
+    renewed their lease. `longest_wait` is for how many seconds the first run in the queue has waited for a worker.
+    """
+
+    problem: str | None = None
+    workers: tuple[str, ...] = ()
+    longest_wait: float | None = None
+
+    @property
+    def why_no_run_starts(self) -> str | None:
+        """Why no worker executes a run now; None if at least one could."""
+        if self.problem is not None:
+            return f"the queue of the workers cannot be used: {self.problem}"
+        return None if self.workers else "no worker is running; start `heartbeatd worker` on a machine with this config"
+
+
 @dataclass(slots=True)
 class EngineHealth:
     """Whether the engine can do its work. Other threads read it.
 
     `problem` says why the database cannot be written, or is None. `broken_parts` names the parts of a tick that are left out
     after an internal error. `tried_at` is the time of the last tick, `ticked_at` that of the last one committed.
-    `failed_commits` counts the ticks that could not be committed. `standby` says which daemon leads instead of this one.
+    `failed_commits` counts the ticks that could not be committed. `standby` says which daemon leads instead of this one. `queue`
+    is the state of the queue of the workers, None without workers.
     """
 
     problem: str | None = None
     broken_parts: str | None = None
     standby: str | None = None
+    queue: QueueState | None = None
     tried_at: datetime | None = None
     ticked_at: datetime | None = None
     failed_commits: int = 0
@@ -26,8 +48,9 @@ class EngineHealth:
 
     @property
     def why_not_working(self) -> str | None:
-        """What is wrong; None if all parts of the engine work."""
-        return self.problem or self.broken_parts
+        """What is wrong; None if all parts of the engine work. Without a worker the daemon still does its own part."""
+        queue = self.queue.why_no_run_starts if self.queue is not None and self.queue.problem is not None else None
+        return self.problem or self.broken_parts or queue
 
 
 @dataclass(slots=True)

@@ -107,6 +107,11 @@ def record_deadman_problem(tx: Transaction, problem: str | None) -> None:
     tx.db.execute("update boot set deadman_problem = ? where instance = ?", (problem, tx.owner))
 
 
+def record_workers_problem(tx: Transaction, problem: str | None) -> None:
+    """Record why no worker on another machine executes a run; None: at least one can."""
+    tx.db.execute("update boot set workers_problem = ? where instance = ?", (problem, tx.owner))
+
+
 def record_clean_end(tx: Transaction) -> None:
     """Record that the daemon is stopping in order."""
     tx.db.execute(

@@ -59,6 +59,11 @@ create table if not exists heartbeatd_lane (
     until_at timestamptz not null,
     primary key (lane, holder)
 );
+create table if not exists heartbeatd_worker (
+    id bigint primary key,
+    queue text not null,
+    name text not null
+);
 """
 
 # Procrastinate's function chooses one job at each call. It sees more than the statement that calls it, so the attempts need
@@ -305,16 +310,43 @@ class JobQueue:
         ended = await self.finish([(row["job_id"], result(row["worker"])) for row in rows]) if rows else set()
         return [row["key"] for row in rows if row["job_id"] in ended]
 
+    async def find_workers(self, lease: float) -> list[str]:
+        """The names of the workers that have renewed their lease."""
+        rows = await self._all(
+            "select name from heartbeatd_worker join procrastinate_workers using (id) where queue = %(queue)s"
+            " and last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) order by name",
+            queue=self._queue,
+            lease=lease,
+        )
+        return [row["name"] for row in rows]
+
+    async def longest_wait(self) -> float | None:
+        """For how many seconds the first attempt in the queue has waited for a worker; None if none waits."""
+        rows = await self._all(
+            "select extract(epoch from clock_timestamp() - min(created_at))::float8 as seconds from heartbeatd_attempt"
+            " join procrastinate_jobs as job on job.id = job_id where status = 'todo' and queue_name = %(queue)s",
+            queue=self._queue,
+        )
+        seconds: float | None = rows[0]["seconds"]
+        return seconds
+
     # What a worker calls.
 
-    async def register(self) -> int:
+    async def register(self, name: str) -> int:
         """Register a worker; returns its id."""
         async with self._in_time():
             worker_id: int = await self._manager.register_worker()
+        await self._run(
+            "insert into heartbeatd_worker (id, queue, name) values (%(id)s, %(queue)s, %(name)s)",
+            id=worker_id,
+            queue=self._queue,
+            name=name,
+        )
         return worker_id
 
     async def unregister(self, worker_id: int) -> None:
         """Remove a worker that has stopped."""
+        await self._run("delete from heartbeatd_worker where id = %(id)s", id=worker_id)
         async with self._in_time():
             await self._manager.unregister_worker(worker_id)
 
@@ -329,6 +361,7 @@ class JobQueue:
         """Delete the rows of workers that have not renewed their lease for ten times its length."""
         async with self._in_time():
             await self._manager.prune_stalled_workers(10 * lease)
+        await self._run("delete from heartbeatd_worker where id not in (select id from procrastinate_workers)")
 
     async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
         """Fetch jobs that may run now, at most `room`, and not more than `MAX_FETCHED`."""

@@ -633,6 +633,12 @@ def m020_workers(db: Any) -> None:
     db.conn.execute("alter table run add column worker text")
 
 
+@migrations()
+def m021_workers_problem(db: Any) -> None:
+    """Why no worker on another machine executes a run."""
+    db.conn.execute("alter table boot add column workers_problem text")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

@@ -253,6 +253,16 @@ class Metrics:
             info = MetricFamily("gauge", "heartbeatd_shard_info", "The shard of this daemon. Always 1.", ("index", "of"))
             info.set_value(1, str(shard.index), str(shard.of))
             yield info
+        if (queue := now.health.queue) is not None:
+            help_text = "1 while the queue of the workers can be used."
+            yield single_gauge("heartbeatd_queue_available", help_text, int(queue.problem is None))
+            help_text = "Workers that have renewed their lease; absent while the queue cannot be used."
+            yield single_gauge("heartbeatd_workers", help_text, len(queue.workers) if queue.problem is None else None)
+            yield single_gauge(
+                "heartbeatd_queue_oldest_timestamp_seconds",
+                "Since when the first run in the queue has waited for a worker; absent while none waits.",
+                None if queue.longest_wait is None else now.at.timestamp() - queue.longest_wait,
+            )
         if self._settings.deadman is not None:
             pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by result.", "result")
             for result, count in now.health.pings.items():

@@ -344,6 +344,7 @@ class Status(ResponseBody):
     overrides: list[Override]
     reload: ReloadStatus
     deadman_problem: str | None
+    workers_problem: str | None
     outages: list[OutageStatus]
     flapping: list[EntryName]
     breakers: list[BreakerStatus]

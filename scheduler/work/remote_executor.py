@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from scheduler.model.daemon_health import QueueState
 from scheduler.store.job_queue import JobQueue, NewAttempt, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
@@ -22,6 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
+LOOK_SECONDS = 5.0  # between looks at the workers
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 MAX_BATCH = 500  # attempts that are submitted in one transaction
 CLOSE_SECONDS = 5.0
@@ -43,7 +45,7 @@ class RemoteExecutor(Generic[T, R]):
 
     While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. `owner` names this
     process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks. No task is submitted
-    while `may_submit` returns false.
+    while `may_submit` returns false. `report_state` is called in the thread of `loop`.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class RemoteExecutor(Generic[T, R]):
         owner: str,
         lease: float,
         may_submit: Callable[[], bool] = lambda: True,
+        report_state: Callable[[QueueState], None] = lambda _: None,
     ) -> None:
         self._open_queue = open_queue
         self._may_submit = may_submit
@@ -64,6 +67,7 @@ class RemoteExecutor(Generic[T, R]):
         self._owners = {owner}
         self._owner = owner
         self._lease = lease
+        self._report_state = report_state
         self._lock = threading.Lock()
         self._tasks: dict[int, _RemoteTask[T]] = {}
         self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
@@ -216,11 +220,12 @@ class RemoteExecutor(Generic[T, R]):
         assert self._wakeup is not None and self._queue is not None
         loop = asyncio.get_running_loop()
         connected_at = reaped_at = loop.time()
+        looked_at = float("-inf")
         while True:
             with self._lock:
                 waits = bool(self._tasks or self._new or self._ends or self._forgotten)
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS if waits else None):
+                async with asyncio.timeout(POLL_SECONDS if waits else LOOK_SECONDS):
                     await self._wakeup.wait()
             self._wakeup.clear()
             try:
@@ -231,13 +236,21 @@ class RemoteExecutor(Generic[T, R]):
                 if loop.time() - connected_at > self._lease and loop.time() - reaped_at > self._lease / 4:
                     reaped_at = loop.time()
                     await self._reap()
+                if loop.time() - looked_at >= LOOK_SECONDS:
+                    looked_at = loop.time()
+                    await self._look_at_workers()
             except QueueUnavailable as error:
                 self._report_problem(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-                connected_at = loop.time()
+                connected_at, looked_at = loop.time(), float("-inf")
                 self._wakeup.set()
             else:
                 self._report_problem(None)
+
+    async def _look_at_workers(self) -> None:
+        assert self._queue is not None
+        workers = await self._queue.find_workers(self._lease)
+        self._report_state(QueueState(None, tuple(workers), await self._queue.longest_wait()))
 
     async def _listen(self) -> None:
         assert self._queue is not None and self._wakeup is not None
@@ -368,6 +381,8 @@ class RemoteExecutor(Generic[T, R]):
             log_event(logging.ERROR, "queue_unavailable", problem=problem)
         elif problem is None and self._problem is not None:
             log_event(logging.WARNING, "queue_available")
+        if problem is not None and problem != self._problem:
+            self._report_state(QueueState(problem))
         self._problem = problem
 
 

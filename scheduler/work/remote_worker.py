@@ -220,7 +220,7 @@ class RemoteWorker(Generic[T, R]):
         if self._worker_id is not None and asked_at >= self._lease_ends:
             return
         if self._worker_id is None:
-            self._worker_id = await self._queue.register()
+            self._worker_id = await self._queue.register(self._name)
             await self._queue.remove_dead_workers(self._lease)
         elif not await self._queue.renew(self._worker_id):
             self._lease_ends = float("-inf")

@@ -50,6 +50,8 @@ def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Findi
 
     yield from installation_checks.check_installation()
     yield from installation_checks.check_config(request.settings.path, os.environ, request.now)
+    if state.health.queue is not None:
+        yield installation_checks.check_queue(state.health.queue)
     yield from installation_checks.check_folder(path.parent)
     if thorough and state.server is None:
         yield _check_database_file(path)

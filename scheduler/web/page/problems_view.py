@@ -41,6 +41,7 @@ def show_problems(request: PageRequest) -> Page:
         "breakers": [] if is_limited else status["breakers"],
         "channels": [] if is_limited else [each for each in status["outbox"] if each["dead"] or each["pending"]],
         "deadman": None if is_limited else status["deadman_problem"],
+        "workers": None if is_limited else status["workers_problem"],
         "downs": [] if is_limited else status["downs"],
         "frozen": [] if is_limited else status["frozen"],
     }
