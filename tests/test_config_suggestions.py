@@ -17,10 +17,11 @@ from scheduler.cli.main import main
 from scheduler.config.file.remedies import as_yaml
 from scheduler.config.keys.time_zones import find_zone
 
+pytestmark = pytest.mark.once
+
 SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("part", range(8))
 def test_every_suggestion_for_a_config_with_typing_errors_is_accepted(tmp_path: Path, part: int) -> None:
     found = [

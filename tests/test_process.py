@@ -316,15 +316,20 @@ def test_many_programs_leave_no_open_descriptor() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-def test_only_the_process_module_uses_subprocess() -> None:
+def test_only_the_process_module_starts_programs() -> None:
+    """Two other modules fork, to watch over a program or a worker after their own process has ended."""
+    assert files_that_contain("subprocess.", "os.system(", "os.popen(", "os.spawn") == {"scheduler/system/process.py"}
+    assert files_that_contain("os.fork(") == {"scheduler/cli/busy.py", "scheduler/system/worker_guard.py"}
+
+
+def files_that_contain(*words: str) -> set[str]:
     root = Path(process.__file__).parents[2]
-    users = {
+    return {
         str(file.relative_to(root))
         for package in ("scheduler", "heartbeat", "cron", "heartbeatd")
         for file in (root / package).rglob("*.py")
-        if any(word in file.read_text() for word in ("subprocess.", "os.system(", "os.popen(", "os.spawn", "os.fork("))
+        if any(word in file.read_text() for word in words)
     }
-    assert users == {"scheduler/system/process.py"}
 
 
 def test_a_program_is_ended_after_its_own_timeout_and_the_next_one_starts() -> None:

@@ -19,6 +19,8 @@ from world import AgentCall, MakeWorld, Script, World
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 
+pytestmark = pytest.mark.once
+
 
 def config(channels: str = "phone", jobs: str = "", **keys: str) -> str:
     """An agent that runs every 15 minutes and reports to these channels."""

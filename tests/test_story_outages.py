@@ -18,6 +18,8 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.status_data import read_status
 
+pytestmark = pytest.mark.once
+
 BUSY = error_answer(529, "overloaded_error", "Overloaded")
 
 
@@ -73,7 +75,6 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
     ]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("act", "begins"),
     [

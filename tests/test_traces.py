@@ -22,7 +22,7 @@ from test_daemon_models import Equipped
 
 from scheduler.cli.main import main
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.once, pytest.mark.process]
 
 CHECKOUT = Path(__file__).parents[1]
 HOSTILE_TOOLS = CHECKOUT / "tests" / "servers" / "hostile_tools.py"  # harmless without an argument
