@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import required_programs
+from servers.postgres import PostgresServer
 from test_story_shards import FLEET
 from world import World
 
@@ -104,3 +107,15 @@ def test_a_request_creates_no_database_of_a_shard_on_another_machine(
     assert main(["wake", "a", "-c", str(tmp_path / "config.yaml")]) == 1
     assert "send the request to its daemon at http://127.0.0.1:7858, or start it" in capsys.readouterr().err
     assert not shard_file(tmp_path / "state" / "heartbeatd.db", 1).exists()
+
+
+@required_programs.needs("initdb")
+def test_the_daemon_of_a_shard_on_another_machine_is_shown_as_running(
+    tmp_path: Path, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, FLEET, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", server=postgres.database(), shard=0)
+    assert main(["-c", str(tmp_path / "config.yaml"), "--shard", "0", "status"]) == 0
+    assert "daemon: running on another machine, last tick" in capsys.readouterr().out
+    world.stop()
+    assert main(["-c", str(tmp_path / "config.yaml"), "--shard", "0", "status"]) == 0
+    assert "stopped cleanly" in capsys.readouterr().out

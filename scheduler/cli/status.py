@@ -47,6 +47,7 @@ MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 RECENT_STARTS = timedelta(days=1)
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
+ALIVE = timedelta(seconds=30)  # since its last recorded tick; a daemon records one at least every 20 s
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -178,6 +179,9 @@ def _daemon_lines(
         started_at = _start_time(boot, up)
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
         yield Fact(f"daemon: running{since}, pid {up.pid or 'not known'}", Meaning.GOOD)
+    elif boot is not None and files.server and _ticked_lately(boot, now):
+        last = abbreviate_duration(elapsed_time(boot["last_tick_at"], now))
+        yield Fact(f"daemon: running on another machine, last tick {last} ago", Meaning.GOOD)
     elif boot is None:
         yield f"daemon: has never run on {files.shown}; `heartbeatd run` starts it"
     else:
@@ -198,6 +202,11 @@ def _daemon_lines(
     for frozen in (data["frozen"] if data else [])[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(frozen["since"], frozen["until"]))
         yield f"  {FROZEN_TEXTS[frozen['cause']]} {format_time(frozen['since'])} to {format_time(frozen['until'])} ({span})"
+
+
+def _ticked_lately(boot: dict[str, Any], now: datetime) -> bool:
+    """Whether the daemon of this boot still runs, by the time of its latest tick in the database."""
+    return boot["ended_at"] is None and now - datetime.fromisoformat(boot["last_tick_at"]) <= ALIVE
 
 
 FROZEN_TEXTS = {
