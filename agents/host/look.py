@@ -17,7 +17,7 @@ def disk() -> float:
 
 
 def memory() -> float:
-    """Percent of memory in use, by what the kernel calls available."""
+    """Percent of memory in use, computed from the available memory that the kernel reports."""
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     found = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in lines)}
     return 100 * (1 - found["MemAvailable"] / found["MemTotal"])

@@ -60,7 +60,7 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """Report the result of an asynchronous run: a text, findings or an error. Answers the id of the run that records it.
+    """Report the result of an asynchronous run: a text, findings or an error. Returns the id of the run that records it.
 
     `truncated`: the answer was cut at a token limit. If there is a `report`, it includes the text.
     """

@@ -43,7 +43,7 @@ from scheduler.work.plan import ConfigChanges, Plan, compare_settings
 
 @dataclass(frozen=True, slots=True)
 class WakeAgent:
-    """Wake an agent. `cause` is the mark of the run that sends the wake, if any. Answers the wake's id."""
+    """Wake an agent. `cause` is the mark of the run that sends the wake, if any. Returns the wake's id."""
 
     wake: Wake
     cause: str | None = None
@@ -71,7 +71,7 @@ JOB_OBSTACLE_TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """Run a cron job now, in addition to its schedule. Answers the id of the wake that starts its run."""
+    """Run a cron job now, in addition to its schedule. Returns the id of the wake that starts its run."""
 
     name: str
     source: Trigger
@@ -97,7 +97,7 @@ def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
 
 @dataclass(frozen=True, slots=True)
 class PauseEntries:
-    """Pause one entry, or all of them (`key` None), until a time or until resumed. Answers their names.
+    """Pause one entry, or all of them (`key` None), until a time or until resumed. Returns their names.
 
     `by` is who wants that: command, or token NAME.
     """
@@ -120,7 +120,7 @@ class PauseEntries:
 
 @dataclass(frozen=True, slots=True)
 class ResumeEntries:
-    """Resume one entry, or all of them (`key` None). Answers the names of those that were paused. `by` is who wants that."""
+    """Resume one entry, or all of them (`key` None). Returns the names of those that were paused. `by` is who wants that."""
 
     key: Key | None
     by: str
@@ -136,7 +136,7 @@ class ResumeEntries:
 
 @dataclass(frozen=True, slots=True)
 class NoteActivity:
-    """Record the target of an agent's latest conversation, and its counts; None: unchanged. Answers the recorded values."""
+    """Record the target of an agent's latest conversation, and its counts; None: unchanged. Returns the recorded values."""
 
     name: str
     target: Target | None = None
@@ -168,7 +168,7 @@ class NoteActivity:
 
 @dataclass(frozen=True, slots=True)
 class HoldLane:
-    """Hold an agent's lane until a time. A holder may extend its hold. Answers the id of the run in progress, or None."""
+    """Hold an agent's lane until a time. A holder may extend its hold. Returns the id of the run in progress, or None."""
 
     name: str
     holder: str
@@ -331,7 +331,7 @@ class UnmuteEntry:
 class AcknowledgeConditions:
     """Keep open conditions of an agent quiet until they get worse or end: the one with this key, or those of a run.
 
-    Answers the keys as the agent wrote them. The key is compared without case and blanks.
+    Returns the keys as the agent wrote them. The key is compared without case and blanks.
     """
 
     name: str
@@ -353,7 +353,7 @@ class AcknowledgeConditions:
 class UnacknowledgeConditions:
     """Report open conditions of an agent again that were acknowledged: the one with this key, or those of a run.
 
-    Answers the keys of those that were acknowledged, as the agent wrote them. The key is compared without case and blanks.
+    Returns the keys of those that were acknowledged, as the agent wrote them. The key is compared without case and blanks.
     """
 
     name: str
