@@ -56,7 +56,7 @@ from scheduler.web.request_bodies import (
 
 
 async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
-    """Wake an agent, with a text or with the alerts of Alertmanager. The answer says what the wake waits for, if it must wait."""
+    """Wake an agent, with a text or with the alerts of Alertmanager. If the wake must wait, the response gives the reason."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     found = (
@@ -96,7 +96,7 @@ async def cancel_run(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
 
 
 async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
-    """Hold an agent's lane for a time, or prolong the hold. `run` is the run in progress, which the caller should wait for."""
+    """Lock an agent's lane for a time, or extend the lock. `run` is the run in progress, which the caller should wait for."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     until = request.app_state.clock() + body.span
