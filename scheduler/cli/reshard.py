@@ -29,8 +29,8 @@ MAX_LISTED = 20  # moves that are printed
 def reshard(path: Path) -> None:
     """Move agents and jobs to the database of their shard, after a change of the config.
 
-    Run it after you have added, changed or removed `shard` in the config. First stop the daemons of all shards. All databases must
-    be on one server, or in one folder. History, waiting wakes and undelivered messages are moved too. If the command is
+    Run it after you have added, changed or removed `shard` in the config. First stop the daemons of all shards. All databases
+    must be on one server, or in one folder. History, waiting wakes and undelivered messages are moved too. If the command is
     interrupted, run it again.
     """
     settings = load.load_config(path, os.environ, resolve_secrets=False).settings
