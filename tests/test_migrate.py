@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
 import required_programs
 from servers.postgres import PostgresServer
@@ -113,3 +117,85 @@ def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServ
             copy_all_rows(world.state, store)
     with closing(open_read_only(world.state)) as db:
         assert db.execute("select count(*) from run").fetchone()[0] == len(rows_of(address)["run"])
+
+
+def end_within_a_copy(source: str, target: str, locked: str, mode: LiteralString) -> None:
+    """Kill `heartbeatd migrate` while it waits for the table `wake` on the server `locked`: the tables before it are copied."""
+    with psycopg.connect(locked) as other, psycopg.connect(locked, autocommit=True) as watcher:
+        other.execute(f"lock table heartbeatd.wake in {mode} mode")
+        migrate = subprocess.Popen([sys.executable, "-m", "scheduler", "migrate", source, target], stdout=subprocess.DEVNULL)
+        waiting = "select count(*) from pg_locks where relation = 'heartbeatd.wake'::regclass and not granted"
+        deadline = time.monotonic() + 60
+        while watcher.execute(waiting).fetchone() != (1,):
+            assert migrate.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        migrate.kill()
+        migrate.wait(timeout=60)
+
+
+def test_a_copy_to_a_server_that_is_killed_leaves_the_target_empty_and_the_source_unchanged(
+    world: World, postgres: PostgresServer
+) -> None:
+    address, before = postgres.database(), rows_of(world.state)
+    open_for_writing(address).close()
+    end_within_a_copy(str(world.state), address, address, "share")  # it may be read
+    assert not any(rows_of(address).values())
+    assert rows_of(world.state) == before
+    postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")  # the lease ends by itself after seconds
+    assert main(["migrate", str(world.state), address]) == 0
+    assert rows_of(address) == before
+
+
+def test_a_copy_to_a_file_that_is_killed_leaves_the_target_empty_and_the_source_unchanged(
+    world: World, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    address, before = postgres.database(), rows_of(world.state)
+    assert main(["migrate", str(world.state), address]) == 0
+    copy = tmp_path / "copy" / "back.db"
+    end_within_a_copy(address, str(copy), address, "access exclusive")
+    assert not any(rows_of(copy).values())
+    assert rows_of(address) == before
+    postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")
+    assert main(["migrate", address, str(copy)]) == 0
+    assert rows_of(copy) == before
+
+
+def insert_wakes(world: World, texts: list[object]) -> None:
+    """Add waiting wakes with these texts to the file; bytes are stored as a text, as another program may have done."""
+    with closing(Store.open(world.state)) as store, store.transaction() as db:
+        for number, each in enumerate(texts):
+            db.execute(
+                "insert into wake (kind, name, source, sender, token, text, created_at, updated_at, due_at, state)"
+                " values ('heartbeat', 'ops', 'api', ?, '', cast(? as text), ?, 1, ?, 'waiting')",
+                (f"hostile{number}", each, 2**63 - 1, -(2**63)),
+            )
+
+
+HOSTILE = [
+    "a\0b\0", "\ufffe\U0010ffff\u202e\x1b[31m", "'; drop table heartbeatd.run; --", "$1 %s ? :name {}", "\\N\t\\.\r\n", "x" * 8_000_000,
+    "e\u0301" * 1000, "",
+]  # fmt: skip
+
+
+def test_hostile_texts_and_the_largest_integers_are_copied_and_a_zero_byte_is_replaced(
+    world: World, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    insert_wakes(world, [*HOSTILE])
+    address, copy = postgres.database(), tmp_path / "back.db"
+    assert main(["migrate", str(world.state), address]) == 0
+    assert main(["migrate", address, str(copy)]) == 0
+    rows = rows_of(copy)
+    assert rows == rows_of(address)
+    with closing(open_read_only(copy)) as db:
+        texts = [row[0] for row in db.execute("select text from wake where sender like 'hostile%' order by id")]
+    assert texts == [text.replace("\0", "\ufffd") for text in HOSTILE]
+
+
+def test_bytes_that_are_no_text_are_replaced(world: World, postgres: PostgresServer) -> None:
+    """A surrogate alone, as CESU-8 has it, and a byte that UTF-8 does not have."""
+    insert_wakes(world, [b"\xed\xa0\x80", b"full: \xff"])
+    address = postgres.database()
+    assert main(["migrate", str(world.state), address]) == 0
+    with closing(open_read_only_any_version(address)) as db:
+        texts = [row[0] for row in db.execute("select text from wake where sender like 'hostile%' order by id")]
+    assert texts == ["\ufffd" * 3, "full: \ufffd"]

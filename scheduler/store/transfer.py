@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from scheduler.model.outcome import Kind
@@ -18,8 +19,9 @@ BATCH = 500  # rows
 def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
     """Copy all rows to an empty database of this version, in one transaction; returns their number by table.
 
-    IDs stay the same, and IDs of deleted rows are not used again. The source is only read. Raises StoreError if the target has
-    rows, or if the counts differ at the end; then the target is unchanged.
+    IDs stay the same, and IDs of deleted rows are not used again. The source is only read. What PostgreSQL cannot store in a text
+    is replaced by U+FFFD: the character U+0000, and bytes that are not UTF-8. Raises StoreError if the target has rows, or if the
+    counts differ at the end; then the target is unchanged.
     """
     with closing(open_read_only_any_version(source)) as origin, closing(open_empty_database()) as model:
         tables = [
@@ -30,6 +32,8 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
             if not isinstance(side, sqlite3.Connection):
                 side.execute("set statement_timeout = 0")
                 side.execute("set idle_in_transaction_session_timeout = 0")
+        if isinstance(origin, sqlite3.Connection):
+            origin.text_factory = partial(str, encoding="utf-8", errors="replace")  # another program may have written no text
         origin.execute("begin")  # one state of the database, also while a daemon writes
         with target.transaction() as db:
             for table in tables:
