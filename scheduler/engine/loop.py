@@ -181,7 +181,8 @@ class Engine:
         self._grown_histories = GrownHistories()
         self._parts = TickParts()
         self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
-        self._unknown_commit: Callable[[ClockReading], None] | None = None  # finishes a tick that may have been committed
+        # Finishes a tick that may have been committed, and the time of that tick.
+        self._unknown_commit: tuple[Callable[[ClockReading], None], datetime] | None = None
 
     def start_boot(
         self,
@@ -301,7 +302,7 @@ class Engine:
                     requests_left=requests_left, is_full=full,
                 )  # fmt: skip
         except CommitUnknown:
-            self._unknown_commit = finish
+            self._unknown_commit = (finish, reading.now) if finish else None
             raise
         return finish, again_at
 
@@ -324,8 +325,9 @@ class Engine:
         """
         if self._unknown_commit is None:
             return
-        was_committed = self.store.was_committed()
-        finish, self._unknown_commit = self._unknown_commit, None
+        finish, ticked_at = self._unknown_commit
+        was_committed = self.store.was_committed(partial(boots.is_last_tick, instance=self._instance, at=ticked_at))
+        self._unknown_commit = None
         if was_committed:
             finish(reading)
 

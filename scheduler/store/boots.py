@@ -87,6 +87,12 @@ def record_last_tick(tx: Transaction) -> None:
     )
 
 
+def is_last_tick(db: sqlite3.Connection, instance: str, at: datetime) -> bool:
+    """Whether the last recorded tick is that of this time, of the boot `instance`. Each tick that writes is recorded."""
+    row = db.execute("select instance, last_tick_at from boot order by id desc limit 1").fetchone()
+    return row is not None and (row["instance"], row["last_tick_at"]) == (instance, to_millis(at))
+
+
 def record_config(tx: Transaction) -> None:
     """Record that this boot uses the config of the transaction, and that no changed config is refused."""
     tx.db.execute(

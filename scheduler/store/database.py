@@ -132,8 +132,11 @@ class Store:
         """Close the connection. The last connection that closes folds the write-ahead log into the file."""
         self.connection.close()
 
-    def was_committed(self) -> bool:
-        """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet."""
+    def was_committed(self, has_its_rows: Callable[[sqlite3.Connection], bool] = lambda _: True) -> bool:
+        """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet.
+
+        `has_its_rows` looks for something that it wrote: after a failover, the id of a lost transaction is used for another one.
+        """
         raise NotImplementedError  # a commit to a file has succeeded or failed
 
     @contextmanager

@@ -380,7 +380,7 @@ class ServerStore(Store):
             self._roll_back()
             raise
 
-    def was_committed(self) -> bool:
+    def was_committed(self, has_its_rows: Callable[[sqlite3.Connection], bool] = lambda _: True) -> bool:
         """Whether the transaction that raised CommitUnknown was committed. DatabaseUnavailable: that is not known yet.
 
         Raises LeadershipLost if another daemon has led since: it has taken over what the transaction has claimed.
@@ -390,6 +390,7 @@ class ServerStore(Store):
             row = self._server.execute(
                 "select epoch, host, pg_xact_status(cast(? as text)::xid8) as status from _leader", (self._unknown,)
             ).fetchone()
+            has_rows = has_its_rows(self.connection)
         except ServerError as error:
             if error.sqlstate == "22023":  # the id is in the future: another server has taken over without this transaction
                 return False
@@ -399,7 +400,7 @@ class ServerStore(Store):
         if self.epoch is not None and row["epoch"] != self.epoch:
             self.is_fenced = True
             raise LeadershipLost(f"{row['host'] or 'another daemon'} leads since this one was cut off or frozen")
-        return bool(row["status"] == "committed")
+        return bool(row["status"] == "committed") and has_rows
 
     def _check_leadership(self) -> str:
         """Returns the id of the transaction. Raises LeadershipLost if another daemon has led since."""

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -38,7 +38,9 @@ class PostgresServer:
     `settings` override those of `SETTINGS`. Raises FileNotFoundError if PostgreSQL is not installed.
     """
 
-    def __init__(self, *, prefix: Sequence[str] = (), parent: Path | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, prefix: Sequence[str] = (), parent: Path | None = None, copy_of: PostgresServer | None = None, **settings: str
+    ) -> None:
         self._programs = Path(required_programs.find("initdb") or _not_installed()).parent
         self._user = next((name for name in USERS if _exists(name)), None) if os.getuid() == 0 else None
         self.folder = Path(tempfile.mkdtemp(prefix="heartbeatd-postgres-", dir=parent))
@@ -48,6 +50,10 @@ class PostgresServer:
         self._names = (f"test{number}" for number in itertools.count(1))
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = [*prefix, "setpriv", f"--reuid={self._user}", "--clear-groups"] if prefix else []
+        if copy_of is not None:
+            self._call("pg_basebackup", "--no-sync", "-cfast", f"-h{copy_of.folder}", "-Uheartbeatd", f"-D{self._data}")
+            (self._data / "standby.signal").touch()
+            return
         self._call(
             "initdb", "--no-sync", "--auth=trust", "--username=heartbeatd", "--encoding=UTF8", "--locale=C", f"-D{self._data}"
         )
@@ -81,13 +87,27 @@ class PostgresServer:
             time.sleep(0.02)
         return self
 
+    def standby(self) -> PostgresServer:
+        """Start a copy of this server as its read-only standby, which receives nothing more from it."""
+        return PostgresServer(copy_of=self, **self._settings).start()
+
+    def promote(self) -> None:
+        """Let a standby be written from now on."""
+        self._call("pg_ctl", "promote", "--wait", f"-D{self._data}")
+
     def stop(self) -> None:
         """Stop the server: connections are closed at once, and everything is written down."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill the server as a crash would. It recovers at its next start."""
+        """Kill the server with all of its processes, as a crash of the machine would. It recovers at its next start."""
+        pid = self._process.pid if self._process else 0
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        connected = children.read_text("ascii").split() if children.exists() else []
         self._end(signal.SIGKILL)
+        for each in connected:
+            with suppress(ProcessLookupError):
+                os.kill(int(each), signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop and start the server."""

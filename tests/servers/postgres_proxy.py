@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -15,11 +16,12 @@ COMMIT = b"Q\0\0\0\x0bcommit\0"  # the message of the protocol
 class PostgresProxy:
     """Forwards connections. After `lose_commits = N`, the next N commits reach the server, and their connections then end.
 
-    With `before` True they end before the commit reaches it. It listens on a socket in `folder`, or else on loopback.
+    With `before` True they end before the commit reaches it. With `delay`, in seconds, each answer comes late, and in two pieces.
+    It listens on a socket in `folder`, or else on loopback.
     """
 
     def __init__(self, dsn: str, folder: Path | None = None) -> None:
-        self._target = parse_qs(urlsplit(dsn).query)["host"][0] + "/.s.PGSQL.5432"
+        self._target = _socket_of(dsn)
         self._address: str | tuple[str, int] = str(folder / ".s.PGSQL.5432") if folder else ("127.0.0.1", 0)
         self._clients: list[socket.socket] = []
         self.listen()
@@ -27,6 +29,7 @@ class PostgresProxy:
         self.dsn = dsn.replace(self._target.rpartition("/")[0], host)
         self.lose_commits = 0
         self.before = False
+        self.delay = 0.0
         self.lost = 0
 
     def __enter__(self) -> Self:
@@ -47,6 +50,13 @@ class PostgresProxy:
     def cut_off(self) -> None:
         """Accept no more connections, and end those that there are."""
         self._stop_listening()
+        for each in self._clients:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def lead_to(self, dsn: str) -> None:
+        """Forward new connections to this server instead, and end those that there are."""
+        self._target = _socket_of(dsn)
         for each in self._clients:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -79,10 +89,19 @@ class PostgresProxy:
                 server.sendall(content)
             server.shutdown(socket.SHUT_WR)
 
-    @staticmethod
-    def _answer(server: socket.socket, client: socket.socket) -> None:
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError), server, client:
             while content := server.recv(65536):
                 with suppress(OSError):
+                    if self.delay:
+                        half = len(content) // 2
+                        time.sleep(self.delay)
+                        client.sendall(content[:half])
+                        time.sleep(self.delay)
+                        content = content[half:]
                     client.sendall(content)
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _socket_of(dsn: str) -> str:
+    return parse_qs(urlsplit(dsn).query)["host"][0] + "/.s.PGSQL.5432"
