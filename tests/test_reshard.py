@@ -79,7 +79,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_agents_move_into_more_and_fewer_shards_and_back_without_a_lost_or_repeated_slot(fleet: Fleet) -> None:
     fleet.run(0, 1)
-    for shards in (2, 5, 3, 0):
+    for shards in (2, 3, 2, 0) if fleet.server else (2, 5, 3, 0):  # each further schema takes a second
         assert fleet.reshard(shards) == 0
         fleet.run(shards, 1)
     slots = Counter(fleet.rows("select name, slot from run where trigger = 'interval' and outcome = 'ok'"))

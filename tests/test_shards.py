@@ -191,4 +191,4 @@ def test_a_reload_that_moves_an_agent_is_refused(tmp_path: Path) -> None:
     more = read(tmp_path, FLEET.replace("f: {}", "f: {}, g: {}"), {"HEARTBEATD_SHARD": "0"}).settings
     assert shard_moves.find_reload_problem(before, more) is None
     four = read(tmp_path, FLEET.replace("of: 3", "of: 4"), {"HEARTBEATD_SHARD": "0"}).settings
-    assert "shards cannot be changed while the daemons run" in str(shard_moves.find_reload_problem(before, four))
+    assert "the number of shards cannot change while the daemons run" in str(shard_moves.find_reload_problem(before, four))
