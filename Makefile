@@ -30,7 +30,7 @@ unit: .venv/ready
 # the few that take long. The summary names the tests that are left out.
 test-postgresql: .venv/ready
 	HEARTBEATD_TEST_STORE=postgresql HEARTBEATD_TEST_ALL=$(ALL) $(BIN)/python -m pytest -n 3 --dist worksteal \
-	  tests/test_story_*.py tests/test_atomicity.py tests/test_expected_runs.py
+	  tests/test_story_*.py tests/test_atomicity.py $(if $(ALL),tests/test_expected_runs.py)
 
 lint: .venv/ready
 	$(BIN)/ruff check

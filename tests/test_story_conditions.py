@@ -220,6 +220,7 @@ def test_a_reload_that_renames_the_checklist_keeps_the_conditions(make_world: Ma
 # --- flapping, wrong ends, bad input ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_on_server("days of simulated time")
 def test_a_condition_that_opens_and_ends_at_every_run_is_reported_as_flapping_once(make_world: MakeWorld) -> None:
     texts = ["[link] down", "[link] resolved"] * 100
     world = make_world(config(), scripts=answers(*texts, "HEARTBEAT_OK"))
@@ -459,6 +460,7 @@ def test_damaged_lists_of_a_condition_stop_neither_its_agent_nor_a_job(make_worl
 # --- the clock ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_on_server("days of simulated time")
 def test_a_clock_that_is_set_back_stops_neither_reminders_nor_resets(make_world: MakeWorld) -> None:
     said = iter(["[disk] full", "[disk] resolved"] * 4)
     world = make_world(config(), scripts={"ops": lambda _: next(said, "[disk] full")})

@@ -99,6 +99,7 @@ def test_a_pause_is_explained_during_and_after_it(make_world: MakeWorld) -> None
     assert stretch_lines(explain_day_of(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
 
 
+@pytest.mark.long_on_server("a thousand retries")
 def test_a_locked_lane_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="2h"), start="2026-03-02 00:00")
     world.run(hours=5)
@@ -298,6 +299,7 @@ def test_after_a_changed_interval_each_hour_is_explained_with_its_own_slots(make
     ]
 
 
+@pytest.mark.long_on_server("1,440 runs")
 def test_a_day_of_minutely_slots_with_many_changes_takes_about_a_dozen_lines(make_world: MakeWorld) -> None:
     world = make_world(
         job(schedule='"* * * * *"') + "history: {runs: 5000}\n",
@@ -404,6 +406,7 @@ STEPS = st.one_of(
 MISSED = {"daemon_down": "missed", "clock_jumped": "missed", "stood_still": "missed"}
 
 
+@pytest.mark.long_on_server("25 histories of days")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=10))
 def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(

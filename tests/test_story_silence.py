@@ -312,6 +312,7 @@ def test_a_rename_by_an_edit_is_shown_by_explain_and_status(plant: Plant, say: S
     assert shown[shown.index(f"config: reloaded {TODAY} 08:00:00 by token chat") + 1] == "  renamed agent/ops -> agent/operations"
 
 
+@pytest.mark.long_on_server("a thousand retries")
 def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
@@ -323,6 +324,7 @@ def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
     assert len(slots) >= 5 and all(f"process {os.getpid()} (" in error for error in slots)
 
 
+@pytest.mark.long_on_server("a thousand retries")
 def test_a_lane_that_a_gateway_holds_over_http(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
@@ -866,6 +868,7 @@ def test_an_empty_database_has_no_entries(plant: Plant, say: Say) -> None:
     world.boot()
 
 
+@pytest.mark.long_on_server("1,000 entries")
 def test_a_thousand_entries_take_a_second(plant: Plant, say: Say) -> None:
     agents = "".join(f"  many-{number:03}: {{heartbeat: {{checklist: HEARTBEAT.md}}}}\n" for number in range(996))
     world = plant(fleet(agents=agents), start=MIDNIGHT + 13 * HOUR)

@@ -548,6 +548,7 @@ def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
     assert "By cron backup" in world.calls[-1].stdin
 
 
+@pytest.mark.long_on_server("a thousand retries")
 def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="none", active_hours='"08:00-12:00"'))
     world.run(seconds=5)
