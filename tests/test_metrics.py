@@ -422,6 +422,18 @@ def test_without_a_database_the_page_still_has_the_counters(make_world: MakeWorl
     assert "heartbeatd_last_tick" not in text
 
 
+def test_a_daemon_on_standby_leaves_the_gauges_of_the_database_to_the_leader(make_world: MakeWorld) -> None:
+    """Otherwise sums over both daemons would be too high, and an alert would fire once for each of them."""
+    page = Page(make_world(AGENT))
+    health = EngineHealth(standby="one leads")
+    now = ScrapeState(health, page.reload_state, {}, page._world.clock.now)
+    with closing(open_read_only(page._world.database)) as db:
+        text = page.metrics.render_page(db, now).body.decode()
+    assert "heartbeatd_runs_total{" in text
+    assert "heartbeatd_next_due" not in text
+    assert "heartbeatd_outbox" not in text
+
+
 def test_a_label_cannot_break_out_of_its_quotes() -> None:
     family = MetricFamily("gauge", "x", "Help.", ("name",))
     value = 'ops"} 1\nevil_metric \\'

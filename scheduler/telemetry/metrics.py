@@ -214,10 +214,13 @@ class Metrics:
     def render_page(self, db: sqlite3.Connection | None, now: ScrapeState, accept: str = "") -> MetricsPage:
         """The metrics page, in OpenMetrics if the header Accept prefers it.
 
-        `db` is a read-only connection; without it the gauges from the database are absent. Raises sqlite3.Error.
+        `db` is a read-only connection. Without it the gauges from the database are absent. They are also absent on standby,
+        because the leader exports them. Raises sqlite3.Error.
         """
         render_registry, content_type = choose_encoder(accept)
         open_metrics = content_type.startswith("application/openmetrics-text")
+        if now.health.standby is not None:
+            db = None
         families = chain(
             self._counter_families(), self._process_families(now), self._database_families(db, now.at) if db is not None else ()
         )
