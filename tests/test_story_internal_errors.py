@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, cast
@@ -206,10 +206,10 @@ class LostAnswer:
             self._loses_next, self.is_down = False, True
             raise CommitUnknown("the connection was lost")
 
-    def was_committed(self) -> bool:
+    def was_committed(self, has_its_rows: Callable[[sqlite3.Connection], bool]) -> bool:
         if self.is_down:
             raise DatabaseUnavailable("the server is down")
-        return True
+        return has_its_rows(self._store.connection)
 
 
 def test_a_run_has_its_whole_timeout_although_the_server_was_down_after_its_start_was_committed(make_world: MakeWorld) -> None:
