@@ -216,6 +216,15 @@ def test_a_lease_is_confirmed_until_another_daemon_may_take_it_soon(hosts: Hosts
     assert one.is_confirmed
 
 
+def test_a_command_takes_the_expired_lease_of_a_killed_daemon(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    postgres.query(address, EXPIRE)
+    lease = lead_for_a_command(address, "command")
+    assert lease.epoch == 2
+    lease.stop()
+
+
 def test_a_command_changes_nothing_while_a_daemon_leads(hosts: Hosts, address: str) -> None:
     one, store = hosts.add("one")
     lead(one, store)

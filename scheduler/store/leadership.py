@@ -97,6 +97,15 @@ class Leadership:
         """Whether no other daemon can lead yet. If not, this one starts nothing: it was frozen or cut off for a while."""
         return self._clock() - self._renewed_at < GIVE_UP_AFTER
 
+    @property
+    def has_seen_expired_lease(self) -> bool:
+        """Whether the lease had expired when it was last looked at."""
+        return self._expired is not None
+
+    def wait(self, seconds: float) -> None:
+        """Wait, at most until `stop`."""
+        self._stopped.wait(seconds)
+
     def give_back(self) -> None:
         """Let another daemon lead, because this one cannot write."""
         with suppress(ServerError):
@@ -186,14 +195,19 @@ class Leadership:
 def lead_for_a_command(url: str, holder: str, host: str = "a command") -> Leadership:
     """The lease for a command that needs the database for itself. Raises DatabaseUnavailable if a daemon leads.
 
-    `host` names the command for daemons that wait for it.
+    `host` names the command for daemons that wait for it. An expired lease is taken after PATIENCE seconds.
     """
 
     def ignore(_: str) -> None:
         """The epoch keeps the command from writing."""
 
-    found = Leadership(url, holder, host, lambda: 0.0, ignore)
+    waited = 0.0
+    found = Leadership(url, holder, host, lambda: waited, ignore)
     standby = found.try_to_lead()
+    if standby is not None and found.has_seen_expired_lease:
+        found.wait(PATIENCE)
+        waited = PATIENCE
+        standby = found.try_to_lead()
     if standby is None:
         found.start()
         return found
