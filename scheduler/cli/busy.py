@@ -45,7 +45,8 @@ def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
 
     The command starts after the agent's current run has ended. The agent's later runs wait until the command has ended.
     heartbeatd exits with the exit code of the command. A script can also lock the agent without heartbeatd: run `flock
-    lanes/AGENT.lock COMMAND` in the folder of the database file.
+    lanes/AGENT.lock COMMAND` in the folder of the database file. If the database is on a PostgreSQL
+    server, run it in the folder `state` next to the config.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
     files = daemon_files.locate_files(path)

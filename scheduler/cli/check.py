@@ -53,7 +53,8 @@ MAX_SHARDS_SHOWN = 12
 @click.option(
     "--tools",
     is_flag=True,
-    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if one fails.",
+    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if a"
+    " connection fails.",
 )
 @options.config_option
 @options.state_option

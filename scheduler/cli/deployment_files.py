@@ -132,7 +132,7 @@ def compose(folder: Path, force: bool) -> None:
     default=alert_rules.RUNBOOKS,
     show_default=True,
     metavar="URL",
-    help="The URL of the page `heartbeatd docs runbooks` in your network. Each alert links to its section.",
+    help="The URL at which you have published the runbooks (`heartbeatd docs runbooks`). Each alert links to its section.",
 )
 @click.option(
     "--dashboard-url",

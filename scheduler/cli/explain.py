@@ -79,8 +79,8 @@ def explain(
 ) -> None:
     """Explain why agents and jobs ran or did not run.
 
-    Without NAME, the output covers all agents and jobs of a day, by default today. Agents and jobs that were silent or unusual
-    come first, each with the cause and a command that shows details.
+    Without NAME, the output covers all agents and jobs of a day, by default today. Agents and jobs that were silent, or
+    whose scheduled runs were partly skipped or failed, come first, each with the cause and a command that shows details.
 
     With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
     and the next scheduled time. Times are then in the time zone of the agent or job.

@@ -48,9 +48,9 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     of that system.
 
     The new config is printed on standard output, and a receipt on standard error. The receipt lists every value of the files:
-    kept, changed or dropped, with the reason. With --into, the agents and jobs are added to an existing config instead, the rest
-    of that config is not changed, and the receipt is printed on standard output. Each secret is replaced by a reference to an
-    environment variable. The receipt names these variables.
+    kept, changed or dropped, with the reason. With --into, the agents and jobs are added to an existing config instead, and the
+    rest of that config is not changed. The receipt is then printed on standard output. Each secret is replaced by a reference to
+    an environment variable. The receipt names these variables.
 
     The exit code is 1 if a file is damaged, or if there is nothing to import. The valid parts are imported nevertheless.
     """

@@ -24,7 +24,8 @@ from scheduler.store.database import parse_row_id
 @click.option(
     "--until-changed",
     is_flag=True,
-    help="Unmute when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins or ends.",
+    help="Unmute when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins, changes or"
+    " ends.",
 )
 @options.config_option
 def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:

@@ -42,8 +42,9 @@ MessageRequest = Callable[[DaemonClient, int], None]
 def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form: str) -> None:
     """List undelivered messages, send them again, or drop them.
 
-    Pending and held messages are listed first, then dead letters (messages that could not be delivered). A message is held if it
-    is unknown whether it arrived. It is not sent again automatically.
+    Pending and held messages are listed first, then dead letters (messages that could not be delivered). A message may
+    be held if it is unknown whether it arrived (`heartbeatd docs guarantees` gives the rules). A held message is not sent again
+    automatically.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -72,9 +72,9 @@ def plan(
 ) -> None:
     """List the runs that are scheduled for the next hours or days.
 
-    With NAME, each run of that agent or job is on its own line. For agents and jobs with an interval, the database contains the
-    start time of the schedule. Without a database, the plan assumes that the daemon starts now for the first time. Days and local
-    times are in the time zone of each agent or job.
+    With NAME, each run of that agent or job is on its own line. The times of agents and jobs with an interval depend
+    on a start time that is stored in the database. Without a database, the plan assumes that the daemon starts now for the first
+    time. Days and local times are in the time zone of each agent or job.
     """
     if not timedelta() < span <= forecast.MAX_SPAN:
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")

@@ -140,7 +140,7 @@ def worker(
     The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
     agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
     progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
-    stopped, and the daemon starts them again. SIGHUP reloads the config.
+    stopped. The daemon starts those again that may be repeated, as after a crash. SIGHUP reloads the config.
     """
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
