@@ -19,7 +19,7 @@ from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Plan
 
-MAX_WAITING_WAKES = 1000  # per agent, not counting wakes by people and jobs
+MAX_WAITING_WAKES = 1000  # per agent; wakes by people and jobs count, but are never rejected for it
 
 RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even if the others have used up all of them
 
