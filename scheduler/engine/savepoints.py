@@ -19,6 +19,7 @@ from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 POSTPONEMENT = timedelta(hours=1)
 PART_PAUSE = timedelta(minutes=5)
@@ -115,21 +116,24 @@ class TickParts:
         """
         if self.is_paused(name, tick.now):
             return otherwise
-        if not self._is_careful:
-            return act()
-        try:
-            with _savepoint(tick):
-                return act()
-        except sqlite3.Error:
-            raise
-        except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
-            self.broken += 1
+
+        def leave_out(error: Exception) -> T:
             log_event(logging.ERROR, "part_broken", part=name, error=error)
             self._paused[name] = tick.now + PART_PAUSE
             return otherwise
 
+        return self._run_careful(tick, act, leave_out)
+
     def run_for_message(self, tick: Tick, message: OutboxMessage, act: Callable[[], T]) -> T | None:
         """Run the part of a tick that concerns one message. If it raises, it is rolled back, and the message is given up."""
+
+        def give_up(error: Exception) -> None:
+            log_event(logging.ERROR, "message_broken", message=message.id, error=error)
+            outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
+
+        return self._run_careful(tick, act, give_up)
+
+    def _run_careful(self, tick: Tick, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
         if not self._is_careful:
             return act()
         try:
@@ -137,11 +141,9 @@ class TickParts:
                 return act()
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001 (any error; the other messages are not affected)
+        except Exception as error:  # noqa: BLE001 (any error; the other parts and messages are not affected)
             self.broken += 1
-            log_event(logging.ERROR, "message_broken", message=message.id, error=error)
-            outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
-            return None
+            return on_error(error)
 
     def is_paused(self, name: str, now: datetime) -> bool:
         """Whether a part is left out now."""
