@@ -28,6 +28,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Fails a test that leaves a variable of heartbeatd set: tests that run later in the same process would read it."""
+    before = own_variables()
+    yield
+    assert own_variables() == before
+
+
+def own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HEARTBEATD_")}
+
+
 @pytest.fixture
 def no_open_files() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """`with no_open_files():` prevents this process from opening more files."""

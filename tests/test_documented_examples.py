@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -389,25 +390,21 @@ def quoted_commands() -> list[tuple[str, str]]:
 
 def parse_command(words: list[str]) -> None:
     """Parse a command line of heartbeatd without running it. Raises UsageError."""
-    try:
-        context = commands.make_context("heartbeatd", list(words))
-    except click.exceptions.Exit:
-        return  # --help or --version
-    command: click.Command | None = commands
-    while isinstance(command, click.Group):
-        rest = [*context._protected_args, *context.args]
-        if not rest:
-            return
-        name, command, rest = command.resolve_command(context, rest)
-        assert command is not None
-        try:
-            context = command.make_context(name, rest, parent=context)
-        except click.exceptions.Exit:
-            return
-        except click.MissingParameter:
-            if rest:
-                raise
-            return  # only the name of the command is quoted, as in a sentence about it
+    with ExitStack() as closing, suppress(click.exceptions.Exit):  # --help and --version exit
+        context = closing.enter_context(commands.make_context("heartbeatd", list(words)))
+        command: click.Command | None = commands
+        while isinstance(command, click.Group):
+            rest = [*context._protected_args, *context.args]
+            if not rest:
+                return
+            name, command, rest = command.resolve_command(context, rest)
+            assert command is not None
+            try:
+                context = closing.enter_context(command.make_context(name, rest, parent=context))
+            except click.MissingParameter:
+                if rest:
+                    raise
+                return  # only the name of the command is quoted, as in a sentence about it
 
 
 @pytest.mark.parametrize(("page", "command"), quoted_commands())
