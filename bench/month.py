@@ -42,7 +42,7 @@ def setups() -> Iterator[Setup]:
 def main() -> None:
     seeds = [int(word) for word in sys.argv[1:]] or [1, 2, 3]
     print(f"seeds {', '.join(map(str, seeds))}: {EVENTS * len(seeds)} events in {DAYS * len(seeds)} days")
-    print("| setup | once | twice or more | never | late | false ends | calls | other messages a day | input tokens |")
+    print("| setup | once | twice or more | never | late | wrong ends | calls | other messages a day | input tokens |")
     print("|---|---|---|---|---|---|---|---|---|")
     for setup in setups():
         print(_row(setup, [_play(setup, seed) for seed in seeds]), flush=True)

@@ -45,7 +45,7 @@ NOW = Row(
         ),
         Panel(
             "Is it overdue?",
-            "Time until the next good result must have arrived. A negative value means that the entry is silent: "
+            "Time until the entry counts as overdue. A negative value means that it is overdue: "
             "`heartbeatd explain NAME` shows the reason. No value means that nothing is expected, or that the daemon is down.",
             {"left": f"min({series('expected_by_timestamp_seconds', ENTRY)}) - time()"},
             kind="stat",
@@ -91,8 +91,8 @@ NOW = Row(
         ),
         Panel(
             "Does it have something to say?",
-            "1 if its last successful run was an alert, the number of its open conditions, and whether its messages are "
-            "suppressed (muted). `heartbeatd conditions NAME` shows the conditions.",
+            "Three values: 1 if the last successful run ended with an alert, the number of open conditions, and 1 if its "
+            "messages are muted. `heartbeatd conditions NAME` shows the conditions.",
             {
                 "alert": f"max({series('alerting', ENTRY)})",
                 "conditions": f"sum({series('conditions_open', NAMED)}) > 0",
@@ -115,8 +115,8 @@ SLOTS = Row(
     (
         Panel(
             "What became of its slots?",
-            "Each cell covers 30 minutes or more. Red: a run failed, or a slot was skipped although it should have run. Green: "
-            "the slot was answered. Grey: skipped as planned. The first row is the daemon.",
+            "The results of its slots. Each cell covers 30 minutes or more. Red: a run failed, or a slot was skipped although "
+            "the entry should have run. Green: the slot was answered. Grey: skipped as planned. The first row is the daemon.",
             {
                 "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
                 "{{kind}}/{{name}}": timeline(ENTRY),
@@ -138,7 +138,7 @@ SLOTS = Row(
         ),
         Panel(
             "Which of its slots were lost?",
-            "Slots that were skipped although it should have run, by reason. `heartbeatd explain NAME` says what to do.",
+            "Slots that were skipped although the entry should have run, by reason. `heartbeatd explain NAME` says what to do.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,

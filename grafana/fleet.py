@@ -70,8 +70,8 @@ LEVELS = Row(
         ),
         service_level(
             "Do slots end well?",
-            "Share of slots that were answered. Failed runs and worrying skips count against it. Planned skips do not count, and "
-            "results that arrive later count when they arrive.",
+            "Share of slots whose run ended well. Failed runs and worrying skips count against it. Planned skips do not count, "
+            "and results that arrive later count when they arrive.",
             "ended_well",
             share("slots_total", ENTRY, "good"),
         ),
@@ -83,8 +83,8 @@ LEVELS = Row(
         ),
         Panel(
             "Will the budgets last?",
-            "The fullest budget of today, next to the share of its planned runs that have come due. Skips with the reason "
-            "`budget` begin at 100 %. `heartbeatd report` shows the cost of each entry.",
+            "The budget that is used the most today, and the share of its planned runs that are already due. Skips with the "
+            "reason `budget` begin at 100 %. `heartbeatd report` shows the cost of each entry.",
             {
                 "used": while_up(f"max({series('budget_used_ratio', HERE)})"),
                 "runs due": while_up(f"max({series('budget_day_elapsed_ratio', HERE)})"),
@@ -134,7 +134,7 @@ NOW = Row(
         ),
         Panel(
             "How many agents have an alert?",
-            "Agents whose last successful run was an alert. `heartbeatd runs NAME --outcome alert` lists their alerts.",
+            "Agents whose last successful run ended with an alert. `heartbeatd runs NAME --outcome alert` lists their alerts.",
             {"alerting": count_while_up(f"{series('alerting', ENTRY)} > 0")},
             kind="stat",
             width=4,
@@ -193,8 +193,8 @@ NIGHT = Row(
         Panel(
             "Which entries had trouble, and when?",
             "The twenty entries with the most bad slots in the displayed range. Each cell covers 30 minutes or more. Red: a"
-            " run failed, or a slot was skipped although it should have run. Green: the slot was answered. Grey: skipped as "
-            "planned. The first rows are the daemons. A click opens the entry.",
+            " run failed, or a slot was skipped although its entry should have run. Green: the slot was answered. Grey: skipped "
+            "as planned. The first rows are the daemons. A click opens the entry.",
             {
                 "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
                 "{{kind}}/{{name}}": timeline(ENTRY, WORST_20),
@@ -208,8 +208,8 @@ NIGHT = Row(
         ),
         Panel(
             "How did slots end?",
-            "Slots by result. `bad` is a failed run, or a slot that was skipped although it should have run. Planned skips are "
-            "not counted here.",
+            "Slots by result. `bad` is a failed run, or a slot that was skipped although its entry should have run. Planned "
+            "skips are not counted here.",
             {"{{result}}": increase("slots_total", ENTRY, "result")},
             width=8,
             bars=True,
@@ -217,7 +217,7 @@ NIGHT = Row(
         ),
         Panel(
             "Which slots were lost?",
-            "Slots that were skipped although it should have run, by reason. `missed`: the daemon was down, or "
+            "Slots that were skipped although they should have run, by reason. `missed`: the daemon was down, or "
             "`limits.concurrency` was reached. `already_running`: runs take longer than their interval. Reasons with "
             "`checklist` point to the agent's folder.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_REASONS}"', "reason")},
@@ -357,8 +357,8 @@ MONEY = Row(
         ),
         Panel(
             "Which budgets are used the most?",
-            "The ten fullest budgets of today. `all` is the budget of all entries. Slots are skipped when the maximum cost "
-            "of a run exceeds the remaining budget.",
+            "The ten budgets that are used the most today. `all` is the budget of all entries. Slots are skipped when the "
+            "maximum cost of a run exceeds the remaining budget.",
             {
                 "{{scope}} {{name}} {{budget}}": top_ten(
                     f"max by (scope, kind, name, budget) ({series('budget_used_ratio', HERE)})"

@@ -276,16 +276,50 @@ DELIVERY = Row(
     ),
 )
 
+WORKERS = Row(
+    "Workers on other machines",
+    (
+        Panel(
+            "Can the queue of the workers be used?",
+            "`no` means that the daemon cannot use the queue in PostgreSQL, so no run starts. `heartbeatd doctor` shows the "
+            "reason. The panels of this row have data only with `executor: {kind: procrastinate}` in the config.",
+            {"{{instance}}": series("queue_available", HERE)},
+            kind="stat",
+            width=8,
+            height=8,
+            states={0: ("no", BAD), 1: ("yes", GOOD)},
+            no_value="not in use, or unknown",
+        ),
+        Panel(
+            "How many workers are running?",
+            "Workers that have renewed their lease. Without a worker, no run starts. There is no value while the queue cannot be "
+            "used.",
+            {"{{instance}}": series("workers", HERE)},
+            width=8,
+            no_value="not in use, or unknown",
+        ),
+        Panel(
+            "How long has the oldest run waited for a worker?",
+            "The time for which the first run in the queue has waited. If it stays above a minute, all workers are busy: start "
+            "another worker, or raise `--concurrency` of `heartbeatd worker`.",
+            {"{{instance}}": f"time() - {series('queue_oldest_timestamp_seconds', HERE)}"},
+            unit="s",
+            width=8,
+            no_value="no run waits",
+        ),
+    ),
+)
+
 PROCESS = Row(
     "Database and process",
     (
         Panel(
             "How large is the database?",
-            "`db` is the database. `wal` is its write-ahead log. If the log stays above 4 MiB, another program keeps a read "
-            "transaction open.",
+            "Size of the database (`db`) and of its write-ahead log (`wal`). If the log stays above 4 MiB, another program keeps "
+            "a read transaction open.",
             {"{{file}}": f"sum by (file) ({series('db_bytes', HERE)})"},
             unit="bytes",
-            width=8,
+            width=6,
         ),
         Panel(
             "Are there problems with the database or the clock?",
@@ -296,7 +330,16 @@ PROCESS = Row(
                 "clock {{direction}}": increase("clock_jumps_total", HERE, "direction"),
                 "slots taken back": increase("skips_taken_back_total", HERE),
             },
-            width=8,
+            width=6,
+            bars=True,
+            no_value="none",
+        ),
+        Panel(
+            "Which parts of the daemon had internal errors?",
+            "Unexpected exceptions, by the part of the main loop in which they occurred. All other parts continued. The log has "
+            "a line for each, such as `part_broken`.",
+            {"{{part}}": increase("internal_errors_total", HERE, "part")},
+            width=6,
             bars=True,
             no_value="none",
         ),
@@ -304,7 +347,7 @@ PROCESS = Row(
             "Does the dead man's switch get its pings?",
             "Pings to the dead man's switch by result. After failed pings, it raises an alarm although the daemon works.",
             {"{{result}}": increase("deadman_pings_total", HERE, "result")},
-            width=8,
+            width=6,
             bars=True,
             no_value="no dead man's switch is set",
         ),
@@ -371,7 +414,7 @@ def dashboard() -> str:
     return render(
         uid="heartbeatd-operations",
         title="heartbeatd: Operations",
-        description="Queue, lateness, providers, deliveries, database, process and HTTP API of the daemon heartbeatd.",
-        rows=(DAEMON, QUEUE, PROVIDERS, DELIVERY, PROCESS, HTTP),
+        description="Queue, lateness, providers, deliveries, workers, database, process and HTTP API of the daemon heartbeatd.",
+        rows=(DAEMON, QUEUE, PROVIDERS, DELIVERY, WORKERS, PROCESS, HTTP),
         variables=(),
     )

@@ -52,7 +52,7 @@ COLORS: Mapping[str, str] = {
     "not_shown": "#5D6D7E",
     "removed": "#3D3D3D",
     "superseded": "#CCCCCC",
-    # slots skipped although it should have run: orange and red
+    # slots skipped although the entry should have run: orange and red
     "missed": "#FF780A",
     "already_running": "#FFB357",
     "busy": "#FF9830",

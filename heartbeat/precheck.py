@@ -41,7 +41,7 @@ class PrecheckResult:
 async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
     """Run the precheck in the workspace and read its result. `last` is the digest of the output at the last completed run.
 
-    The command gets PATH, HOME, LANG and HEARTBEATD_AGENT, and an empty standard input.
+    The command gets PATH, HOME, LANG, HEARTBEATD_AGENT and HEARTBEATD_RUN, and an empty standard input.
     """
     argv = ("/bin/sh", "-c", precheck.command)
     env = {"HEARTBEATD_AGENT": heartbeat.name}

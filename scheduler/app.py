@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -45,7 +45,7 @@ from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
-from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersProblem
+from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
@@ -62,7 +62,7 @@ from scheduler.system import file_limits, lanes, log
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, add_variables
+from scheduler.system.process import Children, NotStarted, add_variables
 from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
@@ -74,6 +74,7 @@ from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
 from scheduler.work import agent_calls, payloads
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+from scheduler.work.plan import compare_settings
 
 if TYPE_CHECKING:
     from scheduler.store.leadership import Leadership
@@ -114,9 +115,8 @@ def read_clocks() -> ClockReading:
 
 def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
     """Load the config for a start. Raises ConfigError, and records the refused start if a daemon has run here before."""
-    times = TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
     try:
-        return _part_of_shard(load.load_config(path, environ, time_check=times))
+        return _part_of_shard(load.load_config(path, environ, time_check=_lenient_time_check()))
     except ConfigError as error:
         database = read_state_path(path, environ)
         trace = database.parent if read_state_server(path, environ) else database  # of an earlier daemon on this machine
@@ -127,13 +127,50 @@ def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
         raise
 
 
+def _load_config_after(
+    before: Daemon, path: Path, environ: Mapping[str, str]
+) -> tuple[LoadedConfig, ConfigError | Refused | None]:
+    """The config for a daemon that returns to standby, and the error if it is not the file's.
+
+    It is the last config in force if a running daemon would not apply the file either: because the file has errors, moves agents
+    to another shard or may be half-written, or with `reload: manual`. The daemon must not exit because of a bad file, because it
+    may have to take over.
+    """
+    in_force, loaded_in_force = before.engine.plan, before.reloader.loaded
+    if in_force.settings.reload == "manual":
+        return loaded_in_force, None
+    try:
+        loaded = _part_of_shard(load.load_config(path, environ, time_check=_lenient_time_check()))
+        _check_shard_moves(in_force.settings, loaded.settings)
+        config_reload.check_removals(in_force, compare_settings(in_force.settings, loaded.settings))
+    except (ConfigError, Refused) as error:
+        return loaded_in_force, error
+    return loaded, None
+
+
+def _check_shard_moves(old: Settings, new: Settings) -> None:
+    """Raise ConfigError if a running daemon cannot apply the new config, because agents or jobs would change their shard."""
+    if problem := shard_moves.find_reload_problem(old, new):
+        raise ConfigError([Diagnostic(0, 0, "shard", problem, str(new.path))])
+
+
+def _lenient_time_check() -> TimeCheck:
+    return TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
+
+
 def _part_of_shard(loaded: LoadedConfig) -> LoadedConfig:
     """The config with the agents and jobs of this daemon's shard. Raises ConfigError if there are shards and none is named."""
     shard = loaded.settings.shard
     if shard is not None and shard.index is None:
-        problem = "it is not set which shard this daemon runs; write heartbeatd run --shard 0, or set HEARTBEATD_SHARD=0"
+        problem = (
+            "the config has shards, and none is chosen for this daemon; write heartbeatd run --shard 0, or set HEARTBEATD_SHARD=0"
+        )
         raise ConfigError([Diagnostic(0, 0, "shard.index", problem, str(loaded.settings.path))])
     return replace(loaded, settings=own_part(loaded.settings))
+
+
+class LeaseUnconfirmed(NotStarted):
+    """A program was not started, because another daemon may lead."""
 
 
 class _StoppedAtStart(Exception):
@@ -177,8 +214,8 @@ class Daemon:
     """The daemon over one config file, from its start to its end.
 
     `after` is the daemon that has led until now in this process: a stop signal that it got too late is for this one. `run_once`
-    needs no HTTP interface, so it is left out without `listen`. Raises ConfigError, AlreadyRunning, StateFolderError and
-    StoreError: each says in words what is wrong.
+    needs no HTTP interface, so it is left out without `listen`. Raises AlreadyRunning, StateFolderError, StoreError and, unless
+    there is one in `after`, ConfigError: each says in words what is wrong.
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True, after: Daemon | None = None) -> None:
@@ -187,7 +224,11 @@ class Daemon:
             path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
         )  # made first: it counts changes from here on
         self._systemd = ServiceManager(environ)
-        loaded = _load_first_config(path, environ)
+        rejected: ConfigError | Refused | None = None
+        if after is None:
+            loaded = _load_first_config(path, environ)
+        else:
+            loaded, rejected = _load_config_after(after, path, environ)
         self.settings = loaded.settings
         log.set_log_zone(self.settings.zone)
         for warning in loaded.warnings:
@@ -195,7 +236,7 @@ class Daemon:
         sys.setswitchinterval(SWITCH_INTERVAL)
         file_limits.raise_file_limit(self.settings.limits.concurrency)
         self._descriptors = FileDescriptors(time.monotonic)
-        self._wakeup = Wakeup()
+        self._wakeup: Wakeup = Wakeup() if after is None else after._wakeup
         self._main_loop = MainLoop(self._wakeup, time.monotonic, time.sleep)
         self._stop_signals = 0
         self._leadership: Leadership | None = None
@@ -212,7 +253,6 @@ class Daemon:
         self._lanes.make_lock_files()
         last = config_history.config_in_force(self.store.connection) if self.settings.postgresql is None else None
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
-        self._first_config = loaded
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop()
         self._traces = Traces()
@@ -243,7 +283,11 @@ class Daemon:
             self._call_bot, _no_mark_of_bot_call, self._wakeup.notify, self._workers
         )
         self._buttons = ButtonPoller(bot_calls, inbox.submit)
-        self.reloader = Reloader(partial(self._load_config, path, environ), lambda: self.engine.plan, inbox, utc_now)
+        self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
+        if after is not None and loaded is after.reloader.loaded:
+            self.reloader.reload_state = after.reloader.reload_state
+        if rejected is not None:
+            self.reloader.report_rejection(rejected, "standby")
         self._server = self._make_server() if listen else None
 
     def _make_server(self) -> HttpServer:
@@ -271,6 +315,7 @@ class Daemon:
             remote.lease.total_seconds(),
             self._may_start_runs,
             self._note_queue_state,
+            self._note_workers,
         )
 
     def _note_queue_state(self, state: QueueState) -> None:
@@ -278,6 +323,10 @@ class Daemon:
         before, self.engine.health.queue = self.engine.health.queue, state
         if before is None or before.why_no_run_starts != state.why_no_run_starts:
             self.engine.inbox.submit(NoteWorkersProblem(state.why_no_run_starts))
+
+    def _note_workers(self, workers: Sequence[tuple[Claim, str]]) -> None:
+        """Called by the executor in its own thread."""
+        self.engine.inbox.submit(NoteWorkersOfRuns(workers))
 
     def run(self, *, until: float | None = None) -> int:
         """Run until a stop signal, or until this time of the monotonic clock. Returns the exit code."""
@@ -313,20 +362,42 @@ class Daemon:
 
     def run_once(self) -> int:
         """Run what is due now, with its retries, wakes and deliveries; 1 if a run failed. A new entry counts as due."""
-        self._install_signal_handlers()
-        if not self._wait_to_lead(time.monotonic()):
-            raise DatabaseUnavailable(f"{self.engine.health.standby}; --once does not wait for that")
-        try:
-            self._start_engine(at_once=True)
-        except _StoppedAtStart:
-            why = self._lost_because or (self._remote.problem if self._remote else None) or "a signal"
-            self._close_connections(release_lease=not self._must_yield())
-            raise StoreError(f"stopped while it waited for the queue of the workers: {why}; nothing was run") from None
+        self._start_without_server("--once", at_once=True)
         self._run_tick()
         self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
         self._wait_for_runs()
         self._close_everything()
         return 1 if self._failed_runs else 0
+
+    def drain(self) -> int:
+        """Start no runs, and write the results of those that are in progress on workers; 1 if it ends before all have ended."""
+        self.engine.stopping = True
+        self._start_without_server("--drain", at_once=False)
+        if self.runs.inflight():
+            log_event(logging.INFO, "stopping", waits_for=self._describe_runs())
+        self._run_ticks(lambda: self._is_over(None) or not (self.runs.inflight() or self.engine.is_busy()), None)
+        if self._must_yield():
+            self._close_connections(release_lease=False)
+            return 1
+        is_drained = not self.runs.inflight()
+        self._wait_for_runs()
+        self._close_everything()
+        return 0 if is_drained else 1
+
+    def _start_without_server(self, option: str, *, at_once: bool) -> None:
+        """Start the engine without the HTTP server.
+
+        Raises DatabaseUnavailable if another daemon leads, and StoreError if it is stopped before.
+        """
+        self._install_signal_handlers()
+        if not self._wait_to_lead(time.monotonic()):
+            raise DatabaseUnavailable(f"{self._lost_because or self.engine.health.standby}; {option} does not wait for that")
+        try:
+            self._start_engine(at_once=at_once)
+        except _StoppedAtStart:
+            why = self._lost_because or (self._remote.problem if self._remote else None) or "a signal"
+            self._close_connections(release_lease=not self._must_yield())
+            raise StoreError(f"stopped while it waited for the queue of the workers: {why}; nothing was run") from None
 
     def _is_over(self, until: float | None) -> bool:
         return self._stop_signals > 0 or self._must_yield() or (until is not None and time.monotonic() >= until)
@@ -353,12 +424,13 @@ class Daemon:
             self.engine.health.tried_at = utc_now()
             self._systemd.report_status(self.engine.health.problem or f"standby: {standby}")
             self._systemd.ping_watchdog(time.monotonic())
-            if self._stop_signals or (until is not None and time.monotonic() >= until):
+            # An expired lease is soon free or renewed, so `--once` and `--drain` wait for that.
+            if self._is_over(None if self._leadership.has_seen_expired_lease else until):
                 return False
             self._wakeup.wait_for(STANDBY_INTERVAL)
             self._wakeup.clear()
         self.engine.health.standby = None
-        return True
+        return not self._must_yield()
 
     def _ask_to_lead(self, leadership: Leadership) -> str | None:
         """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
@@ -375,26 +447,22 @@ class Daemon:
 
         Raises DatabaseUnavailable."""
         self.store.connect()
-        if leadership.epoch is None and (standby := leadership.try_to_lead()) is not None:
+        if (standby := leadership.try_to_lead()) is not None:
             return standby
+        leadership.start()  # the rest may take longer than the lease lasts
         self.store.epoch = leadership.epoch
         try:
             last = self._last_config()
-        except DatabaseUnavailable:
-            leadership.give_back()
-            raise
-        try:
             shard_moves.check_tables(self.settings)  # another daemon may have written since this one started
         except StoreUnavailable as error:
             leadership.give_back()
             raise DatabaseUnavailable(str(error)) from error
-        except StoreError:
+        except (DatabaseUnavailable, StoreError):
             leadership.give_back()
             raise
         self.engine.plan, self._changed_since_last_boot = config_reload.plan_for_start(
-            self._first_config, last[0] if last else None
+            self.reloader.loaded, last[0] if last else None
         )
-        leadership.start()
         log_event(logging.INFO, "leading", epoch=leadership.epoch)
         return None
 
@@ -624,8 +692,7 @@ class Daemon:
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = _part_of_shard(load.load_config(path, environ, content=content, time_check=today))
-        if problem := shard_moves.find_reload_problem(self.engine.plan.settings, loaded.settings):
-            raise ConfigError([Diagnostic(0, 0, "shard", problem, str(path))])
+        _check_shard_moves(self.engine.plan.settings, loaded.settings)
         if self._remote is None:
             import_runner_libraries(loaded.settings)
         self._traces.prepare(loaded.settings)
@@ -641,7 +708,9 @@ class Daemon:
             self._traces.record_attempt(claim, self.engine.plan.settings) as trace,
         ):
             start: StartProcess = self._if_leading(partial(children.start, inherited=inherited))
-            open_tools = McpTools(partial(children.converse, inherited=inherited), self._http)
+            open_tools = McpTools(
+                partial(children.converse, inherited=inherited, confirm=self._confirm_lease), self._http, self._wait_for_lease
+            )
             resources = Resources(start, self._http, open_tools=open_tools)
             if trace is None:
                 return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
@@ -663,12 +732,19 @@ class Daemon:
         while not self._may_start_runs():
             await asyncio.sleep(LEASE_POLL)
 
-    def _if_leading(self, start: StartProcess) -> StartProcess:
+    def _confirm_lease(self) -> None:
+        """Raise LeaseUnconfirmed if another daemon may lead. Called directly before the start of a program."""
+        if not self._may_start_runs():
+            raise LeaseUnconfirmed("another daemon may lead")
+
+    def _if_leading(self, start: Callable[..., Awaitable[ProcessResult]]) -> StartProcess:
         """`start`, which first waits until it is known that no other daemon leads."""
 
         async def start_if_leading(argv: Sequence[str], **options: Any) -> ProcessResult:
-            await self._wait_for_lease()
-            return await start(argv, **options)
+            while True:
+                await self._wait_for_lease()
+                with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
+                    return await start(argv, confirm=self._confirm_lease, **options)
 
         return start_if_leading
 

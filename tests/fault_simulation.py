@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, redirect_stdout, suppress
+from contextlib import ExitStack, closing, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ SHORT = {
     "HeartbeatdCrashed.window": "20s",
     "ConfigReloadFailed.for": "2s",
     "ConfigFileMissing.for": "2s",
+    "InternalErrors.window": "12s",
     "DatabaseBusy.above": "3",
     "DatabaseBusy.window": "10s",
     "DatabaseBusy.for": "2s",
@@ -478,6 +479,30 @@ class FaultSimulation:
 
             yield Fault(title, name, alert, lambda host: host.behave("loud", "once"), mend, {"channel": "hook"})
         del self.hosts["channels"], host
+
+        damaged = self._host("damaged")
+        damaged.server("hook", reply(b"no", 503))
+        damaged.config["channels"] = {"hook": {"kind": "webhook", "url": damaged.models["hook"].url, "allow_private": True}}
+        damaged.agent("loud", deliver="hook")
+
+        def store_slot(host: Host, slot: int) -> bool:
+            """Change the slot of the message that waits for its next attempt; False if there is none yet."""
+            with closing(sqlite3.connect(host.folder / "state" / "h.db", timeout=10)) as db, db:
+                changed = db.execute(
+                    "update outbox set slot = ?, not_before = 0 where state = 'pending' and attempts > 0", (slot,)
+                )
+                return changed.rowcount > 0
+
+        def damage(host: Host) -> None:
+            """Queue a message, and store a slot that cannot be read, as another program could do it."""
+            host.behave("loud", "once")
+            wait_for(lambda: store_slot(host, 10**17), host)
+
+        def restore(host: Host) -> None:
+            store_slot(host, 0)
+            host.end_messages("drop")
+
+        yield Fault("a message in the database is damaged", "damaged", "InternalErrors", damage, restore, {"part": "messages"})
 
     def _faults_of_daemons(self) -> Iterator[Fault]:
         crowded = self._host("crowded", {"limits": {"min_interval": "0s", "concurrency": 20}})

@@ -33,20 +33,20 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_requested_without_tools_and_with_a_token_limit",)),
         Row("agent function in the same process"),
         Row("status and manual trigger", ("test_status_data.py::test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
-        Row("one lock for output, so that heartbeat runs do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_parts_and_in_order",)),
+        Row("one lock for output, so that the output of a heartbeat run and of the chat are not mixed", ("test_channels.py::test_a_long_text_arrives_in_parts_and_in_order",)),
     ),
     "GoClaw": (
         Row("the keys of a heartbeat: interval, prompt, provider, model, session, context, retries, hours, channel, ack_max_chars"),
         Row("The list of due agents is polled every 30 s."),
         Row("A run is started by the ticker, a manual test, an RPC test or cron."),
         Row("Each agent has a fixed delay from a hash of its name, at most 10 % of the interval."),
-        Row("If a run is skipped because of active_hours, it moves to the next scheduled time. If the cause is queue_busy, the run stays due.", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
-        Row("An empty checklist is skipped, an event says that a run has started, retries follow after 1 s and 2 s, suppressed answers are counted, and alerts are delivered.", ("test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered",)),
+        Row("Outside the active hours, a run waits for the next scheduled time. If the queue is busy (`queue_busy`), the run stays due.", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
+        Row("An empty checklist is skipped. The start of a run is an event. Retries follow after 1 s and 2 s. Suppressed answers are counted, and alerts are delivered.", ("test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered",)),
         Row("HEARTBEAT_OK at any position suppresses the answer."),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
         Row("With light context, the prompt contains only the checklist."),
         Row("Delivery targets are suggested from the session history.", ("test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
-        Row("agent tool with status, get, set, toggle, set_checklist, get_checklist, test and logs. Permissions: deny, then allow, then owner, then system", ("test_mcp.py::test_the_tools_that_a_token_may_use_are_listed", "test_mcp.py::test_every_tool_works_for_its_own_agent_and_no_other", "test_web_api.py::test_a_token_has_only_its_own_permissions", "test_checklist_file.py::test_a_token_to_read_or_operate_may_not_edit")),
+        Row("agent tool with status, get, set, toggle, set_checklist, get_checklist, test and logs. Permissions are checked in this order: deny list, allow list, owner, system.", ("test_mcp.py::test_the_tools_that_a_token_may_use_are_listed", "test_mcp.py::test_every_tool_works_for_its_own_agent_and_no_other", "test_web_api.py::test_a_token_has_only_its_own_permissions", "test_checklist_file.py::test_a_token_to_read_or_operate_may_not_edit")),
         Row("RPC calls get, set, toggle and test a heartbeat, read its log, get and set its checklist, and list its targets.", ("test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work", "test_web_config.py::test_an_edit_is_written_and_applied", "test_web_config.py::test_without_the_permission_the_answer_has_the_lines_to_write", "test_web_api.py::test_one_agent_can_be_requested", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
         Row("A web page contains a card for each agent, a config dialog in five sections, and a log table with duration, tokens and text.", ("test_page_browser.py::test_problems_come_first", "test_page_agent.py::test_a_wrong_value_is_named_at_its_field_and_the_right_one_is_written", "test_page_agent_forms.py::test_runs_come_with_text_prompt_parts_and_time")),
         Row("An agent can also have many cron jobs (at, every, cron), without suppression.", ("test_story_prompt_jobs.py::test_no_answer_to_a_job_is_suppressed",)),
@@ -80,7 +80,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("In phase 1, a model must call a virtual tool with `{action, tasks}`. In phase 2, the agent executes the tasks. Then the user is notified.", ("test_story_models.py::test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner",)),
         Row("The file contains the sections `## Active Tasks` and `## Completed`."),
         Row("callbacks on_execute, on_notify", ("test_library.py::test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent",)),
-        Row("Cron decides when to run, and the heartbeat decides whether to run.", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
+        Row("The scheduler sets the time of a run, and the heartbeat checks whether the agent is called.", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
         Row("The file can be edited by a user, an agent or a skill."),
     ),
     "OpenClaw": (
@@ -131,7 +131,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield "# Parity"
     yield ""
-    yield "This page lists the features of seven other heartbeat systems. For each feature it names the tests that show it in heartbeatd, and any part that is missing."
+    yield "This page lists the features of seven other heartbeat systems. For each feature, the page lists the tests that prove it, and the parts that are missing."
     yield "[coming-from.md](coming-from.md) lists the settings of these systems with their names in heartbeatd."
     yield "The page is generated by `python tests/parity.py > docs/parity.md`."
     for system, rows in SYSTEMS.items():

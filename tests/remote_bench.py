@@ -6,11 +6,12 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from servers.postgres import PostgresServer
 
+from scheduler.model.daemon_health import QueueState
 from scheduler.model.secret import Secret
 from scheduler.store.job_queue import JobQueue
 from scheduler.system.process import Children
@@ -96,13 +97,14 @@ class RemoteBench:
         lease: float = 60.0,
         seconds: float = 60.0,
         may_submit: Callable[[], bool] = lambda: True,
+        report_state: Callable[[QueueState], None] = lambda _: None,
         kind: type[JobQueue] = JobQueue,
     ) -> RemoteExecutor[str, str]:
         """A remote executor without a worker."""
         loop = WorkerLoop("scheduler")
         name = owner or queue
         executor: RemoteExecutor[str, str] = RemoteExecutor(
-            lambda: kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit
+            lambda: kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit, report_state
         )
         self._closers += [loop.close, executor.close]  # called in reverse
         return executor
@@ -118,6 +120,9 @@ class RemoteBench:
         clock: Callable[[], float] = time.monotonic,
         codec: TextCodec | None = None,
         kind: type[JobQueue] = JobQueue,
+        locked_lanes: Callable[[], Collection[str]] = tuple,
+        grace: float = 0.0,
+        hurry: asyncio.Event | None = None,
     ) -> RemoteWorker[str, str]:
         """A worker in a thread of this process."""
         loop = WorkerLoop("worker")
@@ -127,9 +132,9 @@ class RemoteBench:
 
         worker: RemoteWorker[str, str] = RemoteWorker(
             kind(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
-            clock=clock,
+            clock=clock, locked_lanes=locked_lanes,
         )  # fmt: skip
-        thread = threading.Thread(target=lambda: asyncio.run(worker.run(0.0)), daemon=True)
+        thread = threading.Thread(target=lambda: asyncio.run(worker.run(grace, hurry)), daemon=True)
         thread.start()
 
         def stop() -> None:

@@ -103,6 +103,9 @@ SITUATIONS = {
     "the database is locked for minutes": Situation(
         "DatabaseBusy", {"heartbeatd_db_busy_total": "0x10 30+30x10 330x40"}, (11, 30), (15,)
     ),
+    "a part of the main loop raises": Situation(
+        "InternalErrors", {"heartbeatd_internal_errors_total{part}": "0x10 1x40"}, (9, 30), (12,), {"part": "messages"}
+    ),
     "the queue of the workers is down": Situation(
         "QueueUnavailable", {"heartbeatd_queue_available": "1x10 0x10 1x30", "heartbeatd_workers": "2x10 _x10 2x30"}, (11, 25), (13,)
     ),
@@ -333,6 +336,19 @@ EXPLAINED = {
             "heartbeatd_expected_by_timestamp_seconds{kind=heartbeat,name=slow}": "900x60",
             "heartbeatd_skips_total{kind=heartbeat,name=slow,reason=already_running}": "0+1x60",
         }, (24,), (40,))
+    ),
+    "runs that do not start because of an internal error are neither late nor silent": (
+        Situation("InternalErrors", {
+            "heartbeatd_internal_errors_total{part}": "0x5 1x5 2x5 3x5 4x5 5x5 6x30",
+            "heartbeatd_oldest_due_timestamp_seconds": "300x60",
+            "heartbeatd_expected_by_timestamp_seconds{kind=heartbeat,name=ops}": "600x60",
+        }, (4,), (8, 25, 35), {"part": "due runs"})
+    ),
+    "messages that are not sent because of an internal error are not also stuck": (
+        Situation("InternalErrors", {
+            "heartbeatd_internal_errors_total{part}": "0x60 1x5 2x5 3x30",
+            "heartbeatd_outbox_oldest_timestamp_seconds{channel=hook}": "300x90",
+        }, (59,), (62, 75, 80), {"part": "messages"})
     ),
     "slots that were lost while entries waited for a place fire no alert afterwards": (
         Situation("DispatchLate", {

@@ -54,6 +54,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
         (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
         (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
+        (["run", "--drain", "--once"], "heartbeatd: --drain starts no runs, and ends by itself; remove --once"),
     ],
 )
 def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(

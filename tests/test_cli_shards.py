@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +16,10 @@ from servers.postgres import PostgresServer
 from test_story_shards import FLEET
 from world import World
 
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.config.file.lenient_reading import SHARD_VARIABLE
+from scheduler.insight import shard_overview
 from scheduler.model.shards import IDS_PER_SHARD
 from scheduler.model.state_address import shard_file
 from scheduler.store import transfer
@@ -113,9 +117,81 @@ def test_a_request_creates_no_database_of_a_shard_on_another_machine(
 def test_the_daemon_of_a_shard_on_another_machine_is_shown_as_running(
     tmp_path: Path, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = World(tmp_path, FLEET, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", server=postgres.database(), shard=0)
+    """Its lease decides. The clock of the other machine may differ."""
+    address = postgres.database()
+    world = World(tmp_path, FLEET, "2026-03-02 08:00", server=address, shard=0)
+    lease = "update heartbeatd_shard_0._leader set holder = boot.instance, until_at = now() + interval '{}' from heartbeatd_shard_0.boot"
+    shard = world.plan().settings.shard
+    postgres.query(address, lease.format("1 hour"))
     assert main(["-c", str(tmp_path / "config.yaml"), "--shard", "0", "status"]) == 0
     assert "daemon: running on another machine, last tick" in capsys.readouterr().out
+    assert [each.state for each in shard_overview.read_shards(shard, datetime.now(UTC))] == ["running", "unknown"]
+    postgres.query(address, lease.format("-1 second"))
+    assert [each.state for each in shard_overview.read_shards(shard, datetime.now(UTC))] == ["silent", "unknown"]
     world.stop()
     assert main(["-c", str(tmp_path / "config.yaml"), "--shard", "0", "status"]) == 0
     assert "stopped cleanly" in capsys.readouterr().out
+
+
+def test_options_of_the_command_that_busy_runs_are_not_options_of_heartbeatd(folder: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != SHARD_VARIABLE}
+    command = [sys.executable, "-m", "scheduler", "-c", str(folder / "config.yaml"), "busy", "c", "--", "sh", "-c", "echo done"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_number_above_the_last_shard_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-c", str(folder / "config.yaml"), "--shard", "7", "status"]) == 2
+    assert capsys.readouterr().err == "heartbeatd: 7 is not the number of a shard; write a number from 0 to 1\n"
+
+
+def test_a_condition_and_messages_are_found_in_their_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SHARD_VARIABLE, raising=False)
+    yaml = FLEET.replace("deliver: log", "deliver: hook") + 'channels: {hook: {kind: webhook, url: "https://example.org/x"}}\n'
+    ids = []
+    for index, agent in enumerate(("c", "a")):
+        world = World(tmp_path, yaml, shard=index, send=lambda _: DeliveryResult("retry", "no route"))
+        with world.store.transaction() as db:
+            transfer.reserve_ids_of_shard(db, index)
+        world.scripts[agent] = lambda call: f"[disk:/{call.name}!] full"
+        world.run(minutes=1)
+        ids += [str(row["id"]) for row in world.store.connection.execute("select id from outbox")]
+        world.stop()
+    config = ["-c", str(tmp_path / "config.yaml")]
+    assert len(ids) == 2
+    assert main(["outbox", "drop", *ids, *config]) == 0
+    assert capsys.readouterr().out == f"message {ids[0]} is dropped\nmessage {ids[1]} is dropped\n"
+    assert main(["outbox", "drop", "77", *config]) == 2
+    assert capsys.readouterr().err == "heartbeatd: no shard has the message 77\n"
+    assert main(["conditions", "close", "disk:/a", *config]) == 0
+    assert main(["conditions", "close", "disk:/a", *config]) == 2
+    done = capsys.readouterr()
+    assert done.out == "the condition disk:/a of agent/a is closed\n"
+    assert done.err.startswith("heartbeatd: no open condition 'disk:/a'")
+    assert SHARD_VARIABLE not in os.environ
+
+
+def test_json_of_all_shards_is_one_object_with_a_value_for_each(call: Call) -> None:
+    code, output = call("runs", "--format", "json")
+    found = json.loads(output)
+    assert code == 0
+    assert {index: {row["name"] for row in rows} for index, rows in found.items()} == {"0": {"c", "d"}, "1": {"a", "b"}}
+    assert set(json.loads(call("status", "--format", "json")[1])) == {"0", "1"}
+    nothing = "there is nothing to do\n"  # an option of the list has no effect on its subcommands
+    assert call("outbox", "--format", "json", "retry", "--all") == (0, f"shard 0 of 2:\n{nothing}\nshard 1 of 2:\n{nothing}")
+
+
+def test_in_json_of_all_shards_a_shard_that_cannot_be_read_is_null(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SHARD_VARIABLE, raising=False)
+    (tmp_path / "config.yaml").write_text(FLEET, "utf-8")
+    path = shard_file(tmp_path / "state" / "heartbeatd.db", 1)
+    path.parent.mkdir(mode=0o700)
+    path.write_text("this is not a database", "utf-8")
+    assert main(["runs", "--format", "json", "-c", str(tmp_path / "config.yaml")]) == 1
+    done = capsys.readouterr()
+    assert json.loads(done.out) == {"0": [], "1": None}
+    assert done.err.startswith("heartbeatd: ")

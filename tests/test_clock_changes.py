@@ -8,6 +8,7 @@ import pytest
 from clock_change_simulation import ClockChanges
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seed", range(8))
 def test_every_slot_is_recorded_exactly_once_over_random_clock_changes(tmp_path: Path, seed: int) -> None:
     jumps = ClockChanges(tmp_path, seed, 10)

@@ -22,6 +22,7 @@ from test_prometheus import Prometheus
 from world import World, utc
 
 from scheduler.channels.message import DeliveryResult
+from scheduler.model.daemon_health import QueueState
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind
 
@@ -65,6 +66,7 @@ class Daemon:
     model: Models
     answers: bool = True
     ticks: bool = True
+    queue: QueueState = field(default_factory=lambda: QueueState(workers=("one", "two")))
 
     def scrape(self) -> str:
         if self.ticks:
@@ -72,6 +74,7 @@ class Daemon:
         else:
             self.world.clock.advance(SCRAPE)
         self.page.running = Counter(claim.entry.kind.value for claim in self.world.runs.inflight().values())
+        self.world.engine.health.queue = self.queue
         return self.page.scrape() if self.answers else ""
 
 
@@ -188,6 +191,21 @@ def flood(daemon: Daemon) -> None:
         daemon.world.wake("ops", f"look {number}", sender=f"bot{number}")
 
 
+def damage_message(daemon: Daemon) -> None:
+    """Each run queues a message whose slot cannot be read."""
+    raise_alerts(daemon)
+    with daemon.world.store.transaction() as db:
+        db.execute(f"create trigger damage after insert on outbox begin update outbox set slot = {10**17} where id = new.id; end")
+
+
+def lose_queue(daemon: Daemon) -> None:
+    daemon.queue = QueueState("the server is down")
+
+
+def lose_workers(daemon: Daemon) -> None:
+    daemon.queue = QueueState(longest_wait=90.0)
+
+
 def refuse_token(daemon: Daemon) -> None:
     daemon.page.metrics.count_request("/api/v1/agents/{name}/wake", 401)
     daemon.page.metrics.count_refused_token()
@@ -285,6 +303,11 @@ FAULTS = {
     "the config is rejected": Fault(reject_config, operations=("Is the saved config active?",)),
     "the database is locked": Fault(lock_database, operations=("Are there problems with the database or the clock?",)),
     "the disk is full": Fault(fill_disk, operations=("Is the disk reserve in place?",)),
+    "a message cannot be read": Fault(damage_message, operations=("Which parts of the daemon had internal errors?",)),
+    "the queue of the workers is down": Fault(lose_queue, operations=("Can the queue of the workers be used?",)),
+    "all workers are gone": Fault(
+        lose_workers, operations=("How many workers are running?", "How long has the oldest run waited for a worker?")
+    ),
     "pings are lost": Fault(lose_pings, operations=("Does the dead man's switch get its pings?",)),
     "a token is refused": Fault(
         refuse_token, operations=("Which requests does the HTTP API get?", "Are tokens refused?")

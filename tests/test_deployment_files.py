@@ -113,6 +113,15 @@ def test_the_unit_starts_this_installation(unit: Path) -> None:
     assert shlex.split(command[1]) == [f"{BESIDE_PYTHON}/heartbeatd", "-c", "/etc/heartbeatd/config.yaml", "run"]
 
 
+def test_the_warning_about_home_folders_has_the_command_of_the_documentation() -> None:
+    documented = (HOME / "docs/operations.md").read_text("utf-8")
+    assert f"\n{deployment_files.INSTALL_FOR_ALL_USERS} ./heartbeatd\n" in documented
+    # `test_installation` runs pipx with these two variables
+    assert {"PIPX_HOME=/opt/pipx", f"PIPX_BIN_DIR={Path(deployment_files.PROGRAM).parent}"} <= set(
+        deployment_files.INSTALL_FOR_ALL_USERS.split()
+    )
+
+
 def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:
     assert deployment_files._quote_for_systemd("/srv/my apps/100%/run") == '"/srv/my apps/100%%/run"'
     assert deployment_files._quote_for_systemd("/usr/bin/run") == "/usr/bin/run"

@@ -233,6 +233,22 @@ def test_simultaneous_calls_do_not_wait_for_each_other() -> None:
     assert server.connections == 100
 
 
+def test_a_request_waits_again_after_its_connection_was_made() -> None:
+    """The daemon may have been frozen while it connected, and another one may lead."""
+    sent: list[int] = []
+
+    async def wait() -> None:
+        sent.append(len(server.requests))
+
+    async def post() -> None:
+        async with new_http_client(wait=wait) as http:
+            await http.post(server.url, {}, b"{}", 10.0)
+
+    with Server([reply({})]) as server:
+        asyncio.run(post())
+    assert (sent, len(server.requests)) == ([0, 0], 1)
+
+
 @pytest.mark.parametrize(
     ("response", "failure"),
     [

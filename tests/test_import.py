@@ -264,6 +264,23 @@ def test_the_example_in_the_documentation_gives_the_receipt_shown_there(
     assert capsys.readouterr().err.replace(f"{tmp_path}/", "") == receipt
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--timezone", "Europe/Riga"], "Europe/Riga (set with --timezone)"),
+        ([], "(the time zone of this host; --timezone sets another)"),
+    ],
+)
+def test_the_receipt_names_the_source_of_a_time_zone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    hours = ONE_AGENT.replace('every: "1h"', 'every: "1h", activeHours: {start: "08:00", end: "22:00"}')
+    source = write(tmp_path, "openclaw.json", hours)
+    assert main(["import", "openclaw", str(source), *options]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "active_hours.timezone" in line]
+    assert line.endswith(reason)
+
+
 def test_the_documentation_names_every_system() -> None:
     page = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text("utf-8")
     assert [name for name in foreign_system.SYSTEM_NAMES if f"| `{name}` |" not in page] == []

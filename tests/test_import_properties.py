@@ -16,6 +16,8 @@ from scheduler.config.importers.foreign_system import import_sources
 from scheduler.config.importers.import_receipt import format_receipt
 from scheduler.config.importers.source_files import Node, SourceFile, read_source
 
+pytestmark = pytest.mark.once
+
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),

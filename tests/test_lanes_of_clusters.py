@@ -9,12 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import required_programs
 from cluster_processes import Cluster
 from servers.postgres import PostgresServer
+
+from scheduler.cli.busy import _keep_until_unlocked, _QueueLane, _take_in_cluster
+from scheduler.model.secret import Secret
+from scheduler.model.settings import RemoteQueue
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
 
@@ -107,6 +112,43 @@ def test_the_lane_of_a_command_that_was_killed_is_released(cluster: Cluster) -> 
     command.send_signal(signal.SIGKILL)
     command.wait(PATIENCE)
     wait_until(lambda: cluster.query("select count(*) from heartbeatd_lane") == "0")
+
+
+class InterruptedLane(_QueueLane):
+    """A lane whose command gets a Ctrl-C while it waits."""
+
+    def take(self) -> str | None:
+        super().take()
+        raise KeyboardInterrupt
+
+
+def remote_queue(dsn: str) -> RemoteQueue:
+    """A queue with a lease of a second."""
+    return RemoteQueue(Secret(dsn), "heartbeatd", timedelta(seconds=1))
+
+
+@pytest.fixture(scope="module")
+def dsn(postgres: PostgresServer) -> str:
+    return postgres.database()
+
+
+def test_a_command_prolongs_the_time_for_which_it_has_the_lane(dsn: str, postgres: PostgresServer) -> None:
+    lane, held = _QueueLane("ops", remote_queue(dsn), "a"), list[str]()
+
+    def is_locked() -> bool:
+        held.append(postgres.query(dsn, "select until_at from heartbeatd_lane"))
+        return len(held) < 2
+
+    assert lane.take() is None
+    _keep_until_unlocked(lane, is_locked)  # looks twice a second
+    assert held[0] < held[1]
+    assert postgres.query(dsn, "select count(*) from heartbeatd_lane") == "0"
+
+
+def test_a_command_that_is_interrupted_while_it_waits_no_longer_delays_runs(dsn: str, postgres: PostgresServer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _take_in_cluster(InterruptedLane("ops", remote_queue(dsn), "a"), "ops")
+    assert postgres.query(dsn, "select count(*) from heartbeatd_lane") == "0"
 
 
 def test_a_run_that_calls_busy_for_its_own_agent_does_not_wait_for_itself(tmp_path: Path, postgres: PostgresServer) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import psycopg
 import pytest
@@ -22,15 +27,20 @@ from servers.postgres import EmptyDatabases, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from world import Clock, MakeWorld, utc
 
-from scheduler.store import boots
+from scheduler.app import Daemon
+from scheduler.model.timestamps import to_millis
+from scheduler.store import boots, lane_holds
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
-from scheduler.store.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, lead_for_a_command
-from scheduler.store.locations import open_for_writing
+from scheduler.store.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
+from scheduler.store.locations import open_for_writing, open_server_for_command
+from scheduler.store.postgresql import ServerConnection
+from scheduler.store.transaction import Transaction
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 EXPIRE = "update heartbeatd._leader set until_at = clock_timestamp() - interval '1 second'"
+LEASED_UNTIL = "select until_at from heartbeatd._leader where until_at > clock_timestamp()"
 TAKEOVER = 10.0  # seconds
 
 
@@ -107,6 +117,19 @@ def test_a_former_leader_does_not_finish_the_commit_whose_answer_was_lost(
     lead(two, other)
     with pytest.raises(LeadershipLost, match="two leads"):
         store.was_committed()  # the runs that it has claimed belong to the other one
+    assert store.is_fenced
+
+
+def test_a_lost_commit_is_not_decided_while_the_server_is_still_carrying_it_out(hosts: Hosts, address: str) -> None:
+    _, store = hosts.add("one")
+    with psycopg.connect(address) as other:
+        row = other.execute("select pg_current_xact_id()::text").fetchone()
+        assert row is not None
+        store._unknown = row[0]  # type: ignore[attr-defined]
+        with pytest.raises(DatabaseUnavailable, match="has not finished the last commit"):
+            store.was_committed()
+        other.commit()
+        assert store.was_committed()
 
 
 def test_a_leader_that_renews_in_time_stays(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
@@ -117,6 +140,40 @@ def test_a_leader_that_renews_in_time_stays(hosts: Hosts, address: str, postgres
     assert one._renew() is None
     hosts.clock.monotonic += PATIENCE
     assert two.try_to_lead() == "one leads"
+
+
+def test_a_leader_that_renews_while_another_daemon_takes_over_stays(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
+    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
+    lead(one, store)
+    postgres.query(address, EXPIRE)
+    two.try_to_lead()
+    hosts.clock.monotonic += PATIENCE
+    two._connection.set_trace_callback(lambda statement: one._renew() if statement.startswith("update") else None)  # type: ignore[union-attr]
+    assert two.try_to_lead() == "another daemon leads"
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)
+
+
+def test_a_former_leader_that_stops_does_not_end_the_lease_of_the_next_one(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    (one, store), (two, other), (three, _) = hosts.add("one"), hosts.add("two"), hosts.add("three")
+    lead(one, store)
+    postgres.query(address, EXPIRE)
+    two.try_to_lead()
+    hosts.clock.monotonic += PATIENCE
+    lead(two, other)
+    one.stop()
+    assert three.try_to_lead() == "two leads"
+
+
+def test_a_leader_that_cannot_write_lets_another_daemon_lead_and_does_not_lead_any_more(hosts: Hosts) -> None:
+    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
+    lead(one, store)
+    one.give_back()
+    assert one.epoch is None
+    lead(two, other)
+    assert one.try_to_lead() == "two leads"
 
 
 def test_nobody_takes_over_during_a_transaction_of_the_leader(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
@@ -147,6 +204,66 @@ def test_the_leader_renews_its_lease_during_its_own_long_transaction(
         hosts.clock.monotonic += GIVE_UP_AFTER + 1
         assert one._renew() is None
         assert two.try_to_lead() == "one leads"
+
+
+RUN = "insert into run (id, kind, name, slot, trigger, state) values (7, 'heartbeat', 'ops', 0, 'interval', 'running')"
+
+
+def test_a_frozen_busy_command_blocks_neither_the_lease_nor_the_ticks_of_the_leader(hosts: Hosts, address: str) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    one._connect().execute("set lock_timeout = 50")
+    store.connection.execute("set lock_timeout = 50")
+
+    def tick(_: str = "") -> None:
+        assert one._renew() is None
+        with store.transaction() as db:
+            db.execute("update boot set pid = 2")
+
+    with closing(open_server_for_command(address)) as command:
+        command.set_trace_callback(tick)  # the command is frozen before each of its statements
+        assert lane_holds.try_to_hold_lane(command, "ops", ["a", "it's"], "heartbeatd busy on a?") is None
+        tick()
+        assert "on a? has locked it" in str(lane_holds.try_to_hold_lane(command, "ops", [], "heartbeatd busy on b"))
+        assert lane_holds.try_to_hold_lane(command, "other", [], "heartbeatd busy on b") is None
+        assert one._problem is None
+
+
+def test_a_busy_command_waits_for_the_tick_in_progress_and_sees_its_run(hosts: Hosts, address: str) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    with closing(open_server_for_command(address)) as command, ThreadPoolExecutor() as pool:
+        with store.transaction() as db:
+            db.execute(RUN)
+            obstacle = pool.submit(lane_holds.try_to_hold_lane, command, "ops", [], "heartbeatd busy on a")
+            with pytest.raises(TimeoutError):
+                obstacle.result(0.3)
+            assert one._renew() is None  # also while a command waits
+        assert obstacle.result(20) == "run 7 is in progress"
+
+
+@pytest.mark.parametrize("days", [-2, 0, 2])
+def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(hosts: Hosts, address: str, days: int) -> None:
+    """The daemon that leads, or one that has crashed, may be on a host whose clock differs."""
+    one, store = hosts.add("one")
+    lead(one, store)
+    now = datetime.now(UTC)
+
+    def is_held() -> bool:
+        with store.transaction() as db:
+            tx = Transaction(db, now + timedelta(days=days), "one")
+            lane_holds.clamp_future_times(tx)
+            lane_holds.delete_ended_holds(tx)
+            return lane_holds.is_lane_held(tx, "ops")
+
+    with store.transaction() as db:
+        db.execute(ONE_BOOT)  # of a daemon that has crashed
+        db.execute("update boot set last_tick_at = ?", (to_millis(now + timedelta(days=1)),))
+    with closing(open_server_for_command(address)) as command:
+        assert lane_holds.try_to_hold_lane(command, "ops", [], "heartbeatd busy on a") is None
+        assert is_held()
+        command.execute("update hold set until_at = until_at - 120000")
+    assert not is_held()
 
 
 def test_a_lease_that_was_given_back_is_free_at_once(hosts: Hosts) -> None:
@@ -186,6 +303,41 @@ def test_a_leader_outlasts_a_restart_of_the_server(hosts: Hosts) -> None:
         server.close()
 
 
+@pytest.mark.parametrize("several", ["address", "variable", "service"])
+def test_a_leader_gives_up_if_only_one_of_several_hosts_is_down(
+    hosts: Hosts, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: str
+) -> None:
+    """Another host may be the new primary, on which another daemon takes the lease."""
+    one, store = hosts.add("one")
+    lead(one, store)
+    one._disconnect()
+    places = f"{tmp_path},127.0.0.1"  # nothing listens there
+    one._url = f"postgresql:///beats?host={places}&port=1" if several == "address" else "postgresql:///beats"
+    if several == "variable":
+        monkeypatch.setenv("PGHOST", places)
+    if several == "service":
+        (tmp_path / "services").write_text(f"[beats]\nhost={places}\nport=1\n")
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        one._url = "postgresql:///beats?service=beats"
+    hosts.clock.monotonic += GIVE_UP_AFTER
+    problem = str(one._renew())
+    assert "could not be renewed" in problem
+    assert "No such file" in problem
+
+
+@pytest.mark.parametrize(
+    ("place", "is_down"),
+    [
+        ('at "127.0.0.1", port 5432', True),
+        ('on socket "/run/postgresql/.s.PGSQL.5432"', True),
+        ('at "db.example" (10.0.0.7), port 5432', False),
+    ],
+)
+def test_only_a_server_on_the_same_host_counts_as_down_for_all(place: str, *, is_down: bool) -> None:
+    """On another host, a name may lead to several servers, and this one may start while another one is the primary."""
+    assert _is_down_for_all(f"connection to server {place} failed: FATAL:  the database system is starting up") is is_down
+
+
 def test_a_leader_gives_up_in_time_if_the_server_accepts_a_renewal_and_never_answers(hosts: Hosts, address: str) -> None:
     told = threading.Event()
 
@@ -216,6 +368,66 @@ def test_a_lease_is_confirmed_until_another_daemon_may_take_it_soon(hosts: Hosts
     assert one.is_confirmed
 
 
+def test_a_lease_is_confirmed_from_before_the_request_for_it(hosts: Hosts) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+
+    def freeze(_: str) -> None:
+        hosts.clock.monotonic += GIVE_UP_AFTER
+
+    one._connect().set_trace_callback(freeze)  # before the answer arrives
+    assert one._renew() is None
+    assert not one.is_confirmed
+
+
+def test_a_leader_whose_connection_was_lost_during_a_freeze_renews_over_a_new_one(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    pid = one._connect().execute("select pg_backend_pid() as pid").fetchone()["pid"]
+    postgres.query(address, f"select pg_terminate_backend({pid}, 5000)")
+    hosts.clock.monotonic += GIVE_UP_AFTER
+    assert one._renew() is None
+    assert one.is_confirmed
+
+
+def test_a_leader_that_was_frozen_finds_out_whether_it_still_leads_before_it_gives_up(hosts: Hosts) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    one.start()
+    hosts.clock.monotonic += GIVE_UP_AFTER + 1
+    deadline = time.monotonic() + 20
+    while not one.is_confirmed:  # until its next renewal
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert hosts.lost == []
+
+
+def test_a_daemon_learns_that_it_has_lost_the_lease_even_if_its_connection_cannot_be_aborted(hosts: Hosts) -> None:
+    one, _ = hosts.add("one")
+
+    class Broken:
+        def abort(self) -> None:
+            raise RuntimeError("broken")
+
+    one._connection = cast("ServerConnection", Broken())
+    with pytest.raises(RuntimeError, match="broken"):
+        one._end("another daemon has taken over", threading.Event())
+    one._connection = None
+    assert hosts.lost == ["another daemon has taken over"]
+
+
+def test_an_aborted_connection_leaves_a_file_alone_that_has_its_number(address: str) -> None:
+    """The driver may close its socket in the thread that owns the connection, while another thread aborts it."""
+    mine, other = socket.socketpair()
+    with mine, other, closing(ServerConnection(address, {})) as connection:
+        os.dup2(mine.fileno(), connection._raw.fileno())
+        connection.abort()
+        mine.send(b"still open")
+        assert other.recv(100) == b"still open"
+
+
 def test_a_command_takes_the_expired_lease_of_a_killed_daemon(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
     one, store = hosts.add("one")
     lead(one, store)
@@ -223,6 +435,15 @@ def test_a_command_takes_the_expired_lease_of_a_killed_daemon(hosts: Hosts, addr
     lease = lead_for_a_command(address, "command")
     assert lease.epoch == 2
     lease.stop()
+
+
+def test_drain_takes_the_expired_lease_of_a_killed_daemon(address: str, tmp_path: Path, postgres: PostgresServer) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG.format(address=address, host="b"), "utf-8")
+    postgres.query(address, "update heartbeatd._leader set host = 'a', holder = 'killed', epoch = epoch + 1")
+    postgres.query(address, EXPIRE)
+    command = [sys.executable, "-m", "scheduler", "run", "--drain", "-c", str(tmp_path / "config.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "leading" in done.stderr) == (0, True)
 
 
 def test_a_command_changes_nothing_while_a_daemon_leads(hosts: Hosts, address: str) -> None:
@@ -321,6 +542,13 @@ class RealDaemon:
             assert time.monotonic() < began + 60, (found, Path(self.log.name).read_text("utf-8"))
             time.sleep(0.1)
 
+    def wait_until_logged(self, words: str) -> None:
+        """Wait until the log contains these words."""
+        deadline = time.monotonic() + 60
+        while words not in (text := Path(self.log.name).read_text("utf-8")):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait(20)
@@ -371,12 +599,144 @@ def test_a_leader_that_is_cut_off_stands_by_and_leads_again(address: str, tmp_pa
     with PostgresProxy(address) as proxy, closing(RealDaemon(tmp_path / "one", proxy.dsn)) as one:
         one.wait_until("ok")
         proxy.cut_off()
-        deadline = time.monotonic() + 60
-        while "leadership_lost" not in (one.folder / "log").read_text("utf-8"):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        config = one.folder / "config.yaml"
+        valid = config.read_text("utf-8")
+        config.write_text("agents: [", "utf-8")
+        one.wait_until_logged("leadership_lost")
         one.wait_until_contains("cannot connect to")
         proxy.listen()
         one.wait_until("ok")
+        one.wait_until_logged("by=standby")
+        config.write_text(valid.replace("host: one", "host: renamed"), "utf-8")
+        one.wait_until_logged("one -> renamed")
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(30) == 0
+
+
+FLEET = """
+state: {address}
+reload: {reload}
+agents:
+  a: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, deliver: log}}}}
+  b: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, deliver: log}}}}
+  c: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, deliver: log}}}}
+  d: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, deliver: log}}}}
+"""
+
+
+class FormerLeader:
+    """A daemon that leads. After a change of its config, it loses the lease, and another daemon of the same process stands by."""
+
+    def __init__(self, folder: Path, address: str, reload: str = "watch", environ: Mapping[str, str] | None = None) -> None:
+        self.config, self.environ = folder / "config.yaml", environ or {}
+        self.yaml = FLEET.format(address=address, reload=reload)
+        self.config.write_text(self.yaml, "utf-8")
+        self._daemon = self._lead(Daemon(self.config, self.environ, listen=False))
+
+    def return_to_standby(self) -> Daemon:
+        self._daemon._close_connections()  # this also releases the lease, so that the test need not wait for its end
+        self._daemon = Daemon(self.config, self.environ, listen=False, after=self._daemon)
+        return self._daemon
+
+    def lead_again(self) -> list[str]:
+        """The agents of the daemon that leads."""
+        self._lead(self._daemon)
+        self._daemon._run_tick()
+        return sorted(
+            row["name"] for row in self._daemon.store.connection.execute("select name from entry where state <> 'removed'")
+        )
+
+    def close(self) -> None:
+        self._daemon._close_connections()
+
+    @staticmethod
+    def _lead(daemon: Daemon) -> Daemon:
+        assert daemon._wait_to_lead(None)
+        daemon._start_engine(at_once=False)
+        return daemon
+
+
+def test_a_new_leader_renews_its_lease_while_it_reads_its_tables(address: str, tmp_path: Path, postgres: PostgresServer) -> None:
+    (tmp_path / "config.yaml").write_text(FLEET.format(address=address, reload="watch"), "utf-8")
+    with ExitStack() as stack:
+        daemon = Daemon(tmp_path / "config.yaml", {}, listen=False)
+        stack.callback(daemon._close_connections)
+        pool, other = stack.enter_context(ThreadPoolExecutor()), stack.enter_context(psycopg.connect(address))
+        other.execute("lock table heartbeatd.config_in_force in access exclusive mode")
+        leads = pool.submit(daemon._wait_to_lead, None)
+        deadline = time.monotonic() + 2.5
+        found = set()
+        while len(found) < 2 and time.monotonic() < deadline:
+            found |= set(postgres.query(address, LEASED_UNTIL).splitlines())
+            time.sleep(0.05)
+        other.rollback()
+        assert leads.result(20)
+        assert len(found) == 2
+
+
+def test_a_daemon_that_has_given_the_lease_back_leads_again(hosts: Hosts) -> None:
+    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
+    for _ in range(2):
+        lead(one, store)
+        one.start()
+        assert two.try_to_lead() == "one leads"
+        one.give_back()
+        lead(two, other)
+        two.give_back()
+    assert hosts.lost == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda config, yaml: config.write_text(yaml + "color: red\n", "utf-8"), "color: unknown key"),
+        (lambda config, yaml: config.write_text("agents: [", "utf-8"), "a value or a closing bracket is missing"),
+        (lambda config, yaml: config.unlink(), "config.yaml"),
+        (lambda config, yaml: config.write_text(yaml[: yaml.index("  b:")], "utf-8"), "the changed file removes 3 of 4 entries"),
+        (lambda config, yaml: config.write_text(yaml + "shard: {of: 2, index: 0}\n", "utf-8"), "the number of shards cannot change"),
+    ],
+    ids=["an unknown key", "no YAML", "no file", "half of a file", "other shards"],
+)  # fmt: skip
+def test_a_former_leader_stands_by_with_its_last_valid_config_and_reports_the_errors_of_the_file(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path, str], object], problem: str
+) -> None:
+    with closing(FormerLeader(tmp_path, address)) as former:
+        change(former.config, former.yaml)
+        for _ in range(2):  # the second daemon stands by with the config of the first
+            caplog.clear()
+            daemon = former.return_to_standby()
+            assert problem in str(daemon.reloader.reload_state.problem)
+            assert set(caplog.messages) >= {"reload_refused"}
+            assert former.lead_again() == ["a", "b", "c", "d"]
+            assert problem in str(boots.latest_boot(daemon.store.connection)["config_problem"])  # `status` reads it
+        former.config.write_text(former.yaml, "utf-8")
+        assert former.return_to_standby().reloader.reload_state.problem is None
+
+
+def test_a_daemon_that_leads_again_and_again_leaves_no_pipe_open(address: str, tmp_path: Path) -> None:
+    def pipes() -> int:
+        found = 0
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # of the folder itself
+                found += str(each.readlink()).startswith("pipe:")
+        return found
+
+    with closing(FormerLeader(tmp_path, address)) as former:
+        before = pipes()
+        for _ in range(3):
+            former.return_to_standby()
+        assert pipes() <= before
+
+
+def test_a_former_leader_stands_by_with_a_changed_config_that_is_valid(address: str, tmp_path: Path) -> None:
+    with closing(FormerLeader(tmp_path, address)) as former:
+        former.config.write_text(former.yaml.replace("  d:", "  e:"), "utf-8")
+        assert former.return_to_standby().reloader.reload_state.successful
+        assert former.lead_again() == ["a", "b", "c", "e"]
+
+
+def test_a_former_leader_does_not_apply_a_changed_file_with_manual_reloads(address: str, tmp_path: Path) -> None:
+    with closing(FormerLeader(tmp_path, address, "manual")) as former:
+        former.config.write_text(former.yaml.replace("  d:", "  e:"), "utf-8")
+        assert former.return_to_standby().reloader.reload_state.successful
+        assert former.lead_again() == ["a", "b", "c", "d"]

@@ -148,6 +148,8 @@ def test_what_most_entries_need_exists_at_zero_from_the_start(make_world: MakeWo
         "skips_taken_back_total",
         "clock_jumps_total{backward}",
         "db_busy_total",
+        "internal_errors_total{due runs}",
+        "internal_errors_total{message}",
         "run_duration_seconds_count{cron}",
     ):
         assert name in counters

@@ -22,6 +22,7 @@ SOURCES = sorted(
 UNRELIABLE = {"POSSESSIVE_REPEAT", "ATOMIC_GROUP"}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(HOME)))
 def test_no_regular_expression_has_a_possessive_quantifier_or_an_atomic_group(path: Path) -> None:
     found = [f"line {line}: {text}" for line, text in _texts(path) if UNRELIABLE & set(_parts(text))]

@@ -18,7 +18,7 @@ import pytest
 from heartbeat.runners import ProcessResult
 from scheduler.model.secret import Secret
 from scheduler.system import process
-from scheduler.system.process import Children, EndReason
+from scheduler.system.process import Children, EndReason, NotStarted
 
 MIB = 1024 * 1024
 
@@ -273,6 +273,36 @@ def test_ending_twice_or_after_the_end_does_nothing() -> None:
     assert start("true", children=children).exit_code == 0
     children.end_all("shutdown")
     children.end_all("shutdown")
+
+
+def test_a_program_is_confirmed_in_the_thread_that_starts_it_directly_before_the_start(tmp_path: Path) -> None:
+    """It may have waited for the thread, and the daemon may have been frozen in the meantime."""
+    threads: list[str] = []
+
+    def refuse() -> None:
+        threads.append(threading.current_thread().name)
+        raise NotStarted("another daemon may lead")
+
+    async def start() -> None:
+        with pytest.raises(NotStarted, match="another daemon may lead"):
+            await Children("x/1").start(["touch", "started"], stdin=b"", env={}, cwd=tmp_path, confirm=refuse)
+        with pytest.raises(NotStarted, match="another daemon may lead"):
+            await Children("x/1").converse(["touch", "started"], env={}, cwd=tmp_path, confirm=refuse).__aenter__()
+
+    asyncio.run(start())
+    assert list(tmp_path.iterdir()) == []
+    assert len(threads) == 2
+    assert threading.current_thread().name not in threads
+
+
+def test_a_program_of_a_run_that_is_ended_while_it_waits_for_a_thread_is_not_started(tmp_path: Path) -> None:
+    async def start() -> ProcessResult:
+        children = Children("x/1")
+        end = lambda: children.end_all("timeout")  # noqa: E731
+        return await children.start(["touch", "started"], stdin=b"", env={}, cwd=tmp_path, confirm=end)
+
+    assert asyncio.run(start()).ended_by == "timeout"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_program_that_cannot_be_started_gives_a_problem_in_one_line(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Saving:
         self.world, self._caplog = world, caplog
         self._reloader = Reloader(
             lambda content=None: load_config(world.config, world.environ, content=content),
+            load_config(world.config, world.environ),
             lambda: world.engine.plan,
             Inbox(world),
             lambda: world.clock.now,
@@ -255,6 +256,7 @@ class LockedInbox:
 def late_reloader(world: World, inbox: LockedInbox) -> Reloader:
     return Reloader(
         lambda content=None: load_config(world.config, world.environ, content=content),
+        load_config(world.config, world.environ),
         lambda: world.engine.plan,
         inbox,
         lambda: world.clock.now,  # type: ignore[arg-type]

@@ -77,10 +77,13 @@ def test_groups_are_spread_evenly_and_the_same_in_every_release() -> None:
     for number in range(10_000):
         numbers[shard_of_group(f"agent/agent-{number}", 4)] += 1
     assert all(2350 < number < 2650 for number in numbers)
-    assert [shard_of_group(f"agent/{name}", 4) for name in "abcdefgh"] == SHARDS_OF_LETTERS
+    found = assign_shards("abcdefgh", dict.fromkeys("abcdefgh", ()), 4)
+    assert [found[Kind.HEARTBEAT, name] for name in "abcdefgh"] == SHARDS_OF_AGENTS
+    assert [found[Kind.CRON, name] for name in "abcdefgh"] == SHARDS_OF_JOBS
 
 
-SHARDS_OF_LETTERS = [1, 3, 0, 2, 2, 1, 0, 0]
+SHARDS_OF_AGENTS = [1, 3, 0, 2, 2, 1, 0, 0]
+SHARDS_OF_JOBS = [0, 2, 2, 0, 3, 0, 3, 1]
 
 
 def test_each_shard_has_its_own_database_port_and_share_of_the_budget(tmp_path: Path) -> None:

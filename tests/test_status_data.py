@@ -67,6 +67,7 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make
             "finished_at": "2026-03-02T08:00:00Z",
             "error": None,
             "delivery": "delivered",
+            "worker": None,
         },
         "last_success_at": "2026-03-02T08:00:00Z",
         "consecutive_failures": 0,

@@ -18,6 +18,7 @@ from world import AgentCall, MakeWorld, Script, World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.store import conditions
 
 pytestmark = pytest.mark.once
 
@@ -470,6 +471,16 @@ def test_a_clock_that_is_set_back_stops_neither_reminders_nor_resets(make_world:
     world.run(hours=80)
     reminders = [text for text in sent(world) if "still open" in text]
     assert len(reminders) >= 2
+
+
+def test_conditions_of_the_same_rank_are_listed_by_their_keys(make_world: MakeWorld) -> None:
+    """A database returns rows in any order, unless the statement names one. Messages and prompts must not depend on that."""
+    world = make_world(config("phone, pager"), scripts=answers("[site] down\n[disk] full\n[mail] waits"))
+    world.run(minutes=1)
+    world.return_unordered_rows_differently()
+    found = conditions.conditions_of(world.store.connection, "ops")
+    assert [condition.key for condition in found] == ["disk", "mail", "site"]
+    assert [[target.channel for target in condition.reports] for condition in found] == [["pager", "phone"]] * 3
 
 
 # --- at random ----------------------------------------------------------------------------------------------------------

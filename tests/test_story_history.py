@@ -43,6 +43,23 @@ def test_old_records_are_deleted_in_small_batches(make_world: MakeWorld) -> None
     assert len(world.records()) == count * 10
 
 
+def test_maintenance_asks_the_database_as_often_for_many_entries_as_for_few(make_world: MakeWorld) -> None:
+    """On a server, each statement takes the time of a round trip, and the engine does nothing else for so long."""
+    counted = []
+    for count in (2, 60):
+        world = make_world("cron:\n" + "".join(f"  job{number}: {{every: 1d, command: b}}\n" for number in range(count)))
+        world.run(seconds=1)
+        with world.traced_statements() as statements:
+            for _ in range(3):
+                world.clock.advance(timedelta(minutes=1))
+                world.engine.tick(world.clock.read())
+        assert sum(text.startswith("delete from hold") for text in statements) == 3  # maintenance ran
+        counted.append(len(statements))
+        world.kill()
+        world.delete_database()
+    assert counted[0] == counted[1]
+
+
 def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(make_world: MakeWorld) -> None:
     world = make_world("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda call: ALARM if len(world.calls) == 1 else QUIET

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -18,16 +18,24 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import WakeAgent
+from scheduler.engine.requests import AdoptPlan, WakeAgent
+from scheduler.engine.savepoints import TickParts
 from scheduler.engine.tick import Tick
+from scheduler.model.daemon_health import TickPart
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import entries, outbox, wakes
 from scheduler.store.database import CommitUnknown, DatabaseUnavailable, Store
+from scheduler.work.plan import Plan
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+
+
+def counted_errors(world: World) -> dict[str, int]:
+    """The internal errors that the daemon has counted, by the part of the tick."""
+    return {part: count for part, count in world.engine.health.internal_errors.items() if count}
 
 
 def break_stored_schedule(world: World, name: str = "measure") -> str:
@@ -64,6 +72,7 @@ def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_e
     break_stored_schedule(world)
     world.run(minutes=5)
     assert world.history("ops")[-1] == "03-02 08:30 interval ok heartbeat_ok"
+    assert counted_errors(world) == {TickPart.ENTRY: 1}
     (abandoned,) = world.records("measure")
     assert abandoned["outcome"] == "abandoned"
     assert "could not be recorded" in abandoned["error"]
@@ -131,10 +140,50 @@ def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_da
     with pytest.raises(Refused, match="the daemon failed to do this; see its log") as refused:
         world.request(FaultyRequest())
     assert refused.value.code == "broken"
+    assert counted_errors(world) == {TickPart.REQUEST: 1}
     assert wakes.count_waiting_by_agent(world.store.connection) == []
     world.wake("ops", "look")
     world.run(seconds=5)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
+
+
+class AdoptsAndFails:
+    """A request that installs a plan, and then raises an unexpected error."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def apply(self, tick: Tick) -> None:
+        AdoptPlan(self._plan).apply(tick)
+        raise ValueError("unexpected")
+
+
+def test_after_an_unexpected_error_in_a_reload_the_daemon_goes_on_with_the_plan_that_it_had(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=1)
+    world.write_config(job(every="10m"))  # without the agent
+    with pytest.raises(Refused):
+        world.request(AdoptsAndFails(world.plan()))
+    world.run(minutes=30)
+    assert [line[:11] for line in world.history()] == ["03-02 08:00", "03-02 08:30"]
+
+
+class QueriesNothing:
+    """A request in which a part of a tick has an error of the database."""
+
+    def __init__(self) -> None:
+        self.parts = TickParts()
+
+    def apply(self, tick: Tick) -> None:
+        with self.parts.careful(), pytest.raises(sqlite3.OperationalError):
+            self.parts.run(tick, "messages", lambda: tick.tx.db.execute("select * from nothing"), None)
+
+
+def test_an_error_of_the_database_leaves_out_no_part_of_the_ticks(make_world: MakeWorld) -> None:
+    world, request = make_world(OPS), QueriesNothing()
+    with suppress(DatabaseUnavailable, sqlite3.Error):  # on a server it ends the transaction
+        world.request(request)
+    assert request.parts.problem is None
 
 
 class FailingCommits:
@@ -252,6 +301,7 @@ def test_a_message_whose_result_cannot_be_stored_is_given_up_and_reported_and_th
     (notice,) = [text for _, _, text in world.delivered]
     assert "from agent ops could not be delivered to the channel hook" in notice
     assert caplog.text.count("message_broken") == 2  # the alert of each run
+    assert counted_errors(world) == {TickPart.MESSAGE: 2}
     assert world.engine.health.why_not_working is None
 
 
@@ -270,10 +320,41 @@ def test_a_damaged_message_stops_the_delivery_for_some_minutes_but_no_runs(
     assert world.delivered == []
     assert world.engine.health.why_not_working == "internal error in: messages; see the log of the daemon"
     assert 4 <= caplog.text.count("part_broken") <= 5
+    assert counted_errors(world) == {TickPart.MESSAGES: caplog.text.count("part_broken")}
     store_slot_of_message(world, slot)
     world.run(minutes=6)
     assert len(world.delivered) == 3
     assert world.engine.health.why_not_working is None
+
+
+def test_a_part_of_the_ticks_that_is_left_out_returns_within_minutes_although_the_clock_is_set_back(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(agent(interval="10m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.send = lambda _: DeliveryResult("retry", "the server is down")
+    world.run(seconds=10)
+    (slot,) = world.store.connection.execute("select slot from outbox").fetchone()
+    store_slot_of_message(world, 10**17)
+    world.send = lambda _: DeliveryResult("delivered")
+    world.run(minutes=11)
+    assert world.engine.health.why_not_working == "internal error in: messages; see the log of the daemon"
+    store_slot_of_message(world, slot)
+    world.clock.now -= timedelta(hours=5)
+    world.run(minutes=6)
+    assert world.engine.health.why_not_working is None
+    assert world.delivered
+
+
+def test_an_unreadable_due_entry_does_not_make_the_daemon_tick_all_the_time(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=29)
+    with world.store.transaction() as db:
+        db.execute("update entry set last_slot = ?", (10**17,))
+    world.clock.advance(timedelta(minutes=1))
+    world.engine.tick(world.clock.read())
+    assert world.engine.health.why_not_working == "internal error in: due runs; see the log of the daemon"
+    assert world.engine.tick(world.clock.read()) > world.clock.now + timedelta(minutes=1)
 
 
 def store_slot_of_message(world: World, slot: int) -> None:

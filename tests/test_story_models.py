@@ -16,6 +16,8 @@ from world import Delayed, MakeWorld
 
 from scheduler.model.events import CallCharged, ModelMismatched, ProviderFailed
 
+pytestmark = pytest.mark.once
+
 KEY = "sk-ant-canary-0123456789"
 
 
@@ -508,11 +510,14 @@ def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(
         assert "ALERT: disk" in json.dumps(request_bodies(server)[2])
 
 
-@pytest.mark.long_on_server("a month of simulated time")
 def test_session_messages_are_kept_no_longer_than_the_history(make_world: MakeWorld) -> None:
+    history = "history: {keep: 3d}\n"
     with model(text_answer("ALERT: x")) as server:
-        world = make_world(config(server.url, isolated_session="false"), environ={"KEY": KEY})
+        world = make_world(history + config(server.url, isolated_session="false"), environ={"KEY": KEY})
         world.run(minutes=1)
-        world.reload("agents: {other: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 30m, deliver: log}}}")
-        world.run(days=40)
-    assert world.store.connection.execute("select count(*) from message").fetchone()[0] == 0
+    world.reload(history + "agents: {other: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 6h, deliver: log}}}")
+    kept = []
+    for _ in range(2):
+        world.run(days=2)
+        kept.append(world.store.connection.execute("select count(*) from message").fetchone()[0])
+    assert kept == [2, 0]

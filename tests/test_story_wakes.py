@@ -24,6 +24,8 @@ from scheduler.store import run_history
 from scheduler.store.database import APPLICATION_ID
 from scheduler.store.migrations import migrations
 
+pytestmark = pytest.mark.once
+
 LAZY = agent(interval="1d")
 BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
 

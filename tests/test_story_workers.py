@@ -7,10 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from test_fleet import states
+from test_story_silence import status_lines
 from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
+from scheduler.cli.explain import explain
 from scheduler.engine.pending_runs import CancelRun
+from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
@@ -134,6 +139,28 @@ def test_the_run_record_names_the_worker_of_the_last_attempt(make_world: MakeWor
     world.run(minutes=1)
     assert [(row["outcome"], row["attempt"], row["worker"]) for row in world.records()] == [("ok", 2, "w2")]
     assert [event.worker for event in world.events_of(RunClosed)] == ["w2"]
+
+
+def test_a_run_in_progress_names_its_worker(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: LONG
+    world.run(minutes=1)
+    (claim,) = world.runs.inflight().values()
+    world.request(NoteWorkersOfRuns([(claim, "w1")]))
+    assert [(row["state"], row["worker"]) for row in world.records()] == [("running", "w1")]
+    assert [line.split()[3:6] for line in status_lines(world) if line.startswith("agent/ops")] == [["running", "on", "w1"]]
+    assert "a run is in progress: run 1 on w1;" in CliRunner().invoke(explain, ["ops", "-c", str(world.config)]).output
+    assert states(world)["ops"].text == "running on w1"
+
+
+def test_a_late_note_does_not_name_the_worker_of_an_earlier_attempt(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.scripts["ops"] = lambda call: Delayed(LOST, timedelta(minutes=1)) if len(world.calls) == 1 else LONG
+    world.engine.tick(world.clock.read())
+    (claim,) = world.runs.inflight().values()
+    world.run(minutes=2)
+    world.request(NoteWorkersOfRuns([(claim, "w1")]))
+    assert [(row["state"], row["attempt"], row["worker"]) for row in world.records()] == [("running", 2, None)]
 
 
 @pytest.mark.parametrize("ending", [LOST, NotTaken("too late"), AttemptResult(Outcome.FAILED, Failure.EXIT, error="broken")])

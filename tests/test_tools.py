@@ -20,6 +20,7 @@ from servers.tools import ToolServer
 from heartbeat.prompt import max_tokens
 from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnLimits
 from heartbeat.runners import dispatch as runners
+from heartbeat.runners.errors import CallError
 from heartbeat.spec import McpServer, ModelRunner, Provider, ProviderKind, Tools
 from scheduler.model.secret import Secret
 from scheduler.net.mcp_client import McpTools
@@ -405,6 +406,61 @@ def test_a_program_serves_tools_in_the_workspace_with_its_own_environment(tmp_pa
     assert (found["cwd"], found["HEARTBEATD_AGENT"], found["HEARTBEATD_RUN"]) == (str(tmp_path), "ops", "test")
     assert set(found) <= {"PATH", "HOME", "LANG", "LC_CTYPE", "TOKEN", "HEARTBEATD_AGENT", "HEARTBEATD_RUN", "cwd"}
     assert found["TOKEN"] == "***"
+
+
+def test_a_program_is_started_and_called_only_while_its_daemon_may_do_so(tmp_path: Path) -> None:
+    """After a freeze, another daemon may lead. Then this one must not start the program, and not call a tool that changes something."""
+    server = program("", command=(sys.executable, PROGRAM), allow=("environment",), timeout=timedelta(seconds=20))
+
+    async def use() -> None:
+        children, other_leads, asked = Children("test"), asyncio.Lock(), asyncio.Queue[None]()
+
+        async def wait() -> None:
+            asked.put_nowait(None)
+            async with other_leads:
+                pass
+
+        async def lead_when_asked(is_waiting: Callable[[], bool]) -> None:
+            await asyncio.wait_for(asked.get(), 10)
+            await asyncio.sleep(0.05)
+            assert is_waiting()
+            other_leads.release()
+
+        await other_leads.acquire()
+        async with new_http_client() as http, asyncio.TaskGroup() as group:
+            group.create_task(lead_when_asked(lambda: not children._running))
+            async with McpTools(children.converse, http, wait)(Tools((server,), 5), "ops", tmp_path, 20) as toolbox:
+                await other_leads.acquire()
+                while not asked.empty():
+                    asked.get_nowait()
+                call = group.create_task(toolbox.call_tool("disk__environment", {}, 20))
+                group.create_task(lead_when_asked(lambda: not call.done()))
+                assert "cwd" in (await call).text
+
+    asyncio.run(use())
+
+
+def test_no_tool_of_a_program_is_called_after_the_time_of_the_run(tmp_path: Path) -> None:
+    """A worker that was frozen must not call it, because another worker may repeat the run by then."""
+    server = program("", command=(sys.executable, PROGRAM), allow=("environment",), timeout=timedelta(seconds=20))
+    is_over = False
+
+    async def confirm_time() -> None:
+        if is_over:
+            raise CallError(Failure.TIMEOUT, "the time of the run was over")
+
+    async def use() -> str | None:
+        nonlocal is_over
+        async with new_http_client() as http:
+            tools = Tools((server,), 5)
+            async with McpTools(Children("test").converse, http, confirm_time)(tools, "ops", tmp_path, 20) as toolbox:
+                is_over = True
+                error = (await toolbox.call_tool("disk__environment", {}, 20)).error
+            with pytest.raises(CallError, match="the time of the run was over"):
+                await McpTools(Children("test").converse, http, confirm_time)(tools, "ops", tmp_path, 20).__aenter__()
+            return error
+
+    assert asyncio.run(use()) == "the time of the run was over"
 
 
 @pytest.mark.parametrize(

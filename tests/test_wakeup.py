@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import threading
 import time
@@ -53,3 +55,16 @@ def test_a_signal_handler_can_notify_while_it_interrupts_anything() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(notified) >= 2_000
+
+
+def test_the_number_of_a_descriptor_may_be_above_1023() -> None:
+    wakeup = Wakeup()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        wakeup._read_end = fcntl.fcntl(wakeup.fileno(), fcntl.F_DUPFD_CLOEXEC, 1500)
+        wakeup.notify()
+        wakeup.wait_for(60)
+        os.close(wakeup.fileno())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

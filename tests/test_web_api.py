@@ -17,6 +17,8 @@ from scheduler.engine.requests import WakeAgent
 from scheduler.model.outcome import Kind
 from scheduler.model.wake import Wake
 
+pytestmark = pytest.mark.once
+
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
 
 

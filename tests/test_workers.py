@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import psycopg
 import pytest
 import required_programs
 from cluster_processes import Cluster
 from remote_bench import RemoteBench, TextCodec
 from servers.postgres import PostgresServer
 
-from scheduler.store.job_queue import SCHEMA_LOCK, FetchedJob, JobQueue, NewAttempt, QueueUnavailable
+from heartbeat.runners import HttpReply
+from heartbeat.runners.errors import CallError
+from scheduler.app import Daemon
+from scheduler.cli.main import main
+from scheduler.model.daemon_health import QueueState
+from scheduler.model.secret import Secret
+from scheduler.store.job_queue import SCHEMA_LOCK, AttemptEnd, FetchedJob, JobQueue, NewAttempt, QueueUnavailable, Withdrawal
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
-from scheduler.work.executor import Interrupted, NeverBegun
+from scheduler.work.executor import Done, Interrupted, NeverBegun
 from scheduler.work.payloads import AttemptRefused
+from scheduler.work.remote_worker import GuardedHttp, guard_start
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
 
@@ -227,27 +239,241 @@ def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without
     assert isinstance(executor.results()[0][1].exception, NeverBegun)
 
 
+class BrokenCodec(TextCodec):
+    """A codec that fails in an unexpected way for the task `broken`, at once or while it waits for another config."""
+
+    def __init__(self, prefix: str, *, may_wait: bool) -> None:
+        super().__init__(prefix)
+        self._waits = may_wait
+
+    def task_from_json(self, data: Mapping[str, Any]) -> str:
+        if data["task"] != "broken":
+            return super().task_from_json(data)
+        if self._waits:
+            self._waits = False
+            raise AttemptRefused("another config", may_change=True)
+        raise RecursionError("maximum recursion depth exceeded")
+
+
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(bench: RemoteBench, may_wait: bool) -> None:
+    name = f"broken{may_wait}"
+    executor = bench.make_executor(name, lambda: None)
+    for number, task in enumerate(["broken", "next"]):
+        executor.submit(number, task)
+    wait_until(executor.is_flushed)
+    bench.start_worker(name, shout, codec=BrokenCodec(name, may_wait=may_wait))
+    wait_until(lambda: len(executor.results()) == 2)
+    assert [(number, done.result) for number, done in sorted(executor.results())] == [
+        (0, "refused: worker cannot run it: maximum recursion depth exceeded"), (1, "NEXT"),
+    ]  # fmt: skip
+
+
 def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres: PostgresServer) -> None:
     """Other programs lock all tables, so the server does not answer, like one that hangs."""
     tables = "heartbeatd_attempt, procrastinate_jobs, procrastinate_workers"
     locks = (f"lock table {tables}", f"select pg_advisory_xact_lock({SCHEMA_LOCK})")
+    without_tables = postgres.database()
 
     async def try_all() -> None:
-        queue, unopened = JobQueue(bench.dsn, "hanging", 0.2), JobQueue(bench.dsn, "hanging", 0.2)
+        queue, unopened = JobQueue(bench.dsn, "hanging", 0.2), JobQueue(Secret(without_tables), "hanging", 0.2)
         await queue.open()
         worker = await queue.register("worker")
-        with postgres.locked(bench.dsn.reveal(), *locks):
+        with postgres.locked(without_tables, *locks[1:]), postgres.locked(bench.dsn.reveal(), *locks):
             for waiting in (
                 unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
                 queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
                 queue.fetch(worker, "worker", 1), queue.finish([(1, "{}")]), queue.unregister(worker),
                 queue.find_workers(1.0), queue.longest_wait(), queue.is_in_progress("agent/a", "owner/1"),
+                queue.find_in_progress(["owner"], 5.0),
             ):  # fmt: skip
                 with pytest.raises(QueueUnavailable):
                     await asyncio.wait_for(waiting, PATIENCE)
         await queue.close()
 
     asyncio.run(try_all())
+
+
+def problem_of(dsn: str, call: Callable[[JobQueue], Awaitable[object]] = lambda _: asyncio.sleep(0)) -> str:
+    """Why the queue in a database cannot be used; empty if it can."""
+
+    async def use_queue() -> str:
+        queue = JobQueue(Secret(dsn), "problems")
+        try:
+            await queue.open()
+            await call(queue)
+        except QueueUnavailable as error:
+            return str(error)
+        finally:
+            await queue.close()
+        return ""
+
+    return asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
+
+
+def test_a_queue_of_another_version_of_the_library_is_reported_as_such(postgres: PostgresServer) -> None:
+    dsn = postgres.database()
+    assert problem_of(dsn) == ""
+    postgres.query(dsn, "drop function procrastinate_fetch_job_v2")
+    assert re.fullmatch(
+        r"function procrastinate_fetch_job_v2\(.*\) does not exist; the tables of the queue were created by another version of"
+        r" Procrastinate than the installed 3\.10\.\d+",
+        problem_of(dsn, lambda queue: queue.fetch(1, "worker", 1)),
+    )
+
+
+def test_a_server_that_is_down_is_reported_at_once_and_with_the_cause(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    assert "No such file or directory" in problem_of(f"postgresql:///none?host={tmp_path}")
+    assert time.monotonic() - begun < 20  # the pool would wait for 30 s
+
+
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_a_user_without_rights_for_the_queue_is_reported_as_such(postgres: PostgresServer, has_tables: bool) -> None:
+    dsn = postgres.database()
+    if has_tables:
+        assert problem_of(dsn) == ""
+    user = f"guest{has_tables}".lower()
+    postgres.query(dsn, f"create role {user} login")
+    postgres.query(dsn, "revoke create on schema public from public")
+    problem = problem_of(dsn.replace("heartbeatd@", f"{user}@"), lambda queue: queue.find_workers(1.0))
+    table = "table heartbeatd_worker" if has_tables else "schema public"
+    assert problem == (
+        f"permission denied for {table}; let the database user of `executor.dsn` own the tables of the queue, or grant it all"
+        " rights for them"
+    )
+
+
+def test_the_doctor_creates_no_tables(tmp_path: Path, postgres: PostgresServer) -> None:
+    dsn = postgres.database()
+    with Cluster(tmp_path, AGENT.format(script="true", state="state/h.db"), dsn) as cluster:
+        assert re.search(
+            r"bad +queue +the queue of the workers cannot be used: its tables do not exist yet;"
+            r" `heartbeatd run` and `heartbeatd worker` create them",
+            " ".join(cluster.call("doctor").split()),
+        )
+    assert postgres.query(dsn, "select count(*) from pg_tables where schemaname = 'public'") == "0"
+
+
+def test_the_tables_of_an_emptied_queue_are_created_again(postgres: PostgresServer) -> None:
+    dsn = postgres.database()
+
+    async def use_queue() -> list[str]:
+        queue = JobQueue(Secret(dsn), "emptied")
+        await queue.open()
+        postgres.query(dsn, "drop schema public cascade; create schema public")
+        with pytest.raises(QueueUnavailable, match="does not exist"):
+            await queue.find_workers(1.0)
+        await queue.open()
+        try:
+            return await queue.find_workers(1.0)
+        finally:
+            await queue.close()
+
+    assert asyncio.run(asyncio.wait_for(use_queue(), PATIENCE)) == []
+
+
+class FrozenFetch(JobQueue):
+    """The queue of a worker that is frozen during a fetch: before or after the attempt is marked as begun."""
+
+    def __init__(self, dsn: Secret, queue: str, *, has_begun: bool, idle_timeout: float) -> None:
+        super().__init__(dsn, queue, idle_timeout=idle_timeout)
+        self._has_begun = has_begun
+        self.is_frozen = False
+
+    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], job_ids: list[int], name: str) -> list[FetchedJob]:
+        if self._has_begun:
+            await super()._begin_attempts(db, job_ids, name)
+        self.is_frozen = True
+        await asyncio.sleep(PATIENCE)
+        return []
+
+
+@asynccontextmanager
+async def a_frozen_worker(dsn: Secret, queue: str, *, has_begun: bool, idle_timeout: float = PATIENCE) -> AsyncIterator[None]:
+    """A worker that is frozen while it fetches a job, for the duration of the context."""
+    frozen = FrozenFetch(dsn, queue, has_begun=has_begun, idle_timeout=idle_timeout)
+    await frozen.open()
+    fetching = asyncio.create_task(frozen.fetch(await frozen.register("frozen"), "frozen", 4))
+    while not frozen.is_frozen and not fetching.done():
+        await asyncio.sleep(0.01)
+    yield
+    fetching.cancel()
+    await asyncio.wait([fetching])
+    await frozen.close()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(bench: RemoteBench, has_begun: bool) -> None:
+    name = f"freezes{has_begun}"
+    attempts = [NewAttempt(f"{name}/{number}/1", name, f"{name}/{number}", "{}", 60.0) for number in range(3)]
+
+    async def use_queue() -> None:
+        queue, opened_later = JobQueue(bench.dsn, name), JobQueue(bench.dsn, name)
+        await queue.open()
+        await queue.submit(attempts[:1])
+        worker = await queue.register("worker")
+        async with a_frozen_worker(bench.dsn, name, has_begun=has_begun):
+            await opened_later.open()
+            await queue.submit(attempts[1:])
+            withdrawal = await queue.withdraw([each.key for each in attempts[:2]], "timeout")
+            assert withdrawal.removed == {attempts[1].key}
+            assert withdrawal.locked == {attempts[0].key}
+            fetched = {job.key for job in await queue.fetch(worker, "worker", 4)}
+            assert fetched == {attempts[2].key}
+        await queue.close()
+        await opened_later.close()
+
+    asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_the_server_ends_the_transaction_of_a_worker_that_is_frozen_while_it_fetches_a_job(
+    bench: RemoteBench, has_begun: bool
+) -> None:
+    name = f"ends{has_begun}"
+
+    async def use_queue() -> None:
+        queue = JobQueue(bench.dsn, name)
+        await queue.open()
+        await queue.submit([NewAttempt(f"{name}/1/1", name, name, "{}", 60.0)])
+        async with a_frozen_worker(bench.dsn, name, has_begun=has_begun, idle_timeout=0.2):
+            while not (await queue.withdraw([f"{name}/1/1"], "timeout")).removed:
+                await asyncio.sleep(0.02)
+        await queue.close()
+
+    asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
+
+
+class StuckWithdrawal(JobQueue):
+    """A queue whose server never answers the first withdrawal."""
+
+    is_withdrawing = threading.Event()
+
+    async def withdraw(self, keys: Sequence[str], why: str) -> Withdrawal:
+        if not self.is_withdrawing.is_set():
+            self.is_withdrawing.set()
+            await asyncio.sleep(PATIENCE)
+        return await super().withdraw(keys, why)
+
+
+def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(bench: RemoteBench) -> None:
+    go_on = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return task.upper()
+
+    bench.start_worker("stuck", carry)
+    executor = bench.make_executor("stuck", lambda: None, kind=StuckWithdrawal)
+    executor.submit(1, "a")
+    executor.submit(2, "b")
+    wait_until(executor.is_flushed)
+    executor.cancel(1, "cancelled")
+    assert StuckWithdrawal.is_withdrawing.wait(PATIENCE)
+    go_on.set()
+    wait_until(lambda: len(executor.results()) == 2)
 
 
 def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:
@@ -271,6 +497,63 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
     bench.start_worker("adopted", shout)
     wait_until(second.results)
     assert [(number, done.result) for number, done in second.results()] == [(1, "A")]
+
+
+def test_a_daemon_does_not_report_the_waiting_runs_of_another_shard_as_its_own(bench: RemoteBench) -> None:
+    states: dict[str, list[QueueState]] = {"one": [], "two": []}
+    one = bench.make_executor("shared", lambda: None, owner="one", report_state=states["one"].append)
+    one.submit(1, "a")
+    wait_until(one.is_flushed)
+    two = bench.make_executor("shared", lambda: None, owner="two", report_state=states["two"].append)
+    assert two.adopt({}, [], lambda payload: None, lambda: False)
+    wait_until(lambda: states["two"] and any(state.longest_wait is not None for state in states["one"]))
+    assert {state.longest_wait for state in states["two"]} == {None}
+
+
+class FailingSubmission(JobQueue):
+    """A queue whose first submission fails: before anything is written, or after its commit."""
+
+    is_committed = False
+    has_failed = False
+
+    async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
+        if self.has_failed or self.is_committed:
+            await super().submit(attempts, may_submit)
+        if not self.has_failed:
+            self.has_failed = True
+            raise QueueUnavailable("the connection was lost")
+
+
+class LostAnswerToSubmission(FailingSubmission):
+    is_committed = True
+
+
+@pytest.mark.parametrize("kind", [FailingSubmission, LostAnswerToSubmission])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
+    bench: RemoteBench, postgres: PostgresServer, kind: type[FailingSubmission], given_up: bool
+) -> None:
+    """At the moment of the cancellation, the scheduler does not know whether it still leads."""
+    leads, name = threading.Event(), f"failing{kind.__name__}{given_up}"
+    leads.set()
+
+    def may_submit() -> bool:
+        return leads.is_set()
+
+    executor = bench.make_executor(name, lambda: None, may_submit=may_submit, kind=kind)
+    executor.submit(1, "a")
+    wait_until(lambda: executor.problem is not None)
+    leads.clear()
+    if given_up:
+        executor.give_up(1, Done("a", None, NeverBegun()))
+    else:
+        executor.cancel(1, "cancelled")
+    wait_until(lambda: executor.problem is None)
+    leads.set()
+    wait_until(executor.is_flushed)
+    assert [(number, type(done.exception)) for number, done in executor.results()] == [(1, NeverBegun)]
+    assert executor.inflight() == {}
+    assert postgres.query(bench.dsn.reveal(), f"select count(*) from heartbeatd_attempt where owner = '{name}'") == "0"
 
 
 class FailingForget(JobQueue):
@@ -318,6 +601,46 @@ def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: Rem
     assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
 
 
+class LateFetch(JobQueue):
+    """A queue whose first fetch of a job returns only after the worker has registered again."""
+
+    fetched, registered_again = threading.Event(), threading.Event()
+
+    async def register(self, name: str) -> int:
+        worker_id = await super().register(name)
+        if self.fetched.is_set():
+            self.registered_again.set()
+        return worker_id
+
+    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
+        fetched = await super().fetch(worker_id, name, room)
+        if fetched and not self.fetched.is_set():
+            self.fetched.set()
+            while not self.registered_again.is_set():
+                await asyncio.sleep(0.01)
+        return fetched
+
+
+def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(bench: RemoteBench) -> None:
+    begun: list[str] = []
+    frozen = 0.0
+
+    async def carry(task: str, children: Children) -> str:
+        begun.append(task)
+        return task
+
+    bench.start_worker("slow", carry, lease=LEASE, clock=lambda: time.monotonic() + frozen, kind=LateFetch)
+    executor = bench.make_executor("slow", lambda: None)
+    executor.submit(1, "a")
+    assert LateFetch.fetched.wait(PATIENCE)
+    frozen = 5 * LEASE
+    wait_until(executor.results)
+    exception = executor.results()[0][1].exception
+    assert isinstance(exception, Interrupted)
+    assert exception.was_stopped
+    assert begun == []
+
+
 def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
     bench: RemoteBench, postgres: PostgresServer
 ) -> None:
@@ -334,6 +657,192 @@ def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert exception.was_stopped
+
+
+class CutOff(JobQueue):
+    """A queue that a worker cannot reach to get a lease, while `is_cut` is set."""
+
+    is_cut = False
+
+    async def register(self, name: str) -> int:
+        if CutOff.is_cut:
+            raise QueueUnavailable("the network is down")
+        return await super().register(name)
+
+
+def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(bench: RemoteBench, tmp_path: Path) -> None:
+    sent: list[str] = []
+    frozen = 0.0
+
+    class Http:
+        async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+            sent.append(url)
+            return HttpReply(200, {}, b"")
+
+        delete = post
+
+    async def call_agent() -> None:
+        children = Children("x/1")
+        with pytest.raises(CallError, match="the time of the run was over"):
+            await GuardedHttp(Http(), check_time).post("http://agent", {}, b"", 1.0)  # type: ignore[arg-type]
+        options = {"env": {}, "cwd": tmp_path}
+        assert "was over" in str(
+            (await guard_start(children.start, check_time)(["touch", "called"], stdin=b"", **options)).problem
+        )
+
+    clock = lambda: time.monotonic() + frozen  # noqa: E731
+    CutOff.is_cut = False
+    worker = bench.start_worker("over", shout, lease=LEASE, clock=clock, kind=CutOff)
+    wait_until(lambda: worker.find_problem() is None)
+    with pytest.raises(CallError):
+        worker.check_time(clock() - 1)  # the end of a task's time
+    CutOff.is_cut = True
+    frozen = 600.0
+    check_time = partial(worker.check_time, clock() + 3600)
+    asyncio.run(call_agent())
+    assert (sent, list(tmp_path.iterdir())) == ([], [])
+    assert worker.find_problem() is not None
+    assert worker.metrics()["heartbeatd_worker_ready"] == 0.0
+
+
+def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench) -> None:
+    """The worker is frozen before it gets the answer. Another worker may have its tasks by then."""
+    frozen = 0.0
+
+    class Freezing(JobQueue):
+        async def register(self, name: str) -> int:
+            nonlocal frozen
+            number = await super().register(name)
+            frozen = 600.0
+            return number
+
+    worker = bench.start_worker("counted", shout, clock=lambda: time.monotonic() + frozen, kind=Freezing)
+    wait_until(lambda: worker.counts.lost_leases == 1)
+
+
+def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_lease(bench: RemoteBench) -> None:
+    frozen = 0.0
+    began = threading.Event()
+
+    class SuccessCodec(TextCodec):
+        def is_success(self, result: str) -> bool:
+            return True
+
+    async def carry(task: str, children: Children) -> str:
+        began.set()
+        with suppress(asyncio.CancelledError):  # its answer arrives at the moment at which it is cancelled
+            await asyncio.sleep(PATIENCE)
+        return task.upper()
+
+    clock = lambda: time.monotonic() + frozen  # noqa: E731
+    bench.start_worker("ended", carry, clock=clock, codec=SuccessCodec("ended"))
+    executor = bench.make_executor("ended", lambda: None)
+    executor.submit(1, "a")
+    assert began.wait(PATIENCE)
+    frozen = 600.0
+    wait_until(executor.results)
+    assert executor.results()[0][1].result == "A"
+
+
+def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_is_counted(bench: RemoteBench) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        began.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return task.upper()
+
+    async def end_as_lost() -> None:
+        queue = JobQueue(bench.dsn, "stale")
+        await queue.open()
+        lost = TextCodec("stale").write_done(Done(None, None, Interrupted("worker was lost", was_stopped=False)))
+        assert await queue.reap(["stale"], 0.0, lambda _: lost) == ["stale/1/a"]
+        await queue.close()
+
+    worker = bench.start_worker("stale", carry)
+    executor = bench.make_executor("stale", lambda: None)
+    executor.submit(1, "a")
+    assert began.wait(PATIENCE)
+    asyncio.run(end_as_lost())
+    go_on.set()
+    wait_until(lambda: worker.metrics()["heartbeatd_worker_stale_results_total"] == 1)
+    wait_until(executor.results)
+    assert isinstance(executor.results()[0][1].exception, Interrupted)
+
+
+async def take_long(task: str, children: Children) -> str:
+    await asyncio.sleep(PATIENCE)
+    return task
+
+
+def test_a_second_signal_ends_the_tasks_of_a_worker_at_once(bench: RemoteBench) -> None:
+    hurry = asyncio.Event()
+    worker = bench.start_worker("hurried", take_long, grace=3600.0, hurry=hurry)
+    executor = bench.make_executor("hurried", lambda: None)
+    executor.submit(1, "a")
+    wait_until(lambda: worker.in_progress == 1)
+    worker.stop()
+    wait_until(lambda: worker.is_stopping)
+    hurry.set()
+    wait_until(executor.results)
+    assert isinstance(executor.results()[0][1].exception, Interrupted)
+
+
+def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBench) -> None:
+    worker = bench.start_worker("unwanted", take_long)
+    first = bench.make_executor("unwanted", lambda: None, owner="unwanted-first")
+    first.submit(1, "a")
+    wait_until(lambda: worker.in_progress == 1)
+    first.give_up(1, Done("a", "given up", None))  # it does not end in time
+    wait_until(lambda: worker.in_progress == 0)
+    first.submit(2, "b")
+    wait_until(lambda: worker.in_progress == 1)
+    second = bench.make_executor("unwanted", lambda: None, owner="unwanted-second")
+    assert second.adopt({}, ["unwanted-first"], lambda payload: None, lambda: False)  # the first was killed
+    wait_until(lambda: worker.in_progress == 0)
+
+
+def test_after_an_interruption_workers_get_the_time_of_a_lease_to_reach_the_queue_again(bench: RemoteBench) -> None:
+    lease, numbers = 0.4, itertools.count(1)
+    reached: list[float] = []
+    reaped: list[float] = []
+    failures = [QueueUnavailable("the network is down")]  # the executor waits half a second after it
+
+    class Failing(JobQueue):
+        async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
+            if failures:
+                raise failures.pop()
+            reached.append(time.monotonic())
+            return await super().results(owners, known)
+
+        async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
+            reaped.append(time.monotonic())
+            return await super().reap(owners, lease, result)
+
+    executor = bench.make_executor("cut", lambda: None, lease=lease, kind=Failing)
+    wait_until(lambda: reaped or executor.submit(next(numbers), "a"))  # submissions let it look again at once
+    assert reaped[0] - reached[0] > lease / 2
+
+
+def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_free_when_it_has_gone(
+    bench: RemoteBench, postgres: PostgresServer
+) -> None:
+    left: list[str] = []
+    query = "select lane from heartbeatd_lane where holder like '%left behind on leaving'"
+
+    async def carry(task: str, children: Children) -> str:
+        left[:] = [task] if task == "agent/left" else []
+        return task
+
+    bench.start_worker("leaving", carry, name="leaving", locked_lanes=lambda: list(left))
+    executor = bench.make_executor("leaving", lambda: None)
+    executor.submit(1, "agent/left")
+    wait_until(executor.results)
+    assert postgres.query(bench.dsn.reveal(), query) == "agent/left"
+    executor.submit(2, "agent/other")
+    wait_until(lambda: len(executor.results()) == 2)
+    assert postgres.query(bench.dsn.reveal(), query) == ""
 
 
 AGENT = """\
@@ -402,6 +911,116 @@ def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster)
     assert marks(cluster) == 2
     assert re.search(r"^worker +w2$", cluster.call("show", "1"), re.MULTILINE)
     assert " ok heartbeat_ok on w2, took " in cluster.call("explain", "ops")
+
+
+SHARDED = """\
+state: {state}
+server: {{listen: "127.0.0.1:0"}}
+shard: {{of: 2}}
+executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 10s}}
+defaults:
+  agent: {{runner: {{kind: command, argv: [sh, -c, "{script}"]}}}}
+  heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+agents: {{a: {{}}, b: {{}}, c: {{}}, d: {{}}}}
+"""
+RESULTS = "select count(*) from heartbeatd_attempt where result is not null"
+NAMED = "echo $HEARTBEATD_AGENT >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
+
+
+def closed_runs(folder: Path, shard: int) -> list[tuple[str, str, str]]:
+    """The agent, the outcome and the worker of each closed run in the database of a shard."""
+    path = folder / "state" / f"h-shard-{shard}.db"
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return db.execute("select name, outcome, worker from run where state = 'closed' order by name").fetchall()
+
+
+@contextmanager
+def daemon_of_shard(cluster: Cluster, shard: int) -> Iterator[Daemon]:
+    """The daemon of a shard in this process, without its HTTP interface. It ends as after a crash: its boot stays open."""
+    environ = {**os.environ, "DSN": cluster.dsn, "HEARTBEATD_SHARD": str(shard)}
+    daemon = Daemon(cluster.folder / "config.yaml", environ, listen=False)
+    try:
+        daemon._start_engine(at_once=False)
+        yield daemon
+    finally:
+        daemon._close_connections()
+
+
+def run_until(daemon: Daemon, is_over: Callable[[], bool]) -> None:
+    """Run the main loop of a daemon."""
+    daemon._run_ticks(is_over, time.monotonic() + PATIENCE)
+    assert is_over()
+
+
+def workers_of_open_runs(daemon: Daemon) -> list[str]:
+    """The workers that the records of runs in progress name."""
+    rows = daemon.store.connection.execute("select worker from run where state = 'running' and worker is not null")
+    return [row["worker"] for row in rows]
+
+
+def test_two_shards_share_workers_and_each_takes_only_its_own_results_after_a_restart(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    marks, gate = tmp_path / "marks", tmp_path / "gate"
+    yaml = SHARDED.format(state="state/h.db", script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
+    with Cluster(tmp_path, yaml, postgres.database()) as cluster:
+        for name in ("w1", "w2"):
+            cluster.start("worker", "--name", name, "--concurrency", "2")
+        with daemon_of_shard(cluster, 0) as first, daemon_of_shard(cluster, 1) as second:
+            run_until(first, lambda: len(first.runs.inflight()) == 2)
+            run_until(second, lambda: len(second.runs.inflight()) == 2)
+            wait_until(lambda: marks.exists() and len(marks.read_text("utf-8").split()) == 4)
+        cluster.query("update heartbeatd_attempt set started_at = started_at - interval '1 minute'")  # as after a long time
+        with daemon_of_shard(cluster, 0) as first:  # the runs of both shards are still in progress
+            assert len(first.runs.inflight()) == 2
+            assert cluster.query("select count(*) from heartbeatd_attempt") == "4"
+            run_until(first, lambda: len(workers_of_open_runs(first)) == 2)
+            assert set(workers_of_open_runs(first)) <= {"w1", "w2"}
+            gate.touch()
+            run_until(first, lambda: len(closed_runs(tmp_path, 0)) == 2)
+            wait_until(lambda: cluster.query(RESULTS) == "2")  # those of shard 1 wait for its daemon
+        with daemon_of_shard(cluster, 1) as second:
+            run_until(second, lambda: len(closed_runs(tmp_path, 1)) == 2)
+            wait_until(lambda: cluster.query(RESULTS) == "0")
+        assert cluster.query("select count(*) from heartbeatd_attempt") == "0"
+    assert sorted(marks.read_text("utf-8").split()) == ["a", "b", "c", "d"]  # no run was repeated
+    runs = [closed_runs(tmp_path, shard) for shard in range(2)]
+    assert [[name for name, *_ in found] for found in runs] == [["c", "d"], ["a", "b"]]
+    assert {outcome for found in runs for _, outcome, _ in found} == {"ok"}
+    assert sorted(worker for found in runs for *_, worker in found) == ["w1", "w1", "w2", "w2"]
+
+
+def test_a_busy_cluster_is_drained_and_then_gets_another_number_of_shards(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marks, gate = tmp_path / "marks", tmp_path / "gate"
+    yaml = SHARDED.format(state="state/h.db", script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
+    with Cluster(tmp_path, yaml, postgres.database()) as cluster:
+        config = cluster.folder / "config.yaml"
+        command = ["reshard", "-c", str(config)]
+        monkeypatch.setenv("DSN", cluster.dsn)
+        monkeypatch.delenv("HEARTBEATD_SHARD", raising=False)
+        cluster.start("worker")
+        with daemon_of_shard(cluster, 1) as second:
+            run_until(second, lambda: len(second.runs.inflight()) == 2)
+            wait_until(lambda: marks.exists() and len(marks.read_text("utf-8").split()) == 2)
+        config.write_text(yaml.replace("of: 2", "of: 5"), "utf-8")
+        assert main(command) == 1
+        assert "has a run in progress on a worker" in capsys.readouterr().err
+        yaml = yaml.replace("d: {}", "d: {}, f: {}")  # in shard 1
+        config.write_text(yaml, "utf-8")
+        assert main(["wake", "f", "-c", str(config)]) == 0
+        draining = cluster.start("run", "--shard", "1", "--drain")
+        log = tmp_path / "run.log"
+        wait_until(lambda: "waits_for" in log.read_text("utf-8"))
+        gate.touch()
+        assert draining.wait(timeout=PATIENCE) == 0
+        assert [(name, outcome) for name, outcome, _ in closed_runs(tmp_path, 1)] == [("a", "ok"), ("b", "ok")]
+        config.write_text(yaml.replace("of: 2", "of: 5"), "utf-8")
+        assert main(command) == 0
+        assert sorted(marks.read_text("utf-8").split()) == ["a", "b"]  # nothing else was started
 
 
 def find_programs(cluster: Cluster) -> list[int]:

@@ -99,6 +99,7 @@ class WebDaemon:
         self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")
         self.reloader = Reloader(
             lambda content=None: load_config(self.config, {}, content=content),
+            load_config(self.config, {}),
             lambda: self.world.engine.plan,
             _Inbox(self.ask),
             lambda: self.now,

@@ -47,6 +47,7 @@ from scheduler.work.payloads import ClaimCodec
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
+ON_SERVER = os.environ.get("HEARTBEATD_TEST_STORE") == "postgresql"  # the database of each test is on a server
 THROUGH_PAYLOADS = os.environ.get("HEARTBEATD_TEST_PAYLOADS") == "1"  # for all stories, with the tests `-k story`
 E = TypeVar("E")
 
@@ -339,6 +340,15 @@ class World:
             yield statements
         finally:
             self.store.connection.set_trace_callback(None)
+
+    def return_unordered_rows_differently(self) -> None:
+        """Let statements without `order by` return their rows in another order: reversed, or on a server as they are stored."""
+        db = self.store.connection
+        if self.server:
+            db.execute("set enable_indexscan = off")
+            db.execute("set enable_bitmapscan = off")
+        else:
+            db.execute("pragma reverse_unordered_selects = on")
 
     def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The run records, oldest first."""

@@ -135,6 +135,15 @@ DAEMON = (
         thresholds={"above": ("60", "failed attempts"), "window": ("5m", "the time in which these events are counted")},
     ),
     Alert(
+        "InternalErrors", "warning", "0s",
+        "new(heartbeatd_internal_errors_total, $window) > 0",
+        f"{HOST} has internal errors in: {{{{ $labels.part }}}}",
+        "Internal errors within the window: {{ $value | humanize }}. The daemon leaves out the work that fails, and continues"
+        " with the rest. Type `journalctl -u heartbeatd | grep _broken` to see the errors, and `heartbeatd doctor` to check the"
+        " database.",
+        thresholds={"window": ("15m", "how long the alert lasts")},
+    ),
+    Alert(
         "QueueUnavailable", "critical", "1m",
         "last(heartbeatd_queue_available) == 0",
         f"{HOST} cannot use the queue of its workers",
@@ -207,7 +216,8 @@ DAEMON = (
     Alert(
         "DispatchLate", "warning", "15m",
         "time() - last(heartbeatd_oldest_due_timestamp_seconds) > $above"
-        ' unless on (job, instance) ALERTS{alertname=~"DatabaseBusy|HeartbeatdStuck|NoReserve"}',
+        ' unless on (job, instance) ALERTS{alertname=~"DatabaseBusy|HeartbeatdStuck|NoReserve"}'
+        ' unless on (job, instance) ALERTS{alertname="InternalErrors",part="due runs"}',
         f"Runs of {HOST} start late",
         "The oldest due entry has waited for {{ $value | humanizeDuration }}, because more runs are due than may run at the same"
         " time. Type `heartbeatd status` to see the runs in progress."
@@ -292,6 +302,7 @@ ENTRIES = (
         " unless on (job, instance, kind, name)"
         ' ALERTS{alertname=~"HeartbeatFailing|HeartbeatBlocked"}'
         ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}'
+        ' unless on (job, instance) ALERTS{alertname="InternalErrors",part="due runs"}'
         " unless on (job, instance, kind, name)"
         " sum by (job, instance, kind, name)"
         ' (increase(heartbeatd_skips_total{reason=~"breaker_open|budget|already_running|busy"}[$window])) > 0',
@@ -341,11 +352,11 @@ ENTRIES = (
     Alert(
         "WakeFlood", "warning", "0s",
         'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result=~"joined|deferred"}, $window)) > $above',
-        "Many wakes for {{ $labels.name }} from {{ $labels.source }} have to wait",
-        "Wakes that had to wait: {{ $value | humanize }}. Type `heartbeatd explain {{ $labels.name }}`. Configure the"
-        " sender to merge its messages, or raise `limits.wake_flood`.",
+        "Many wakes for {{ $labels.name }} from {{ $labels.source }} start no run of their own, or start it late",
+        "Wakes that were added to another run or wake, or delayed: {{ $value | humanize }}. Type"
+        " `heartbeatd explain {{ $labels.name }}`. Configure the sender to merge its messages, or raise `limits.wake_flood`.",
         "agent",
-        {"above": ("30", "deferred wakes"), "window": ("1h", "the time in which these events are counted")},
+        {"above": ("30", "joined and deferred wakes"), "window": ("1h", "the time in which these events are counted")},
     ),
     Alert(
         "WakesExpired", "warning", "0s",
@@ -369,7 +380,8 @@ ENTRIES = (
 DELIVERY = (
     Alert(
         "OutboxStuck", "warning", "5m",
-        "time() - last(heartbeatd_outbox_oldest_timestamp_seconds) > $above",
+        "time() - last(heartbeatd_outbox_oldest_timestamp_seconds) > $above"
+        ' unless on (job, instance) ALERTS{alertname="InternalErrors",part="messages"}',
         "Messages to {{ $labels.channel }} are not delivered",
         "The oldest message has waited for {{ $value | humanizeDuration }}. Type `heartbeatd ping {{ $labels.channel }}` to see"
         " the response of the channel. `heartbeatd outbox` lists the messages.",

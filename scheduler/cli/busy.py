@@ -178,7 +178,7 @@ class _ServerLane:
         return False  # the caller has asked the database already
 
     def take(self) -> str | None:
-        return self._call(lambda db: lane_holds.wait_for_lane(db, self._name, self._jobs, self._holder))
+        return self._call(lambda db: lane_holds.try_to_hold_lane(db, self._name, self._jobs, self._holder))
 
     def keep(self) -> None:
         self.take()

@@ -37,7 +37,7 @@ cron.add_command(convert_crontab.export_crontab)
 def run(name: str, wait: bool, path: Path) -> int:
     """Run a cron job now, in addition to its schedule.
 
-    If the daemon is down, the job runs at its next start.
+    If the daemon is down, the job runs when the daemon starts again.
     """
     name = arguments.name_of_kind(Kind.CRON, name, "`heartbeatd wake` wakes agents")
     before = newest_run_id(path)

@@ -23,7 +23,7 @@ from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_read
 from scheduler.cli.output import utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
-from scheduler.engine import plan_sync
+from scheduler.engine import plan_sync, shard_moves
 from scheduler.engine.inbox import PendingRequest, Refused, Request
 from scheduler.engine.requests import (
     AcknowledgeConditions,
@@ -375,6 +375,7 @@ class OfflineDaemonClient:
                 lease = lead_for_a_command(self._plan.settings.postgresql, instance)
                 closing.callback(lease.stop)
                 store.epoch = lease.epoch
+            shard_moves.check_tables(self._plan.settings)  # otherwise agents of another shard would lose their pauses and wakes
             return self._apply_in_transaction(store, instance, request)
 
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:

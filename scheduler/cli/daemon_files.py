@@ -75,7 +75,7 @@ class DaemonProcess:
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
     """The files of the database that `--state` or the config at `path` names. The config may be invalid.
 
-    Raises InputError if the config has several shards, and none is chosen.
+    Raises InputError if the config has several shards, and none or an unknown one is chosen.
     """
     from scheduler.config.file.lenient_reading import read_shard, read_state_path, read_state_server, real_path
 
@@ -83,6 +83,8 @@ def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
         shard = read_shard(path, os.environ)
         if shard is not None and shard.index is None:
             raise InputError(f"{path} has {shard.of} shards; name one of them: heartbeatd --shard 0 ...")
+        if shard is not None and shard.index is not None and shard.index >= shard.of:
+            raise InputError(f"{shard.index} is not the number of a shard; write a number from 0 to {shard.of - 1}")
         return DaemonFiles(read_state_path(path, os.environ), read_state_server(path, os.environ))
     server = server_of_path(state)
     return DaemonFiles(read_state_path(path, {}) if server else real_path(state), server)

@@ -23,6 +23,8 @@ from scheduler.cli.shipped_files import list_files, read_text
 from scheduler.config.build import skeleton
 
 PROGRAM = "/usr/local/bin/heartbeatd"  # the path in the shipped unit
+# pipx 1.1.0 of Debian 12 has no option --global
+INSTALL_FOR_ALL_USERS = "sudo env PIPX_HOME=/opt/pipx PIPX_BIN_DIR=/usr/local/bin pipx install"
 HIDDEN_FOLDERS = ("/home/", "/root/", "/run/user/")  # `ProtectHome=yes` of the unit hides these
 
 # In the containers, each program has a host name of its own. The shipped files are for one machine.
@@ -67,13 +69,14 @@ def systemd(folder: Path, force: bool) -> None:
         },
         force=force,
     )
+    place = shlex.quote(str(folder))
     if program.startswith(HIDDEN_FOLDERS):
         click.echo(
             f"warning: the service cannot run {program}, because it has no access to home folders; install heartbeatd for all"
-            f" users and run this command again: sudo pipx install --global {shlex.quote(_own_source())}",
+            f" users with: {INSTALL_FOR_ALL_USERS} {shlex.quote(_own_source())};"
+            f" then run: {PROGRAM} systemd --force --out {place}",
             err=True,
         )
-    place = shlex.quote(str(folder))
     _print_next(
         f"sudo install -m 644 {place}/heartbeatd.sysusers /etc/sysusers.d/heartbeatd.conf",
         "sudo systemd-sysusers",

@@ -78,7 +78,7 @@ async def _ask_queue(remote: RemoteQueue) -> QueueState:
 
     queue = JobQueue(remote.dsn, remote.name)
     try:
-        await queue.open()
+        await queue.open(may_create=False)
         workers = await queue.find_workers(remote.lease.total_seconds())
         return QueueState(None, tuple(workers), await queue.longest_wait())
     except QueueUnavailable as error:

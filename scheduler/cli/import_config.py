@@ -21,7 +21,7 @@ from scheduler.config.file.message_parts import format_count
 from scheduler.config.importers import config_writer, foreign_system, import_receipt
 from scheduler.config.importers.config_draft import Draft
 from scheduler.config.importers.config_writer import NothingToImport
-from scheduler.config.importers.foreign_system import ForeignSystem, import_sources
+from scheduler.config.importers.foreign_system import HOST_ZONE, OPTION_ZONE, ForeignSystem, import_sources
 from scheduler.config.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.config.keys import time_zones
 from scheduler.store import entries
@@ -57,7 +57,7 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     found = foreign_system.load_system(system)
     with show_progress(f"reading the files of {found.title}"):
         sources, problems = _read_files(paths)
-        draft = import_sources(found, sources, _find_zone(timezone))
+        draft = import_sources(found, sources, _find_zone(timezone), OPTION_ZONE if timezone else HOST_ZONE)
     heading = (
         f"Imported by `heartbeatd import {system}` from {', '.join(one_line(path) for path in paths)}.",
         f"Switch off the heartbeats and jobs in {found.title}, or both systems run them.",

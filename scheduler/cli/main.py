@@ -52,15 +52,16 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Call the command. If several daemons share the config, it is called for each shard that it concerns."""
         words = [*ctx._protected_args, *ctx.args]
-        path = _config_path(ctx, words)
-        shard = read_shard(path, os.environ) if words and words[0] in self.contents else None
-        if shard is None or shard.index is not None:
+        found = find_command(ctx, self, words) if words and words[0] in self.contents else None
+        path = found and found[1].get("path")
+        shard = read_shard(path, os.environ) if path else None
+        if found is None or path is None or shard is None or shard.index is not None:
             return super().invoke(ctx)
         from scheduler.cli import shard_commands
 
-        invocation = shard_commands.parse_leniently(ctx, self, words)
-        indexes = shard_commands.shards_of(invocation, path, shard) if invocation else None
-        if invocation is None or indexes is None:
+        invocation = shard_commands.Invocation(*found)
+        indexes = shard_commands.shards_of(invocation, path, shard)
+        if indexes is None:
             return super().invoke(ctx)
 
         def run() -> Any:
@@ -72,23 +73,24 @@ class LazyGroup(click.Group):
                 if invocation.words == "explain" and invocation.params.get("form") != "json":
                     click.echo(f"shard {indexes[0]} of {shard.of}")
                 return run()
-        form = str(invocation.params.get("form") or "text")
-        return shard_commands.run_for_each(indexes, shard.of, form, run, _print_expected_error)
+        return shard_commands.run_for_each(invocation, indexes, shard.of, run, _print_expected_error)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self.contents.items()])
 
 
-def _config_path(ctx: click.Context, words: list[str]) -> Path:
-    """The value of `-c` or `--config`, before or after the name of the command."""
-    for place, word in enumerate(words):
-        if word in ("-c", "--config") and place + 1 < len(words):
-            return Path(words[place + 1])
-        if word.startswith("--config="):
-            return Path(word.removeprefix("--config="))
-    found: Path = ctx.params.get("config") or Path("config.yaml")
-    return found
+def find_command(ctx: click.Context, group: click.Group, words: Sequence[str]) -> tuple[str, Mapping[str, Any]] | None:
+    """The words of the command that is called, such as `cron run`, and its own parameters; None if there is none."""
+    name, command, rest = group.resolve_command(ctx, list(words))
+    if command is None or name is None:
+        return None
+    with command.make_context(name, list(rest), parent=ctx, resilient_parsing=True) as parsed:
+        inner = [*parsed._protected_args, *parsed.args]
+        if not (isinstance(command, click.Group) and inner):
+            return name, parsed.params
+        below = find_command(parsed, command, inner)
+        return below and (f"{name} {below[0]}", below[1])
 
 
 COMMANDS = {
@@ -108,7 +110,7 @@ COMMANDS = {
     "report": ("report:report", "Summarise the last days: runs, cost, alerts, skipped and missed runs."),
     "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),
     "conditions": ("manage_conditions:conditions", "List the conditions that agents have reported, or close one."),
-    "wake": ("wake_agent:wake", "Wake an agent now."),
+    "wake": ("wake_agent:wake", "Run an agent now, outside of its schedule (a wake)."),
     "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
     "resume": ("pause:resume", "Resume a paused agent or job."),
     "set": ("set_value:set_values", "Change values in the config file."),

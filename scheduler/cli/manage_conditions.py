@@ -101,12 +101,12 @@ def close(key: str, agent: str | None, path: Path) -> None:
         name = arguments.name_of_kind(Kind.HEARTBEAT, agent, NO_CONDITIONS_ADVICE)
     else:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-            name = _agent_with_condition(list_conditions(db) if db else [], key)
+            name = find_agent_with_condition(list_conditions(db) if db else [], key)
     closed = open_client(path).close_condition(name, key)
     click.echo(f"the condition {closed} of agent/{name} is closed")
 
 
-def _agent_with_condition(found: list[Data], key: str) -> str:
+def find_agent_with_condition(found: list[Data], key: str) -> str:
     """The only agent that has an open condition with this key. Raises InputError if there is none or more than one."""
     names = [each["name"] for each in found if comparable_key(each["key"]) == comparable_key(key)]
     if not names:

@@ -31,8 +31,8 @@ from scheduler.store.database import parse_row_id
 def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
     """Suppress the messages of an agent or a job. Its runs continue.
 
-    Suppressed messages are recorded, but not sent later. After the mute, the next run reports the conditions that are still open,
-    and a failure that is not over.
+    Suppressed messages are recorded, but not sent later. After the mute, the next run reports open conditions that have not been
+    reported yet, the end of reported conditions, and a failure that is not over.
     """
     client = open_client(path)
     key = arguments.resolve_entry(name, client.has_entry, client.list_entries)
@@ -48,7 +48,8 @@ def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> 
 def unmute(name: str, path: Path) -> None:
     """Stop suppressing the messages of an agent or job.
 
-    The next run reports the conditions that are still open, and a failure that is not over.
+    The next run reports open conditions that have not been reported yet, the end of reported conditions, and a failure that is
+    not over.
     """
     client = open_client(path)
     key = arguments.resolve_entry(name, client.has_entry, client.list_entries)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files, options, shard_commands
 from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import DaemonClient, open_client
 from scheduler.cli.options import InputError
@@ -105,16 +105,18 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
 
 def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
     """Make the request for each message. An error is printed, and the next message follows."""
-    client = open_client(path)
     refused = 0
-    for message_id in ids:
-        try:
-            move(client, message_id)
-        except Refused as refusal:
-            click.echo(f"heartbeatd: {refusal}", err=True)
-            refused += 1
-        else:
-            click.echo(f"message {message_id} {result}")
+    for shard, group in shard_commands.group_messages(ids, path).items():
+        with shard_commands.choose_shard(shard):
+            client = open_client(path)
+            for message_id in group:
+                try:
+                    move(client, message_id)
+                except Refused as refusal:
+                    click.echo(f"heartbeatd: {refusal}", err=True)
+                    refused += 1
+                else:
+                    click.echo(f"message {message_id} {result}")
     if not ids:
         click.echo("there is nothing to do")
     return int(refused > 0)

@@ -47,7 +47,8 @@ def shard_option(command: Command) -> Command:
         callback=_choose_shard,
         expose_value=False,
         is_eager=True,
-        help="The shard, if the config has several.  [default: `shard.index` in the config]",
+        help="The number of the shard (the part of the agents and jobs that one daemon runs), if the config has several."
+        "  [default: `shard.index` in the config]",
     )(command)
 
 

@@ -29,9 +29,9 @@ MAX_LISTED = 20  # moves that are printed
 def reshard(path: Path) -> None:
     """Move agents and jobs to the database of their shard, after a change of the config.
 
-    Run it after you have added, changed or removed `shard` in the config. First stop the daemons of all shards. All databases
-    must be on one server, or in one folder. History, waiting wakes and undelivered messages are moved too. If the command is
-    interrupted, run it again.
+    Run it after you have added, changed or removed `shard` in the config. First stop the daemons of all shards. If workers
+    execute the runs, also run `heartbeatd run --drain` for each shard with the old config. All databases must be on one server,
+    or in one folder. History, waiting wakes and undelivered messages are moved too. If the command is interrupted, run it again.
     """
     settings = load.load_config(path, os.environ, resolve_secrets=False).settings
     base = settings.database if settings.shard is None else settings.shard.database
@@ -48,10 +48,12 @@ def reshard(path: Path) -> None:
         for key, before, after in moves:
             groups[before, after].append(key)
         with show_progress("moving"):
+            for (before, _), keys in groups.items():
+                transfer.check_no_open_runs(stores[before], keys)
+            if moves:
+                transfer.reserve_ids_before_move([stores[index] for index in live], stores.values())
             for (before, after), keys in groups.items():
                 transfer.move_entries(stores[before], stores[after], keys)
-            if moves:
-                transfer.reserve_ids_after_move([stores[index] for index in live], stores.values())
     for (kind, name), before, after in moves[:MAX_LISTED]:
         click.echo(f"{kind.label_of(name)}: {shard_moves.describe_shard(before)} -> {shard_moves.describe_shard(after)}")
     if len(moves) > MAX_LISTED:

@@ -44,8 +44,8 @@ def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
 def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
     """Remove keys from the config file.
 
-    Their defaults then apply. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of a key, with `\\.`
-    for a dot in a name. All other lines stay unchanged.
+    The default of each removed key then applies. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of
+    a key, with `\\.` for a dot in a name. All other lines stay unchanged.
     """
     _edit_file(path, [(_parse_key(each), None) for each in keys], dry=dry)
 

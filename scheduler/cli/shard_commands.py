@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scheduler.cli import daemon_files, options
+from scheduler.cli.manage_conditions import find_agent_with_condition
 from scheduler.cli.options import InputError
 from scheduler.cli.output import KIND_BY_WORD
-from scheduler.config.file.lenient_reading import SHARD_VARIABLE, NamedShard
+from scheduler.config.file.lenient_reading import SHARD_VARIABLE, NamedShard, read_shard
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.model.outcome import Kind
 from scheduler.model.shards import IDS_PER_SHARD
-from scheduler.store import outbox, run_history
+from scheduler.store import conditions, outbox, run_history
 
 # Commands that read or change one database: for all shards if they name no agent, job, run or message, and only for one.
 FOR_ALL_OR_ONE = (
@@ -27,17 +31,9 @@ FOR_ALL_OR_ONE = (
 )  # fmt: skip
 FOR_ONE = ("wake", "busy", "mute", "unmute", "ack", "unack", "show", "cancel", "cron run", "conditions close")
 NAMES = ("name", "agent")  # parameters with the name of an agent or a job
-OF_RUN, OF_MESSAGE = (
-    ("show", "cancel", "ack", "unack"),
-    ("outbox retry", "outbox drop"),
-)  # commands with the number of a run or message
-NOT_IN_TURN = (
-    "watch",
-    "follow",
-    "out",
-    "other",
-    "worst",
-)  # options with which a command does not end, writes a file, or needs none
+OF_RUN = ("show", "cancel", "ack", "unack")  # commands with the number of a run
+# A command with one of these options is not called for each shard: it does not end, writes one file, or reads no database.
+NEED_ONE_SHARD = ("watch", "follow", "out", "other", "worst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +50,11 @@ class Invocation:
 
     @property
     def number(self) -> int | None:
-        """The number of the run or message that it is about."""
-        found = self.params.get("run") or next(iter(self.params.get("ids") or ()), None)
+        """The number of the run that it is about."""
+        found = self.params.get("run")
         if found is None and self.words in ("ack", "unack") and str(self.params.get("name")).isdecimal():
             found = self.params["name"]
         return None if found is None else int(found)
-
-
-def parse_leniently(ctx: click.Context, group: click.Group, words: Sequence[str]) -> Invocation | None:
-    """The command that the words call; None if there is none."""
-    name, command, rest = group.resolve_command(ctx, list(words))
-    if command is None or name is None:
-        return None
-    found = command.make_context(name, list(rest), parent=ctx, resilient_parsing=True)
-    if isinstance(command, click.Group) and (inner := [*found._protected_args, *found.args]):
-        below = parse_leniently(found, command, inner)
-        return below and Invocation(f"{name} {below.words}", {**found.params, **below.params})
-    return Invocation(name, found.params)
 
 
 def shards_of(invocation: Invocation, path: Path, shard: NamedShard) -> list[int] | None:
@@ -80,11 +64,16 @@ def shards_of(invocation: Invocation, path: Path, shard: NamedShard) -> list[int
     """
     if invocation.params.get("state") is not None or invocation.words not in (*FOR_ALL_OR_ONE, *FOR_ONE):
         return None
-    if invocation.number is not None and invocation.words in (*OF_RUN, *OF_MESSAGE):
-        return [_shard_of_number(invocation.number, path, shard, is_run=invocation.words in OF_RUN)]
+    if invocation.params.get("ids"):
+        return None  # the messages may be in several shards; the command calls `group_messages`
+    if invocation.number is not None and invocation.words in OF_RUN:
+        return [_shard_of_number(invocation.number, path, shard, is_run=True)]
     if invocation.name is not None:
         return [_shard_of_name(invocation, path)]
-    if invocation.words in FOR_ONE or any(invocation.params.get(key) for key in NOT_IN_TURN):
+    if invocation.words == "conditions close" and (key := invocation.params.get("key")):
+        return [_shard_of_condition(key, path, shard)]
+    is_one_document = invocation.params.get("form") == "html"
+    if is_one_document or invocation.words in FOR_ONE or any(invocation.params.get(key) for key in NEED_ONE_SHARD):
         return None
     return list(range(shard.of))
 
@@ -125,6 +114,29 @@ def _shard_of_number(number: int, path: Path, shard: NamedShard, *, is_run: bool
     raise InputError(f"no shard has the {'run' if is_run else 'message'} {number}")
 
 
+def group_messages(ids: Sequence[int], path: Path) -> Mapping[int | None, Sequence[int]]:
+    """The messages of each shard. The key is None if there are no shards, or if one is chosen. Raises InputError for others."""
+    shard = read_shard(path, os.environ)
+    if shard is None or shard.index is not None:
+        return {None: ids}
+    groups: defaultdict[int | None, list[int]] = defaultdict(list)
+    for each in ids:
+        groups[_shard_of_number(each, path, shard, is_run=False)].append(each)
+    return groups
+
+
+def _shard_of_condition(key: str, path: Path, shard: NamedShard) -> int:
+    """The shard of the only agent that has an open condition with this key. Raises InputError if no or several agents have it."""
+    found: dict[str, int] = {}
+    known: list[dict[str, Any]] = []
+    for index in range(shard.of):
+        with choose_shard(index), _open_if_exists(path) as db:
+            here = conditions.list_conditions(db) if db is not None else []
+        known += here
+        found |= {each["name"]: index for each in here}
+    return found[find_agent_with_condition(known, key)]
+
+
 @contextmanager
 def _open_if_exists(path: Path) -> Iterator[Any]:
     """A connection to the database of the chosen shard; None if there is none yet."""
@@ -137,8 +149,11 @@ def _open_if_exists(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def choose_shard(index: int) -> Iterator[None]:
-    """Let this process concern one shard, as with `--shard`."""
+def choose_shard(index: int | None) -> Iterator[None]:
+    """Let this process concern one shard, as with `--shard`. None: nothing is changed."""
+    if index is None:
+        yield
+        return
     before = os.environ.get(SHARD_VARIABLE)
     os.environ[SHARD_VARIABLE] = str(index)
     try:
@@ -148,17 +163,21 @@ def choose_shard(index: int) -> Iterator[None]:
 
 
 def run_for_each(
-    indexes: Sequence[int], of: int, form: str, run: Callable[[], Any], print_error: Callable[[Exception], int]
+    invocation: Invocation, indexes: Sequence[int], of: int, run: Callable[[], Any], print_error: Callable[[Exception], int]
 ) -> int:
     """Run a command for each of these shards. Returns the highest exit code.
 
-    In text, the number of the shard is printed first. An error is printed, and the next shard follows: `print_error` returns
-    its exit code, or raises it.
+    In text, the number of the shard is printed first. In JSON, one object is printed, with the value of each shard by its number,
+    or null after an error. `logs` prints one value per line in any case. An error is printed, and the next shard follows:
+    `print_error` returns its exit code, or raises it.
     """
+    is_json = invocation.params.get("form") == "json"
+    joined = is_json and invocation.words != "logs"
     codes = [0]
+    values: dict[str, Any] = {}
     for index in indexes:
-        with choose_shard(index):
-            if form != "json":
+        with choose_shard(index), redirect_stdout(StringIO()) if joined else nullcontext() as output:
+            if not is_json:
                 click.echo(f"{'' if index == indexes[0] else chr(10)}shard {index} of {of}:")
             try:
                 codes.append(run() or 0)
@@ -166,4 +185,8 @@ def run_for_each(
                 raise
             except Exception as error:  # noqa: BLE001 (an unexpected error is raised again)
                 codes.append(print_error(error))
+        if output is not None:
+            values[str(index)] = json.loads(output.getvalue() or "null")
+    if joined:
+        click.echo(json.dumps(values, indent=2))
     return max(codes)

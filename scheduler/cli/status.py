@@ -36,7 +36,7 @@ from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import disk_reserve
+from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import read_refused_starts
 
@@ -58,7 +58,7 @@ MAX_DOWNTIMES = 3  # in the text; JSON has all of them
     flag_value=live_view.DEFAULT_INTERVAL,
     type=click.FloatRange(0.1, 86400),
     metavar="[SECONDS]",
-    help=f"Show the status again every {live_view.DEFAULT_INTERVAL:g} (or SECONDS) seconds, until Ctrl-C."
+    help=f"Show the status again every SECONDS seconds (default: {live_view.DEFAULT_INTERVAL:g}), until Ctrl-C."
     " In a terminal, the status is updated in place.",
 )
 @options.config_option
@@ -78,6 +78,7 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
     up, now = daemon_files.find_running_daemon(files), utc_now()
     with daemon_files.open_for_reading(files) as db:
         data = read_status(db, now, display_zone() or host_zone()) if db else None
+        runs_elsewhere = files.server is not None and db is not None and boots.is_running(db, now, ALIVE)
     if form == "json":
         more = {
             "reserve_bytes": 0 if files.server else disk_reserve.reserved_bytes(files.database),
@@ -85,7 +86,7 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
         }
         yield json.dumps(_status_data(data, up) | more, indent=2)
         return
-    for fact in (*_daemon_lines(data, up, now, files), *(_fact_lines(data) if data else ())):
+    for fact in (*_daemon_lines(data, up, now, files, runs_elsewhere=runs_elsewhere), *(_fact_lines(data) if data else ())):
         yield from _wrap_fact(fact)
     for text in _entry_lines(data, now) if data else ():
         yield from text.split("\n")
@@ -172,14 +173,14 @@ def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[
 
 
 def _daemon_lines(
-    data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles
+    data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles, *, runs_elsewhere: bool
 ) -> Iterator[str | Fact]:
     boot = data["daemon"] if data else None
     if up is not None:
         started_at = _start_time(boot, up)
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
         yield Fact(f"daemon: running{since}, pid {up.pid or 'not known'}", Meaning.GOOD)
-    elif boot is not None and files.server and _ticked_lately(boot, now):
+    elif boot is not None and runs_elsewhere:
         last = abbreviate_duration(elapsed_time(boot["last_tick_at"], now))
         yield Fact(f"daemon: running on another machine, last tick {last} ago", Meaning.GOOD)
     elif boot is None:
@@ -202,11 +203,6 @@ def _daemon_lines(
     for frozen in (data["frozen"] if data else [])[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(frozen["since"], frozen["until"]))
         yield f"  {FROZEN_TEXTS[frozen['cause']]} {format_time(frozen['since'])} to {format_time(frozen['until'])} ({span})"
-
-
-def _ticked_lately(boot: dict[str, Any], now: datetime) -> bool:
-    """Whether the daemon of this boot still runs, by the time of its latest tick in the database."""
-    return boot["ended_at"] is None and now - datetime.fromisoformat(boot["last_tick_at"]) <= ALIVE
 
 
 FROZEN_TEXTS = {
@@ -385,12 +381,14 @@ def _format_amount(amount: float) -> str:
 
 def _entry_row(entry: dict[str, Any], now: datetime) -> list[str]:
     last = entry["last_run"] or {}
+    is_running = last.get("state") == "running"
+    reason = format_reason(last.get("reason"), last.get("suppression"), last.get("delivery", "none"))
     return [
         entry_label(entry["kind"], entry["name"]),
         entry["state"],
         format_short_time(entry["next_due"] or entry["paused_until"], now),
         last.get("outcome") or last.get("state") or "-",
-        format_reason(last.get("reason"), last.get("suppression"), last.get("delivery", "none")),
+        f"on {last['worker']}" if is_running and last.get("worker") else reason,
         format_short_time(last.get("finished_at"), now),
     ]
 

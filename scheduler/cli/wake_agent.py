@@ -18,7 +18,7 @@ from scheduler.model.outcome import Kind
 @click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
 @options.config_option
 def wake(agent: str, text: str, wait: bool, path: Path) -> int:
-    """Wake an agent now.
+    """Run an agent now, outside of its schedule (a wake).
 
     If the daemon is down, the agent is woken when the daemon starts again.
     """

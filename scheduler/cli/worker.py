@@ -118,7 +118,8 @@ def _parse_address(_context: click.Context, _parameter: click.Parameter, value: 
     "--listen",
     metavar="HOST:PORT",
     callback=_parse_address,
-    help="Serve /healthz and /metrics at this address. There is no token, so use an address that only your network reaches.",
+    help="Serve /healthz and /metrics at this address. There is no token, so use an address that only your own network can"
+    " reach.",
 )
 @click.option(
     "--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The format of the log."
@@ -140,7 +141,7 @@ def worker(
     The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
     agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
     progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
-    stopped. The daemon starts those again that may be repeated, as after a crash. SIGHUP reloads the config.
+    stopped. The daemon repeats stopped runs if this is allowed, as after a crash. SIGHUP reloads the config.
     """
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
@@ -166,7 +167,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
     traces = Traces()
-    end_programs_of_dead_workers(settings.state.parent / "workers")
+    end_programs_of_dead_workers(settings.state.parent / "workers", read_clock)
     own_file = WorkerFile(settings.state.parent / "workers")
     guard = own_file.start_guard(read_clock)
     traces.prepare(settings)
@@ -271,10 +272,14 @@ async def _carry_out_run(
     check_time: Callable[[], None],
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
-    from scheduler.work.remote_worker import GuardedHttp, guard_converse, guard_start
+    from scheduler.work.remote_worker import GuardedHttp, guard_start
 
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
+
+    async def confirm_time() -> None:
+        check_time()
+
     with (
         lanes_here.lock_for(claim) as (claim_in_lane, inherited),
         own_file.note_run(claim.run_mark),
@@ -282,7 +287,7 @@ async def _carry_out_run(
     ):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
-        open_tools = McpTools(guard_converse(partial(children.converse, inherited=inherited), check_time), guarded)
+        open_tools = McpTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
         resources = Resources(start, guarded, open_tools=open_tools)
         if trace is None:
             return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)

@@ -64,11 +64,19 @@ class LoadConfig(Protocol):
 class Reloader:
     """Loads the file, makes a plan from it, and lets the engine adopt it.
 
-    Any thread may call it except the engine's, because it waits for the engine.
+    `loaded` is the config in force. Any thread may call the methods except the engine's, because they wait for the engine.
     """
 
-    def __init__(self, load: LoadConfig, current_plan: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        load: LoadConfig,
+        loaded: LoadedConfig,
+        current_plan: Callable[[], Plan],
+        inbox: Inbox,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._load = load
+        self.loaded = loaded
         self._current_plan = current_plan
         self._inbox = inbox
         self._clock = clock
@@ -87,7 +95,7 @@ class Reloader:
                 return self._reload(by=by, dry=dry, doubt=doubt)
             except (ConfigError, Refused) as error:
                 if not dry and not _is_late(error):
-                    self._report_rejection(error, by)
+                    self.report_rejection(error, by)
                 raise
 
     def edit(self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False) -> EditedConfig:
@@ -112,7 +120,7 @@ class Reloader:
             reloaded = _describe_result(in_force, plan, diff, loaded)
             if not dry and after != before:
                 replace_file(path, before, after)
-                self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, diff)), reloaded, by)
+                self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, diff)), loaded, reloaded, by)
         return EditedConfig(hash_of_bytes(after), changed_lines(old, new), reloaded)
 
     def _reload(self, *, by: str, dry: bool, doubt: bool) -> Reloaded:
@@ -120,41 +128,42 @@ class Reloader:
         new, diff = _describe_reload(in_force, loaded)
         reloaded = _describe_result(in_force, new, diff, loaded)
         if doubt:
-            _check_removals(in_force, reloaded.diff)
+            check_removals(in_force, reloaded.diff)
         is_known = self.reload_state.successful and loaded.settings.hash == in_force.settings.hash
         if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is active already
             return reloaded
         # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
-        self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, diff)), reloaded, by)
+        self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, diff)), loaded, reloaded, by)
         return reloaded
 
-    def _adopt_plan(self, request: AdoptPlan, reloaded: Reloaded, by: str) -> None:
+    def _adopt_plan(self, request: AdoptPlan, loaded: LoadedConfig, reloaded: Reloaded, by: str) -> None:
         """Let the engine adopt the plan. Raises Refused if the engine cannot do it now. It then does it later."""
         answer = self._inbox.submit(request)
         try:
             answer.result(ANSWER_TIMEOUT)
         except NoAnswer as error:
             late = Refused(NO_ANSWER, "the database cannot be written now; the new config is applied once it can be")
-            self._report_rejection(late, by)
-            answer.add_done_callback(partial(self._report_late_answer, reloaded, by))
+            self.report_rejection(late, by)
+            answer.add_done_callback(partial(self._report_late_answer, loaded, reloaded, by))
             raise late from error
-        self._report_success(reloaded, by)
+        self._report_success(loaded, reloaded, by)
 
-    def _report_late_answer(self, reloaded: Reloaded, by: str, answer: Future[Any]) -> None:
+    def _report_late_answer(self, loaded: LoadedConfig, reloaded: Reloaded, by: str, answer: Future[Any]) -> None:
         error = answer.exception()
         if isinstance(error, Refused):
-            self._report_rejection(error, by)
+            self.report_rejection(error, by)
         else:
-            self._report_success(reloaded, by)
+            self._report_success(loaded, reloaded, by)
 
-    def _report_success(self, reloaded: Reloaded, by: str) -> None:
+    def _report_success(self, loaded: LoadedConfig, reloaded: Reloaded, by: str) -> None:
+        self.loaded = loaded
         self.reload_state, self._last_rejection = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in reloaded.lines:
             log_event(logging.INFO, "reload", change=line, by=by)
         for warning in reloaded.warnings:
             log_event(logging.WARNING, "config", problem=warning)
 
-    def _report_rejection(self, error: ConfigError | Refused, by: str) -> None:
+    def report_rejection(self, error: ConfigError | Refused, by: str) -> None:
         """Log and record the errors once per file, however often a reload is requested. `status` continues to show them."""
         before, self._last_rejection = self._last_rejection, (hash_of_file(self._current_plan().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
@@ -214,7 +223,8 @@ def _diff_without_values(change: ConfigChanges) -> ConfigDiff:
     return ConfigDiff(change.added, change.removed, (), fold_changes(keys))
 
 
-def _check_removals(in_force: Plan, change: ConfigChanges) -> None:
+def check_removals(in_force: Plan, change: ConfigChanges) -> None:
+    """Raise Refused if a change removes more than half of the entries: the file may be half-written."""
     had = len(in_force.entries)
     if had >= MIN_ENTRIES_TO_DOUBT and len(change.removed) * 2 > had:
         raise Refused(

@@ -35,7 +35,7 @@ from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.savepoints import EntryStep, TickParts
 from scheduler.engine.tick import Tick
 from scheduler.model.config_changes import ConfigEvent
-from scheduler.model.daemon_health import EngineHealth
+from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
@@ -222,7 +222,7 @@ class Engine:
             startup.recover_runs(tick, survivors, seen, adopted)
             with self._parts.careful():
                 delivery.recover_deliveries(tick, self._parts)
-                self._parts.run(tick, "dead letters", partial(incident_notices.note_dead_messages, tick), None)
+                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(incident_notices.note_dead_messages, tick), None)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
             wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
@@ -288,11 +288,13 @@ class Engine:
                 maintenance_state = self._record_results(tick, *results)
                 claims, full = list[Claim](), self._full_since is not None
                 if requests_left == 0:
-                    claims, full = self._parts.run(tick, "due runs", partial(self._start_due, tick), (list[Claim](), False))
-                self._parts.run(tick, "held notices", partial(held_notices.release_unreported_notices, tick), None)
+                    claims, full = self._parts.run(
+                        tick, TickPart.DUE_RUNS, partial(self._start_due, tick), (list[Claim](), False)
+                    )
+                self._parts.run(tick, TickPart.HELD_NOTICES, partial(held_notices.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, self._parts, self._deliveries.inflight().values())
-                deliveries = self._parts.run(tick, "messages", claim_deliveries, list[Delivery]())
-                self._parts.run(tick, "dead letters", partial(incident_notices.note_dead_messages, tick), None)
+                deliveries = self._parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
+                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(incident_notices.note_dead_messages, tick), None)
                 entries.save_changed_entries(tick.tx)
                 again_at = tick.now if is_work_left else self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
@@ -383,7 +385,7 @@ class Engine:
         parts = self._parts
         if self._clock_change:
             follow = partial(clock_adjustment.follow_clock_change, tick.tx, tick.plan, self._clock_change, self._time_since_start)
-            parts.run(tick, "clock change", partial(follow, slept=self._slept), None)
+            parts.run(tick, TickPart.CLOCK_CHANGE, partial(follow, slept=self._slept), None)
         if self._stall:
             boots.record_stall(tick.tx, self._stall, boots.STOPPED if self._was_stopped else None)
         for _, run in runs:
@@ -394,9 +396,9 @@ class Engine:
             parts.run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
         for each in requests:
             savepoints.apply_request(tick, each)
-        parts.run(tick, "late results", partial(give_up_overdue, tick), None)
+        parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
         boots.refresh_last_tick(tick.tx)
-        return parts.run(tick, "maintenance", partial(self._maintain_database, tick), self._maintenance)
+        return parts.run(tick, TickPart.MAINTENANCE, partial(self._maintain_database, tick), self._maintenance)
 
     def _maintain_database(self, tick: Tick) -> MaintenanceState:
         maintenance.trim_grown_histories(tick.tx, self._grown_histories, tick.plan.settings.history.runs)
@@ -454,7 +456,11 @@ class Engine:
     def _new_tick(self, db: sqlite3.Connection, now: datetime) -> Tick:
         assert self._awake_since is not None
         tx = Transaction(db, now, self._instance, self.plan.settings.hash)
-        return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since, self._places.describe())
+        why_full = self._places.describe()
+        return Tick(
+            tx, self.plan, self._awake_since, self._chance, self._full_since, why_full,
+            internal_errors=self.health.internal_errors,
+        )  # fmt: skip
 
     def _detect_clock_change(self, reading: ClockReading) -> None:
         """Detect a change of the system clock: it differs from the monotonic clock since the last tick."""
@@ -539,11 +545,11 @@ class Engine:
         is_paused = partial(self._parts.is_paused, now=tick.now)
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
         next_delivery = delivery.next_delivery_time(tick.tx, [*self._deliveries.inflight().values(), *taken])
-        runs = None if full or self.stopping or is_paused("due runs") else entries.next_due_at(tick.tx.db)
+        runs = None if full or self.stopping or is_paused(TickPart.DUE_RUNS) else entries.next_due_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
-        late = None if is_paused("late results") else next_result_deadline(tick.tx, tick.awake_since)
-        times = (runs, None if is_paused("messages") else next_delivery, late, self._parts.next_end_of_pause(tick.now))
+        late = None if is_paused(TickPart.LATE_RESULTS) else next_result_deadline(tick.tx, tick.awake_since)
+        times = (runs, None if is_paused(TickPart.MESSAGES) else next_delivery, late, self._parts.next_end_of_pause(tick.now))
         return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _enforce_deadlines(self, reading: ClockReading) -> datetime:

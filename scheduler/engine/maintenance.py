@@ -83,15 +83,19 @@ def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
     room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
     trimmed = state.last_trimmed_id
     some = entries.entries_after(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
+    if not some:
+        return MaintenanceState(tick.now)
+    savepoints.run_steps(
+        tick, [EntryStep(row.kind, row.name, partial(planning.record_unplanned_slots, tick, row)) for row in some]
+    )
+    surplus = runs.entries_with_surplus_runs(tick.tx.db, trimmed, some[-1].id, kept.runs)
     for entry_row in some:
-        savepoints.run_step(
-            tick, EntryStep(entry_row.kind, entry_row.name, partial(planning.record_unplanned_slots, tick, entry_row))
-        )
         if room <= 0:
             return MaintenanceState(None, trimmed)
-        room -= runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, room)
+        if entry_row.id in surplus:
+            room -= runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, room)
         trimmed = entry_row.id
-    return MaintenanceState(tick.now, trimmed if some else 0)
+    return MaintenanceState(tick.now, trimmed)
 
 
 def _remove_old_rows(tick: Tick, keep: timedelta) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.condition import Condition, EndedBy
 from scheduler.model.config_changes import ConfigEvent
-from scheduler.model.entry import Key
+from scheduler.model.entry import Claim, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, ConditionClosed, PauseChanged, SettingsApplied
 from scheduler.model.mute import parse_mute
@@ -319,7 +319,7 @@ class UnmuteEntry:
     by: str
 
     def apply(self, tick: Tick) -> int | None:
-        """Conditions that are still open, and failures that last, are reported with the next run."""
+        """Open conditions that have not been reported yet, and failures that last, are reported with the next run."""
         entry_row = _declared_entry(tick, *self.key)
         if not entry_row.is_muted(tick.now) or entry_row.mute is None:
             return None
@@ -422,6 +422,18 @@ class NoteRejectedConfig:
         boots.record_config_problem(tick.tx, self.problem)
         if self.is_new:
             config_history.record_config_event(tick.tx, ConfigEvent("refused", self.by, problem=self.problem))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteWorkersOfRuns:
+    """Record which workers execute runs in progress."""
+
+    workers: Sequence[tuple[Claim, str]]
+
+    def apply(self, tick: Tick) -> None:
+        """Record them in the runs that still belong to their claims. Nothing else changes."""
+        for claim, worker in self.workers:
+            runs.record_worker(tick.tx, claim, worker)
 
 
 @dataclass(frozen=True, slots=True)

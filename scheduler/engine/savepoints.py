@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from scheduler.engine.inbox import PendingRequest, Refused
 from scheduler.engine.tick import Tick
+from scheduler.model.daemon_health import TickPart
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.store import entries, outbox, runs
 from scheduler.store.outbox import OutboxMessage
@@ -51,6 +52,7 @@ def run_step(tick: Tick, part: EntryStep[T]) -> T | None:
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (any error; the other entries are not affected)
+        tick.internal_errors[TickPart.ENTRY] += 1
         log_event(logging.ERROR, "entry_broken", kind=part.kind, name=part.name, error=error)
         if part.postpone is not None:
             part.postpone(tick.now + POSTPONEMENT)
@@ -85,6 +87,7 @@ def apply_request(tick: Tick, request: PendingRequest) -> None:
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (any error; the other requests are not affected)
+        tick.internal_errors[TickPart.REQUEST] += 1
         log_event(logging.ERROR, "request_broken", error=error)
         request.refuse_with(Refused("broken", "the daemon failed to do this; see its log"))
 
@@ -98,7 +101,7 @@ class TickParts:
     def __init__(self) -> None:
         self._is_careful = False
         self.broken = 0  # parts and messages that have raised
-        self._paused: dict[str, datetime] = {}  # until when each part is left out
+        self._paused: dict[TickPart, datetime] = {}  # until when each part is left out
 
     @contextmanager
     def careful(self) -> Iterator[None]:
@@ -109,7 +112,7 @@ class TickParts:
         finally:
             self._is_careful = False
 
-    def run(self, tick: Tick, name: str, act: Callable[[], T], otherwise: T) -> T:
+    def run(self, tick: Tick, name: TickPart, act: Callable[[], T], otherwise: T) -> T:
         """Run a part of a tick. If it raises, it is rolled back and left out for 5 minutes. `otherwise` is then its answer.
 
         Errors of SQLite concern the whole transaction, so they are raised.
@@ -118,6 +121,7 @@ class TickParts:
             return otherwise
 
         def leave_out(error: Exception) -> T:
+            tick.internal_errors[name] += 1
             log_event(logging.ERROR, "part_broken", part=name, error=error)
             self._paused[name] = tick.now + PART_PAUSE
             return otherwise
@@ -128,6 +132,7 @@ class TickParts:
         """Run the part of a tick that concerns one message. If it raises, it is rolled back, and the message is given up."""
 
         def give_up(error: Exception) -> None:
+            tick.internal_errors[TickPart.MESSAGE] += 1
             log_event(logging.ERROR, "message_broken", message=message.id, error=error)
             outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
 
@@ -145,7 +150,7 @@ class TickParts:
             self.broken += 1
             return on_error(error)
 
-    def is_paused(self, name: str, now: datetime) -> bool:
+    def is_paused(self, name: TickPart, now: datetime) -> bool:
         """Whether a part is left out now."""
         until = self._paused.get(name)
         return until is not None and until - PART_PAUSE <= now < until  # the clock may have been set back

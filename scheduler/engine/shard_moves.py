@@ -43,16 +43,21 @@ def _find_moves(databases: Mapping[int | None, Path | str], settings: Settings) 
 def plan_moves(databases: Mapping[int | None, Path | str], settings: Settings) -> list[Move]:
     """The agents and jobs whose rows must be moved to the database of another shard.
 
-    They include all that are left in a shard that does not exist any more, also those that are not in the config.
+    They include all that are left in a shard that does not exist any more, also those that are not in the config. An
+    agent with no rows in its own shard, and with rows that are marked as removed in another one, is moved too. A daemon or a
+    command with another config has marked them.
     """
     shard, planned = settings.shard, _planned_shards(settings)
     moves = list(_find_moves(databases, settings))
     is_left = {index: (index is not None) if shard is None else (index is None or index >= shard.of) for index in databases}
+    present = {index: set(shard_tables.read_entries(database, removed=True)) for index, database in databases.items()}
     known = {(key, index) for key, index, _ in moves}
-    for index, database in databases.items():
-        if is_left[index]:
-            rest = [key for key in shard_tables.read_entries(database, removed=True) if (key, index) not in known]
-            moves += [(key, index, planned.get(key, None if shard is None else 0)) for key in rest]
+    settled = {key for key, _, _ in moves} | {key for key, index in planned.items() if key in present.get(index, ())}
+    for index, keys in present.items():
+        for key in sorted(keys):
+            is_lost = key in planned and key not in settled
+            if (is_left[index] or is_lost) and (key, index) not in known:
+                moves.append((key, index, planned.get(key, None if shard is None else 0)))
     return moves
 
 

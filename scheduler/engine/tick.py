@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from scheduler.model.daemon_health import TickPart
 from scheduler.model.settings import Limits
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Plan
@@ -17,7 +19,8 @@ class Tick:
 
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
     `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
-    spreads retries. `cancelled` are the ids of the runs to end after the commit.
+    spreads retries. `cancelled` are the ids of the runs to end after the commit. `internal_errors` counts the unexpected
+    exceptions of all ticks, by part.
     """
 
     tx: Transaction
@@ -27,6 +30,7 @@ class Tick:
     no_capacity_since: datetime | None = None
     no_capacity_why: str | None = None
     cancelled: list[int] = field(default_factory=list)
+    internal_errors: Counter[TickPart] = field(default_factory=Counter)
 
     @property
     def now(self) -> datetime:

@@ -161,7 +161,8 @@ def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
         return NOT_RUN_YET, "has not run yet", False
     cause = cause_of_run(last["state"], last["outcome"], last["reason"], last["suppression"])
     if last["state"] != "closed":
-        return cause.detail or cause.code, cause.text_for_now, False
+        worker = f" on {last['worker']}" if last["state"] == "running" and last["worker"] else ""
+        return cause.detail or cause.code, cause.text_for_now + worker, False
     if entry["muted"] is not None:
         return Suppression.MUTED, "its messages are suppressed (mute)", False
     if last["outcome"] == Outcome.SKIPPED:

@@ -29,7 +29,7 @@ class Preconditions:
     """Each reason to skip a run, in the order of the checks, and whether it applies; None if only a real run can find out.
 
     `is_complete` False: there was no config, so only the database was checked. `details` has a text for some reasons: which
-    budget, or who holds the lane and until when.
+    budget, who holds the lane and until when, or which worker executes the run in progress.
     """
 
     results: tuple[PreconditionResult, ...]
@@ -56,13 +56,15 @@ def check_preconditions(
             now,
         )
         return Preconditions(
-            _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None), is_complete=False, details=held
+            _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None),
+            is_complete=False,
+            details=held | _worker_detail(db, entry_row),
         )
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.hypothetical_claim(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
-    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now)
+    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now) | _worker_detail(db, entry_row)
     details |= {Skip.BUDGET: claim.over_budget} if claim.over_budget else {}
     days = entry_schedule.allowed_days(entry.schedule_text)
     excluded = days and schedule_texts.calendar_text(days, now.astimezone(days.zone).date(), plan.settings.calendars)
@@ -97,6 +99,12 @@ def _lane_hold_detail(
     if holder is None and lane is not None:
         holder = lanes.find_holder(lane)
     return {Skip.BUSY: holder} if holder else {}
+
+
+def _worker_detail(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, str]:
+    """Which worker executes the run in progress."""
+    run = runs.find_open_run(db, entry_row.kind, entry_row.name)
+    return {Skip.ALREADY_RUNNING: f"run {run.run_id} on {run.worker}"} if run and run.state == "running" and run.worker else {}
 
 
 def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:

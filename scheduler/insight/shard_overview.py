@@ -74,6 +74,7 @@ def _read_state(database: Path | str | None, now: datetime) -> tuple[State, date
     try:
         with closing(open_read_only_any_version(database)) as db:
             boot, failing = boots.latest_boot(db), entries.count_failing(db)
+            is_running = boots.is_running(db, now, STALLED_AFTER)
     except (StoreError, sqlite3.Error):
         return "unknown", None, None
     if boot is None:
@@ -81,4 +82,4 @@ def _read_state(database: Path | str | None, now: datetime) -> tuple[State, date
     last_tick_at = from_millis(boot["last_tick_at"])
     if boot["ended_at"] is not None:
         return "stopped", last_tick_at, failing
-    return "running" if now - last_tick_at <= STALLED_AFTER else "silent", last_tick_at, failing
+    return "running" if is_running else "silent", last_tick_at, failing

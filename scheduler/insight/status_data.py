@@ -311,6 +311,7 @@ def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
         "finished_at": iso_utc(from_optional_millis(row["last_finished_at"])),
         "error": row["last_error"],
         "delivery": _delivery_state(row),
+        "worker": row["last_worker"],
     }
 
 

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
+
+
+class TickPart(StrEnum):
+    """The parts of a tick. The last three are about one entry, request or message."""
+
+    CLOCK_CHANGE = "clock change"
+    LATE_RESULTS = "late results"
+    MAINTENANCE = "maintenance"
+    DUE_RUNS = "due runs"
+    HELD_NOTICES = "held notices"
+    MESSAGES = "messages"
+    DEAD_LETTERS = "dead letters"
+    ENTRY = "entry"
+    REQUEST = "request"
+    MESSAGE = "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +28,7 @@ class QueueState:
     """What the daemon knows about the queue of its workers.
 
     `problem` says why the queue cannot be used; then the rest is not known. `workers` are the names of the workers that have
-    renewed their lease. `longest_wait` is for how many seconds the first run in the queue has waited for a worker.
+    renewed their lease. `longest_wait` is for how many seconds the first run of this daemon in the queue has waited for a worker.
     """
 
     problem: str | None = None
@@ -32,8 +49,9 @@ class EngineHealth:
 
     `problem` says why the database cannot be written, or is None. `broken_parts` names the parts of a tick that are left out
     after an internal error. `tried_at` is the time of the last tick, `ticked_at` that of the last one committed.
-    `failed_commits` counts the ticks that could not be committed. `standby` says which daemon leads instead of this one. `queue`
-    is the state of the queue of the workers, None without workers.
+    `failed_commits` counts the ticks that could not be committed. `internal_errors` counts the unexpected exceptions in each part
+    of a tick. `standby` says which daemon leads instead of this one. `queue` is the state of the queue of the workers, None
+    without workers.
     """
 
     problem: str | None = None
@@ -45,6 +63,7 @@ class EngineHealth:
     failed_commits: int = 0
     pings: dict[str, int] = field(default_factory=lambda: {"delivered": 0, "failed": 0})  # to the dead man's switch
     clock_changes: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
+    internal_errors: Counter[TickPart] = field(default_factory=lambda: Counter(dict.fromkeys(TickPart, 0)))
 
     @property
     def why_not_working(self) -> str | None:

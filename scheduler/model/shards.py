@@ -10,7 +10,7 @@ from pathlib import Path
 from scheduler.model.outcome import Kind
 from scheduler.model.state_address import shard_address, shard_file
 
-IDS_PER_SHARD = 10**12  # the first id of each table of shard 1, so that the ids of two shards never collide
+IDS_PER_SHARD = 10**12  # the ids of shard 1 begin at this number, those of shard 2 at twice this number: they never collide
 
 
 @dataclass(frozen=True, slots=True)

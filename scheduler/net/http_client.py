@@ -81,12 +81,13 @@ class _Request:
 class _Exchange:
     """What is known of one request while it is in progress.
 
-    `sent`: the headers may have left, so it is no longer certain that the request did not arrive. `reused`: it went over a kept
-    connection. `head` is the status and the headers of an answer whose body only adds to them, and `body_start` is what has
-    been read of that body.
+    `wait` is awaited until the request may be sent. `sent`: the headers may have left, so it is no longer certain that the
+    request did not arrive. `reused`: it went over a kept connection. `head` is the status and the headers of an answer whose
+    body only adds to them, and `body_start` is what has been read of that body.
     """
 
     request: _Request
+    wait: Callable[[], Awaitable[None]]
     proxy: URL | None = None
     resolving: bool = False
     reused: bool = False
@@ -187,7 +188,7 @@ class HttpClient:
 
     async def _exchange(self, request: _Request) -> HttpReply:
         pool = self._current_pool()
-        exchange = _Exchange(request, pool.proxy_for(request.target))
+        exchange = _Exchange(request, self._wait, pool.proxy_for(request.target))
         if request.public_only:
             host = request.target.host
             address_guard.check_literal(host) if exchange.proxy else address_guard.check_host(host)
@@ -395,6 +396,9 @@ def _trace_requests() -> aiohttp.TraceConfig:
         found: _Exchange = context.trace_request_ctx
         return found
 
+    async def connected(_session: object, context: SimpleNamespace, _params: object) -> None:
+        await exchange_of(context).wait()  # connecting may have taken longer than a lease
+
     async def resolve_starts(_session: object, context: SimpleNamespace, _params: object) -> None:
         exchange_of(context).resolving = True
 
@@ -410,6 +414,7 @@ def _trace_requests() -> aiohttp.TraceConfig:
     tracing = aiohttp.TraceConfig()
     tracing.on_dns_resolvehost_start.append(resolve_starts)
     tracing.on_dns_resolvehost_end.append(resolve_ends)
+    tracing.on_connection_create_end.append(connected)
     tracing.on_connection_reuseconn.append(reused)
     tracing.on_request_headers_sent.append(headers_sent)
     return tracing

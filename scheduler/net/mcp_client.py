@@ -14,7 +14,7 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -60,12 +60,21 @@ class ToolHttp(Protocol):
     async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply: ...
 
 
-class McpTools:
-    """Opens the tools of a model: an `OpenTools` for the programs of one run and for the HTTP client."""
+async def _no_wait() -> None:
+    """Programs may be started at any time."""
 
-    def __init__(self, converse: Converse, http: ToolHttp) -> None:
+
+class McpTools:
+    """Opens the tools of a model: an `OpenTools` for the programs of one run and for the HTTP client.
+
+    `wait` is awaited before a program is started, and before each message to it, until it may be sent. It raises CallError if
+    it may not be sent any more.
+    """
+
+    def __init__(self, converse: Converse, http: ToolHttp, wait: Callable[[], Awaitable[None]] = _no_wait) -> None:
         self._converse = converse
         self._http = http
+        self._wait = wait
 
     @asynccontextmanager
     async def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AsyncIterator[Toolbox]:
@@ -82,7 +91,7 @@ class McpTools:
     def _connection(self, server: McpServer, agent: str, workspace: Path) -> _Connection:
         if server.url is not None:
             return _Connection(server, _HttpTransport(server, self._http))
-        return _Connection(server, _ProgramTransport(server, agent, workspace, self._converse))
+        return _Connection(server, _ProgramTransport(server, agent, workspace, self._converse, self._wait))
 
 
 class Toolbox:
@@ -298,11 +307,14 @@ class _HttpTransport:
 class _ProgramTransport:
     """Exchanges lines with a program on its standard input and output."""
 
-    def __init__(self, server: McpServer, agent: str, workspace: Path, converse: Converse) -> None:
+    def __init__(
+        self, server: McpServer, agent: str, workspace: Path, converse: Converse, wait: Callable[[], Awaitable[None]]
+    ) -> None:
         self._server = server
         self._env = {**server.env, "HEARTBEATD_AGENT": agent}
         self._workspace = workspace
         self._converse = converse
+        self._wait = wait
         self._problem: str | None = None
         self._program: Conversation | None = None
         self.secrets = [reveal_secret(value) for value in server.env.values() if is_secret(value)]
@@ -313,6 +325,7 @@ class _ProgramTransport:
         import anyio
         from mcp.shared.message import SessionMessage
 
+        await self._wait()
         try:
             async with self._converse(self._server.command, env=self._env, cwd=self._workspace) as program:
                 self._program = program
@@ -320,7 +333,7 @@ class _ProgramTransport:
                 to_program, from_session = anyio.create_memory_object_stream[SessionMessage](0)
                 tasks = [
                     asyncio.create_task(self._read_lines(program, to_session)),
-                    asyncio.create_task(_write_lines(program, from_session)),
+                    asyncio.create_task(self._write_lines(program, from_session)),
                 ]
                 try:
                     yield from_program, to_program
@@ -357,6 +370,16 @@ class _ProgramTransport:
             to_session.close()
             self.ended.set()
 
+    async def _write_lines(self, program: Conversation, from_session: Any) -> None:
+        async for message in from_session:
+            try:
+                await self._wait()
+            except CallError as error:
+                self._problem = str(error)
+                self.ended.set()
+                return
+            program.write_line(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
     def describe_problem(self) -> str | None:
         program = self._program
         if self._problem is not None or program is None:
@@ -365,11 +388,6 @@ class _ProgramTransport:
             return f"it {program.problem}"
         printed = program.error_text.strip()
         return f"it has ended: {printed[-MAX_STDERR:]}" if self.ended.is_set() and printed else None
-
-
-async def _write_lines(program: Conversation, from_session: Any) -> None:
-    async for message in from_session:
-        program.write_line(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
 async def _send_call(client: Any, tool: str, arguments: dict[str, Any]) -> Any:

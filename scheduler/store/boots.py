@@ -158,6 +158,21 @@ def latest_boot(db: sqlite3.Connection) -> sqlite3.Row | None:
     return found
 
 
+def is_running(db: sqlite3.Connection, now: datetime, within: timedelta) -> bool:
+    """Whether the daemon of the last boot runs, for a reader on any host.
+
+    If the database is on a server, its clock and the lease of the daemon decide, because the clocks of the hosts may differ. In
+    a file, the daemon must have ticked `within` this time.
+    """
+    boot = latest_boot(db)
+    if boot is None or boot["ended_at"] is not None:
+        return False
+    if isinstance(db, sqlite3.Connection):
+        return now - from_millis(boot["last_tick_at"]) <= within
+    lease = "select 1 from _leader where holder = ? and until_at > clock_timestamp()"
+    return db.execute(lease, (boot["instance"],)).fetchone() is not None
+
+
 def downtimes_since(db: sqlite3.Connection, since: datetime) -> list[Downtime]:
     """The downtimes that reach beyond `since`, in order. The last one has no end: it follows the last boot.
 

@@ -21,12 +21,15 @@ Item = TypeVar("Item", str, int)
 
 
 def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
-    """All conditions of an agent, open and closed, with what was reported of them. The most important come first."""
+    """All conditions of an agent, open and closed, with what was reported of them.
+
+    The most important come first. Those of the same severity and time are in the order of their keys.
+    """
     reports: dict[int, dict[Target, ConditionReport]] = {}
     query = (
         "select report.*, outbox.id as message_id, outbox.state as message_state from condition_report as report"
         " join condition on condition.id = report.condition_id left join outbox on outbox.id = report.outbox_id"
-        " where condition.name = ?"
+        " where condition.name = ? order by report.condition_id, report.channel, report.whom"
     )
     for row in db.execute(query, (name,)):
         is_pending = row["message_state"] in ("pending", "sending", "uncertain", "held")
@@ -36,7 +39,7 @@ def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
         )  # fmt: skip
     found = [
         _condition_from_row(row, reports.get(row["id"], {}))
-        for row in db.execute("select * from condition where name = ?", (name,))
+        for row in db.execute("select * from condition where name = ? order by key", (name,))
     ]
     return sorted(
         found, key=lambda condition: (not condition.is_open, -condition.severity.rank, -to_millis(condition.last_seen_at))

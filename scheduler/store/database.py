@@ -113,7 +113,7 @@ class Store:
         """Connect to the server, if that has not been possible yet. A file is open from the start."""
 
     def abort(self) -> None:
-        """From any thread: make a statement fail that waits for a server. A file does not keep anybody waiting."""
+        """Interrupt a statement that waits for the server, from any thread. Does nothing for a file."""
 
     def keep_reserve(self) -> None:
         """Create the disk reserve if there is room. While there is none, keep the write-ahead log small."""

@@ -18,6 +18,7 @@ OVERVIEWS = """
 select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
+  last.worker as last_worker,
   incident.since as failing_since, incident.reason as failing_reason,
   coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
     where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,

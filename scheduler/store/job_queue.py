@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import psycopg
@@ -33,8 +34,21 @@ CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
 RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and start again from the shortest after this time
 STATEMENT_TIMEOUT = 20.0  # seconds; schedulers and workers must notice a server that hangs
+LOCKED_RETRY = 0.1  # seconds until a withdrawal is tried again
+IDLE_TIMEOUT = 3.0  # seconds after which the server ends a transaction whose process is frozen or cut off
+# Seconds. Longer than IDLE_TIMEOUT, so that the server ends the transaction of a frozen process before statements that wait for
+# its locks fail.
+LOCK_TIMEOUT = 6.0
+# The server closes the connections of a host that is gone, as CONNECTION_DEFAULTS does on the side of the client.
+SERVER_KEEPALIVES = {
+    "tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "8000",
+}  # fmt: skip
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
+TABLES = (
+    "procrastinate_jobs", "heartbeatd_attempt", "heartbeatd_attempt_job", "heartbeatd_attempt_result", "heartbeatd_lane",
+    "heartbeatd_worker",
+)  # fmt: skip
 SCHEMA = """
 create table if not exists heartbeatd_attempt (
     key text primary key,
@@ -95,8 +109,26 @@ LANE_OBSTACLES = (
     " on worker.id = job.worker_id where job.lock = %(lane)s and job.status = 'doing'"
     " and worker.last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) limit 1"
 )
+# Rows that another process has locked are left out: it fetches or ends the job at this moment, or is frozen.
+LOCK_ATTEMPTS = (
+    "select attempt.key, job.id, job.status = 'todo' from heartbeatd_attempt as attempt"
+    " join procrastinate_jobs as job on job.id = attempt.job_id where attempt.key = any(%s) and attempt.result is null"
+    " for update of attempt, job skip locked"
+)
+FIND_LOCKED = (
+    "select attempt.key, job.id is not null and attempt.result is null from heartbeatd_attempt as attempt"
+    " left join procrastinate_jobs as job on job.id = attempt.job_id where attempt.key = any(%s)"
+)
+# Inserting a key waits for a submission of it whose commit is still under way.
+ADD_ABSENT = (
+    "insert into heartbeatd_attempt (key, owner, payload, deadline)"
+    " select key, '', '', now() from unnest(%s::text[]) as new (key) on conflict (key) do nothing returning key"
+)
 MAX_FETCHED = 16  # jobs at a time
 
+
+NO_RIGHTS = "let the database user of `executor.dsn` own the tables of the queue, or grant it all rights for them"
+OTHER_VERSION = "the tables of the queue were created by another version of Procrastinate than the installed"
 
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # QueueUnavailable reports the same, once
 
@@ -142,38 +174,65 @@ class AttemptEnd:
     worker: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What became of attempts that were withdrawn. All others were asked to end, or have a result.
+
+    `removed`: no worker had fetched them. `locked`: another process fetches or ends them at the moment, so they must be withdrawn
+    again. This includes those that were submitted at this moment. `absent`: they are not in the queue, and will not be.
+    """
+
+    removed: frozenset[str]
+    locked: frozenset[str]
+    absent: frozenset[str]
+
+
 class JobQueue:
     """One process's connections to the queue, for one event loop. Every method raises QueueUnavailable.
 
-    That is also raised for a statement that takes longer than `timeout` seconds.
+    That is also raised for a statement that takes longer than `timeout` seconds. If this process is frozen or cut off in a
+    transaction, the server ends the transaction after `idle_timeout` seconds.
     """
 
-    def __init__(self, dsn: Secret, queue: str, timeout: float = STATEMENT_TIMEOUT) -> None:
+    def __init__(self, dsn: Secret, queue: str, timeout: float = STATEMENT_TIMEOUT, idle_timeout: float = IDLE_TIMEOUT) -> None:
         self._queue = queue
         self._timeout = timeout
-        options = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
+        self._settings = {
+            **SERVER_KEEPALIVES,
+            "statement_timeout": f"{timeout:.3f}s",
+            "lock_timeout": f"{LOCK_TIMEOUT:.3f}s",
+            "idle_in_transaction_session_timeout": f"{idle_timeout:.3f}s",
+        }
+        self._conninfo = dsn.reveal()
+        self._options: dict[str, Any] = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
         self._connector = PsycopgConnector(
-            conninfo=dsn.reveal(),
-            kwargs=options,
+            conninfo=self._conninfo,
+            kwargs=self._options,
             min_size=1,
             max_size=MAX_CONNECTIONS,
             timeout=CONNECT_TIMEOUT,
             reconnect_timeout=RECONNECT_TIMEOUT,
+            configure=self._configure,
         )
         self._manager = JobManager(self._connector)
         self._is_open = False
         self._opening = asyncio.Lock()
 
-    async def open(self) -> None:
-        """Connect, and create the tables that are missing. Does nothing if that has been done."""
+    async def open(self, *, may_create: bool = True) -> None:
+        """Connect, and create the tables that are missing. Does nothing if that has been done.
+
+        Without `may_create`, nothing is written, and missing tables are an error.
+        """
         async with self._opening:
             if self._is_open:
                 return
             async with _translate_errors():
                 try:
+                    async with self._in_time():  # the pool would try again for 30 s, and not say why it cannot connect
+                        await (await psycopg.AsyncConnection.connect(self._conninfo, **self._options)).close()
                     await self._connector.open_async()
                     async with self._in_time():
-                        await self._create_tables()
+                        await self._prepare_tables(may_create)
                 except BaseException:
                     await self._connector.close_async()
                     raise
@@ -185,8 +244,21 @@ class JobQueue:
         async with _translate_errors():
             await self._connector.close_async()
 
-    async def _create_tables(self) -> None:
+    async def _configure(self, db: psycopg.AsyncConnection[Any]) -> None:
+        names, values = list(self._settings), list(self._settings.values())
+        await db.execute(
+            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as new (name, value)", (names, values)
+        )
+        await db.commit()
+
+    async def _prepare_tables(self, may_create: bool) -> None:
+        """Create the tables that are missing. If none is, no lock is taken: `create index` would wait for open transactions."""
         async with self._connector.pool.connection() as db:
+            missing = "select exists (select from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null)"
+            if await (await db.execute(missing, (list(TABLES),))).fetchone() == (False,):
+                return
+            if not may_create:
+                raise QueueUnavailable("its tables do not exist yet; `heartbeatd run` and `heartbeatd worker` create them")
             await db.execute("select pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
             found = await (await db.execute("select to_regclass('procrastinate_jobs')")).fetchone()
             if found == (None,):
@@ -201,7 +273,6 @@ class JobQueue:
         If the connection is lost during it, the server rolls it back before another scheduler leads.
         """
         async with self._in_time(), self._connector.pool.connection() as db:
-            await db.execute("set local idle_in_transaction_session_timeout = '3s'")
             rows = await db.execute(
                 "insert into heartbeatd_attempt (key, owner, payload, deadline)"
                 " select key, owner, payload, now() + make_interval(secs => seconds)"
@@ -247,24 +318,41 @@ class JobQueue:
         )
         return [AttemptEnd(row["key"], row["result"], row["worker"]) for row in rows]
 
-    async def withdraw(self, keys: Sequence[str], why: str) -> set[str]:
-        """Remove the jobs of attempts that no worker has fetched, and ask for the end of the others. Returns the removed keys."""
+    async def find_in_progress(self, owners: Collection[str], seconds: float) -> dict[str, str]:
+        """The workers of attempts of these owners that have been in progress for so many seconds, by the key of the attempt."""
+        rows = await self._all(
+            "select key, worker from heartbeatd_attempt where owner = any(%(owners)s) and worker is not null and result is null"
+            " and started_at <= clock_timestamp() - make_interval(secs => %(seconds)s)",
+            owners=list(owners),
+            seconds=seconds,
+        )
+        return {row["key"]: row["worker"] for row in rows}
+
+    async def withdraw(self, keys: Sequence[str], why: str) -> Withdrawal:
+        """Remove the jobs of attempts that no worker has fetched, and ask for the end of the others.
+
+        It waits for the commit of a submission with one of these keys, and for no other lock.
+        """
         async with self._in_time(), self._connector.pool.connection() as db:
-            rows = await db.execute(
-                "with gone as (delete from procrastinate_jobs where status = 'todo' and id in"
-                " (select job_id from heartbeatd_attempt where key = any(%s)) returning id)"
-                " delete from heartbeatd_attempt where job_id in (select id from gone) returning key",
-                (list(keys),),
-            )
-            removed = {key for (key,) in await rows.fetchall()}
+            rows = await (await db.execute(LOCK_ATTEMPTS, (list(keys),))).fetchall()
+            removed = {key: job_id for key, job_id, is_waiting in rows if is_waiting}
+            running = {key: job_id for key, job_id, is_waiting in rows if not is_waiting}
+            await db.execute("delete from procrastinate_jobs where id = any(%s)", (list(removed.values()),))
+            await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(removed),))
+            await db.execute("update heartbeatd_attempt set end_reason = %s where key = any(%s)", (why, list(running)))
             await db.execute(
-                "with ended as (update heartbeatd_attempt set end_reason = %s where key = any(%s) and result is null"
-                " returning job_id) select procrastinate_cancel_job_v1(job_id, true, false) from ended order by job_id",
-                (why, [key for key in keys if key not in removed]),
+                "select procrastinate_cancel_job_v1(id, true, false) from unnest(%s::bigint[]) as job (id)",
+                (list(running.values()),),
             )
             (channel,) = get_channel_for_queues([self._queue])
             await db.execute("select pg_notify(%s, %s)", (channel, ABORT_NOTICE))  # of a second reason there is no other notice
-        return removed
+            others = [key for key in keys if key not in removed and key not in running]
+            found = dict(await (await db.execute(FIND_LOCKED, (others,))).fetchall())
+            missing = sorted(set(others) - set(found))
+            absent = {key for (key,) in await (await db.execute(ADD_ABSENT, (missing,))).fetchall()} if missing else set()
+            await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(absent),))
+        locked = {key for key, is_open in found.items() if is_open} | (set(missing) - absent)
+        return Withdrawal(frozenset(removed), frozenset(locked), frozenset(absent))
 
     async def forget(self, keys: Sequence[str]) -> None:
         """Delete attempts whose results are recorded, or no longer wanted."""
@@ -288,7 +376,10 @@ class JobQueue:
         )
         keys = [row["key"] for row in rows]
         if keys:
-            await self.withdraw(keys, "cancelled")
+            locked = (await self.withdraw(keys, "cancelled")).locked
+            while locked:  # for at most IDLE_TIMEOUT, if a worker was frozen while it fetched one
+                await asyncio.sleep(LOCKED_RETRY)
+                locked = (await self.withdraw(list(locked), "cancelled")).locked
             await self.forget(keys)
         return len(keys)
 
@@ -303,7 +394,8 @@ class JobQueue:
             " left join procrastinate_workers as worker on worker.id = job.worker_id"
             " where attempt.owner = any(%(owners)s) and attempt.result is null and job.status = 'doing'"
             " and (worker.id is null or worker.last_heartbeat < now() - make_interval(secs => %(lease)s))"
-            " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)",
+            " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)"
+            " for update of attempt, job skip locked",  # one that another process has locked must not delay the others
             owners=list(owners),
             lease=lease,
         )
@@ -320,12 +412,17 @@ class JobQueue:
         )
         return [row["name"] for row in rows]
 
-    async def longest_wait(self) -> float | None:
-        """For how many seconds the first attempt in the queue has waited for a worker; None if none waits."""
+    async def longest_wait(self, owners: Collection[str] | None = None) -> float | None:
+        """For how many seconds the first attempt of these owners in the queue has waited for a worker; None if none waits.
+
+        Without `owners`, all attempts in the queue count, also those of other shards.
+        """
         rows = await self._all(
             "select extract(epoch from clock_timestamp() - min(created_at))::float8 as seconds from heartbeatd_attempt"
-            " join procrastinate_jobs as job on job.id = job_id where status = 'todo' and queue_name = %(queue)s",
+            " join procrastinate_jobs as job on job.id = job_id where status = 'todo' and queue_name = %(queue)s"
+            " and (%(owners)s::text[] is null or owner = any(%(owners)s))",
             queue=self._queue,
+            owners=None if owners is None else list(owners),
         )
         seconds: float | None = rows[0]["seconds"]
         return seconds
@@ -393,7 +490,7 @@ class JobQueue:
         await self._run(HOLD_LANES, lanes=list(lanes), holder=holder, seconds=seconds, is_held=is_held)
 
     async def find_lane_obstacle(self, lane: str, holder: str, lease: float) -> str | None:
-        """Why a holder that waits for a lane must wait on: another program has it, or a run is in progress. None: it is free.
+        """What this holder of a lane must still wait for: another program that has it, or a run in progress. None: it is free.
 
         The first statement waits for a worker that is fetching a job of this lane at the moment.
         """
@@ -478,6 +575,10 @@ class JobQueue:
             try:
                 async with asyncio.timeout(self._timeout):
                     yield
+            except (psycopg.errors.UndefinedTable, exceptions.ConnectorException) as error:
+                if isinstance(error.__cause__ or error, psycopg.errors.UndefinedTable):
+                    self._is_open = False  # the database was emptied
+                raise
             except TimeoutError as error:
                 raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
 
@@ -487,9 +588,18 @@ async def _translate_errors() -> AsyncIterator[None]:
     try:
         yield
     except exceptions.ConnectorException as error:
-        raise QueueUnavailable(_first_line(error.__cause__ or error)) from error
+        raise QueueUnavailable(_problem_of(error.__cause__ or error)) from error
     except (psycopg.Error, OSError, TimeoutError, exceptions.AppNotOpen) as error:
-        raise QueueUnavailable(_first_line(error)) from error
+        raise QueueUnavailable(_problem_of(error)) from error
+
+
+def _problem_of(error: BaseException) -> str:
+    """An error in one line, with what a person can do if the statement can never work."""
+    if isinstance(error, psycopg.errors.UndefinedFunction):
+        return f"{_first_line(error)}; {OTHER_VERSION} {version('procrastinate')}"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"{_first_line(error)}; {NO_RIGHTS}"
+    return _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol, cast
 from zoneinfo import ZoneInfo
 
 from scheduler.model.timestamps import from_millis, iso_utc, to_millis
@@ -15,7 +15,7 @@ from scheduler.store.transaction import Transaction
 MAX_HOLDS_PER_AGENT = 100  # per agent
 MAX_HOLD = timedelta(hours=24)
 COMMAND = "heartbeatd busy"  # the names of the holders that are commands begin with it
-COMMAND_HOLD = timedelta(minutes=2)  # longer than the daemon takes to write its latest tick (`boot.last_tick_at`)
+COMMAND_HOLD = timedelta(minutes=2)
 
 
 def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
@@ -34,44 +34,53 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     return True
 
 
-def wait_for_lane(db: sqlite3.Connection, name: str, jobs: Sequence[str], holder: str) -> str | None:
+# An advisory lock, one for each schema. Each transaction of the leader has it in shared mode. A command takes it alone, and thus
+# waits until the transaction of the leader has ended.
+_LOCK_LANES = "select pg_advisory_xact_lock(728410, tableoid::int) from _leader"
+_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+# Commands hold a lane only if the database is on a server, and by its clock. The clocks of the hosts may differ.
+_BY_COMMAND = f"holder like '{COMMAND}%'"
+_IS_OVER = f"until_at <= case when {_BY_COMMAND} then {_NOW} else ? end"
+_OTHER = f"select holder from hold where name = ? and holder <> ? and holder like ? and until_at > {_NOW} limit 1"  # noqa: S608
+_HOLD_FOR_COMMAND = (
+    f"insert into hold (name, holder, until_at) select ?, ?, {_NOW} + ? where not exists ({_OTHER})"
+    " on conflict (name, holder) do update set until_at = excluded.until_at"
+)
+_OBSTACLES = (
+    f"select ({_OTHER}) as other, until_at > clock_timestamp() as leads, (select id from run where state = 'running' and"  # noqa: S608
+    " (kind = 'heartbeat' and name = ? or kind = 'cron' and name in (select value from json_each(?))) limit 1) as running"
+    " from _leader"
+)
+
+
+class _Server(Protocol):
+    """A connection to a PostgreSQL server."""
+
+    def execute_at_once(self, *statements: tuple[str, Sequence[Any]]) -> Sequence[sqlite3.Row]: ...
+
+
+def try_to_hold_lane(db: sqlite3.Connection, name: str, jobs: Sequence[str], holder: str) -> str | None:
     """Hold a lane for a command on any host, if the database is on a server. Returns what the command must wait for.
 
-    None: the command has the lane, as long as it calls this again within `COMMAND_HOLD`. `jobs` are the jobs in this lane. The
-    row of the leader is locked, so that no run begins at the same time. The clock of the server decides. The leader compares
-    with its own clock, which may be ahead, so the hold is counted from the later of the two.
+    None: the command has the lane, as long as it calls this again within `COMMAND_HOLD`. `jobs` are the jobs in this lane. It
+    waits until the transaction of the leader has ended, so that no run begins at the same time, and does not block the renewal
+    of the lease. All statements are sent at once, so a frozen command keeps no lock. The clock of the server decides, also when
+    a daemon on any host looks for holds.
     """
-    db.execute("begin")
-    try:
-        row = db.execute(
-            "select until_at > clock_timestamp() as leads, (extract(epoch from clock_timestamp()) * 1000)::bigint as now"
-            " from _leader for update"
-        ).fetchone()
-        last_tick = db.execute("select max(last_tick_at) as at from boot where ended_at is null").fetchone()["at"]
-        now = max(row["now"], last_tick or 0)
-        other = db.execute(
-            "select holder from hold where name = ? and holder <> ? and holder like ? and until_at > ? limit 1",
-            (name, holder, f"{COMMAND}%", now),
-        ).fetchone()
-        if other is None:
-            db.execute(
-                "insert into hold (name, holder, until_at) values (?, ?, ?)"
-                " on conflict (name, holder) do update set until_at = excluded.until_at",
-                (name, holder, now + COMMAND_HOLD // timedelta(milliseconds=1)),
-            )
-        running = db.execute(
-            "select id from run where state = 'running' and (kind = 'heartbeat' and name = ? or kind = 'cron' and name in"
-            " (select value from json_each(?))) limit 1",
-            (name, json.dumps([*jobs])),
-        ).fetchone()
-        db.execute("commit")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("rollback")
-        raise
-    if other is not None:
-        return f"{other['holder']} has locked it"
-    return f"run {running['id']} is in progress" if running and row["leads"] else None
+    other = (name, holder, f"{COMMAND}%")
+    (row,) = cast("_Server", db).execute_at_once(
+        (_LOCK_LANES, ()),
+        (_HOLD_FOR_COMMAND, (name, holder, COMMAND_HOLD // timedelta(milliseconds=1), *other)),
+        (_OBSTACLES, (*other, name, json.dumps([*jobs]))),
+    )
+    if row["other"] is not None:
+        return f"{row['other']} has locked it"
+    return f"run {row['running']} is in progress" if row["running"] and row["leads"] else None
+
+
+def _is_over(db: sqlite3.Connection) -> str:
+    """The condition for a hold that has ended. Its parameter is the time of the daemon."""
+    return "until_at <= ?" if isinstance(db, sqlite3.Connection) else _IS_OVER
 
 
 def delete_hold_of_command(db: sqlite3.Connection, name: str, holder: str) -> None:
@@ -88,7 +97,7 @@ def delete_hold(tx: Transaction, name: str, holder: str) -> None:
 def is_lane_held(tx: Transaction, name: str) -> bool:
     """Whether a lane is held now. Queried once per transaction for all agents: most lanes are not held."""
     if tx.held_lanes is None:
-        rows = tx.db.execute("select distinct name from hold where until_at > ?", (to_millis(tx.now),))
+        rows = tx.db.execute("select distinct name from hold where not " + _is_over(tx.db), (to_millis(tx.now),))  # noqa: S608 (literals of ours)
         tx.held_lanes = {row[0] for row in rows}
     return name in tx.held_lanes
 
@@ -107,17 +116,19 @@ def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, no
 
 def clamp_future_times(tx: Transaction) -> None:
     """After the system clock was set back: no hold lasts longer than a hold may."""
-    tx.db.execute("update hold set until_at = min(until_at, ?)", (to_millis(tx.now + MAX_HOLD),))
+    by_client = " " if isinstance(tx.db, sqlite3.Connection) else f" where not {_BY_COMMAND}"
+    tx.db.execute("update hold set until_at = min(until_at, ?)" + by_client, (to_millis(tx.now + MAX_HOLD),))  # noqa: S608 (literals of ours)
 
 
 def delete_ended_holds(tx: Transaction) -> None:
     """Delete the holds that have ended."""
-    tx.db.execute("delete from hold where until_at <= ?", (to_millis(tx.now),))
+    tx.db.execute("delete from hold where " + _is_over(tx.db), (to_millis(tx.now),))  # noqa: S608 (literals of ours)
 
 
 def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[dict[str, Any]]]:
     """Who holds the lane of each agent and until when, as plain data."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in db.execute("select * from hold where until_at > ? order by name, until_at, holder", (to_millis(now),)):
+    valid = "select * from hold where not " + _is_over(db) + " order by name, until_at, holder"  # noqa: S608 (literals of ours)
+    for row in db.execute(valid, (to_millis(now),)):
         found.setdefault(row["name"], []).append({"id": row["holder"], "until": iso_utc(from_millis(row["until_at"]))})
     return found

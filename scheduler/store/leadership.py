@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from scheduler.model.state_address import describe_server
 from scheduler.store.database import DatabaseUnavailable, StoreError
-from scheduler.store.postgresql import ServerConnection, ServerError
+from scheduler.store.postgresql import ServerConnection, ServerError, names_several_hosts
 
 LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
 RENEW_EVERY = 1.0
@@ -21,8 +21,12 @@ PATIENCE = 1.0
 SETTINGS = {"statement_timeout": 1_500, "lock_timeout": 1_200, "idle_in_transaction_session_timeout": 4_000}
 CONNECTION = {"connect_timeout": "2", "tcp_user_timeout": "2000", "target_session_attrs": "primary"}
 
-# The server is starting or stopping, or does not run on this host. Nobody else can take the lease then, so the leader keeps it.
+# The server on this host is starting or stopping, or does not run. Nobody else can take the lease then, so the leader keeps it.
+# On another host, or with several, this says nothing: another server may be the primary, also behind the same name.
 DOWN_FOR_ALL = re.compile(r"the database system is|connection to server on socket .* failed: (Connection refused|No such file)")
+# The places of all attempts to connect in one error. A host name, or a service file, may stand for several.
+PLACES = re.compile(r"""connection to server (?:at|on socket) "([^"]+)"|hostaddr: '([^']+)'""")
+LOCALHOST = frozenset({"localhost", "127.0.0.1", "::1"})
 
 LOCKED = "55P03"
 
@@ -107,58 +111,67 @@ class Leadership:
         self._stopped.wait(seconds)
 
     def give_back(self) -> None:
-        """Let another daemon lead, because this one cannot write."""
+        """Let another daemon lead, because this one cannot write. It may try to lead again."""
+        self._stop_threads()
         with suppress(ServerError):
             self._connect().execute(RELEASE, (self.epoch, self._holder))
         self.epoch = None
+        self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Renew the lease from now on, in a thread."""
+        """Renew the lease from now on, in a thread. Call this directly after `try_to_lead`: the lease ends soon."""
         for work, name in ((self._keep, "lease"), (self._watch, "lease-watch")):
-            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread = threading.Thread(target=work, args=(self._stopped,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def stop(self, *, release: bool = True) -> None:
         """Stop renewing. With `release` another daemon may lead at once."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join(10)
+        self._stop_threads()
         if release and self.epoch is not None:
             with suppress(ServerError):
                 self._connect().execute(RELEASE, (self.epoch, self._holder))
         self._disconnect()
 
-    def _keep(self) -> None:
-        while not self._stopped.wait(RENEW_EVERY):
+    def _stop_threads(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(10)
+        self._threads.clear()
+
+    def _keep(self, stopped: threading.Event) -> None:
+        while not stopped.wait(RENEW_EVERY):
             problem = self._renew()
             if problem is not None:
-                self._end(problem)
+                self._end(problem, stopped)
                 return
 
-    def _watch(self) -> None:
+    def _watch(self, stopped: threading.Event) -> None:
         """Give up in time, even while the server or a proxy before it accepts a renewal and never answers.
 
         After a freeze of this process, the thread that renews gets the time of `FREEZE_GRACE` to find out who leads.
         """
         looked_at = self._clock()
         forgiven_until = looked_at
-        while not self._stopped.wait(WATCH_EVERY) and not self._has_ended:
+        while not stopped.wait(WATCH_EVERY) and not self._has_ended:
             now = self._clock()
             if now - looked_at > FREEZE_GRACE:
                 forgiven_until = now + FREEZE_GRACE
             looked_at = now
             if not self.is_confirmed and now >= forgiven_until:
-                self._end(f"the lease could not be renewed: {self._problem or 'the server does not answer'}")
+                self._end(f"the lease could not be renewed: {self._problem or 'the server does not answer'}", stopped)
 
-    def _end(self, problem: str) -> None:
+    def _end(self, problem: str, stopped: threading.Event) -> None:
         with self._ends:
-            if self._has_ended or self._stopped.is_set():
+            if self._has_ended or stopped.is_set():
                 return
             self._has_ended = True
-        if self._connection is not None:
-            self._connection.abort()
-        self._on_lost(problem)
+        connection = self._connection  # the other thread may disconnect meanwhile
+        try:
+            if connection is not None:
+                connection.abort()
+        finally:
+            self._on_lost(problem)
 
     def _renew(self) -> str | None:
         """Renew the lease. Returns why this daemon must stop; None if it may continue."""
@@ -171,7 +184,7 @@ class Leadership:
             self._problem = str(error)
             if was_connected:
                 return self._renew()  # over a new connection
-            if DOWN_FOR_ALL.search(str(error)):
+            if not names_several_hosts(self._url) and _is_down_for_all(str(error)):
                 self._renewed_at = self._clock()
             if self._clock() - self._renewed_at < GIVE_UP_AFTER:
                 return None
@@ -183,6 +196,7 @@ class Leadership:
 
     def _connect(self) -> ServerConnection:
         if self._connection is None or self._connection.is_lost:
+            self._disconnect()
             self._connection = ServerConnection(self._url, SETTINGS, CONNECTION)
         return self._connection
 
@@ -190,6 +204,12 @@ class Leadership:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+
+def _is_down_for_all(error: str) -> bool:
+    places = {first or second for first, second in PLACES.findall(error)}
+    is_here = bool(places) and (places <= LOCALHOST or (len(places) == 1 and min(places).startswith("/")))
+    return is_here and DOWN_FOR_ALL.search(error) is not None
 
 
 def lead_for_a_command(url: str, holder: str, host: str = "a command") -> Leadership:

@@ -80,7 +80,7 @@ def delete_outage(tx: Transaction, circuit: Circuit) -> None:
 
 def outage_notifications(tx: Transaction, circuit: Circuit) -> dict[Target, OutageNotification]:
     """The targets that were notified of an outage, each with its last notification."""
-    rows = tx.db.execute("select * from outage_notice where provider = ? and model = ?", circuit)
+    rows = tx.db.execute("select * from outage_notice where provider = ? and model = ? order by channel, whom", circuit)
     return {
         Target(row["channel"], row["whom"]): OutageNotification(from_millis(row["told_at"]), tuple(json.loads(row["faults"])))
         for row in rows

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -168,6 +169,12 @@ class ServerConnection:
         self.url = url
         self.total_changes = 0
         self._raw = _connect(url, settings, parameters)
+        self._abortion = threading.Lock()  # held while the twin is used or closed
+        try:
+            self._twin: socket.socket | None = socket.socket(fileno=os.dup(self._raw.fileno()))
+        except OSError as error:  # this process has no descriptor left
+            self._raw.close()
+            raise ServerError(str(error)) from error
         self._trace: Callable[[str], object] | None = None
 
     def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
@@ -195,6 +202,27 @@ class ServerConnection:
         self.total_changes += max(cursor.rowcount, 0)
         return cursor
 
+    def execute_at_once(self, *statements: tuple[str, Sequence[Any]]) -> list[Any]:
+        """Run statements with `?` parameters in one transaction and one round trip. Returns the rows of the last one.
+
+        The server does not wait for this process between the statements. If this process is frozen or cut off, no lock remains.
+        """
+        if self._trace is not None:
+            self._trace("; ".join(statement for statement, _ in statements))
+        try:
+            text = ";\n".join(self._insert_values(statement, values) for statement, values in statements)
+            cursor = psycopg.Cursor(self._raw, row_factory=_make_rows)
+            cursor.execute(text.encode())
+            while cursor.nextset():
+                pass
+            return list(cursor.fetchall())
+        except psycopg.Error as error:
+            raise self._translate_error(error) from error
+
+    def _insert_values(self, statement: str, values: Sequence[Any]) -> str:
+        literals = iter([psycopg.sql.quote(value, self._raw) for value in values])
+        return _STATEMENT_PARTS.sub(lambda found: next(literals) if found["place"] else found[0], statement)
+
     def set_trace_callback(self, trace: Callable[[str], object] | None) -> None:
         """Call `trace` with each statement before it is executed."""
         self._trace = trace
@@ -211,13 +239,21 @@ class ServerConnection:
         return bool(self._raw.closed)
 
     def abort(self) -> None:
-        """From any thread: make a statement fail that waits for the server."""
-        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self._raw.fileno())) as twin:
-            twin.shutdown(socket.SHUT_RDWR)
+        """Interrupt a statement that waits for the server, from any thread.
+
+        The number of the driver's own descriptor may belong to another file by now, so a duplicate is kept for this.
+        """
+        with self._abortion, suppress(OSError):
+            if self._twin is not None:
+                self._twin.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; an open transaction is rolled back."""
         self._raw.close()
+        with self._abortion:
+            if self._twin is not None:
+                self._twin.close()
+            self._twin = None
 
     def _translate_error(self, error: psycopg.Error) -> ServerError:
         lost = self.is_lost and not (error.sqlstate or "").startswith("57")
@@ -284,6 +320,12 @@ def _parameters(url: str) -> dict[str, Any]:
         raise StoreError("state: this is no address of a PostgreSQL server; write postgresql://USER@HOST/DATABASE") from None
 
 
+def names_several_hosts(url: str) -> bool:
+    """Whether the address, or a variable of libpq that completes it, names several servers."""
+    given = _parameters(url)
+    return any("," in str(given.get(key, os.environ.get(f"PG{key.upper()}", ""))) for key in ("host", "hostaddr"))
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -340,7 +382,7 @@ class ServerStore(Store):
         self._is_ready = True
 
     def abort(self) -> None:
-        """Make a statement fail that waits for the server."""
+        """Interrupt a statement that waits for the server, from any thread."""
         if self._is_ready:
             self._server.abort()
 
@@ -405,8 +447,10 @@ class ServerStore(Store):
     def _check_leadership(self) -> str:
         """Returns the id of the transaction. Raises LeadershipLost if another daemon has led since."""
         # `for key share` blocks a change of the epoch, which has a unique index, but not the renewal of this daemon's own lease.
+        # A command that takes a lane waits for the advisory lock (see lane_holds.py).
         row = self._server.execute(
-            "select epoch, host, pg_current_xact_id()::text as number from _leader for key share"
+            "select epoch, host, pg_current_xact_id()::text as number, pg_advisory_xact_lock_shared(728410, tableoid::int)"
+            " from _leader for key share"
         ).fetchone()
         if self.epoch is not None and row["epoch"] != self.epoch:
             self.is_fenced = True
@@ -424,9 +468,8 @@ class ServerStore(Store):
 
     def _reconnect_if_lost(self) -> None:
         if self._server.is_lost:
-            changes = self._server.total_changes
+            self._server.close()
             self._use(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION))
-            self._server.total_changes = changes
 
     def _roll_back(self) -> None:
         with suppress(ServerError):

@@ -38,7 +38,7 @@ class OpenRun:
     """The open run of an entry. It is running, or waits for a retry, its agent's lane, or a provider that another run probes.
 
     `outcome` is the result of its last attempt: `abandoned` if that was interrupted, `skipped` if no attempt has begun, None
-    while the first attempt runs.
+    while the first attempt runs. `worker` executes its last attempt, or has executed it, if that is known.
     """
 
     run_id: int
@@ -55,6 +55,7 @@ class OpenRun:
     reason: str | None = None
     error: str | None = None
     text: str | None = None
+    worker: str | None = None
 
     @property
     def has_not_begun(self) -> bool:
@@ -198,6 +199,7 @@ def _open_run_from_row(row: sqlite3.Row) -> OpenRun:
         reason=row["reason"],
         error=row["error"],
         text=row["text"],
+        worker=row["worker"],
     )
 
 
@@ -208,7 +210,7 @@ def owns_run(tx: Transaction, claim: Claim) -> bool:
 
 
 def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
-    """Record the worker that executed an attempt, if the run still belongs to the claim."""
+    """Record the worker that executes an attempt, or has executed it, if the run still belongs to the claim."""
     tx.db.execute(
         "update run set worker = ? where id = ? and state = 'running' and owner = ? and fence = ?",
         (worker, claim.run_id, claim.owner, claim.fence),
@@ -519,6 +521,16 @@ def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:
         " order by finished_at limit ?"
     )
     return _delete_runs(tx, tx.db.execute(query, (to_millis(tx.now - keep), batch)).fetchall())
+
+
+def entries_with_surplus_runs(db: sqlite3.Connection, after: int, until: int, runs: int) -> set[int]:
+    """The ids of the entries in (after, until] that have more than `runs` runs. One statement for all of them."""
+    rows = db.execute(
+        "select id from entry where id > ? and id <= ? and exists (select 1 from run where run.kind = entry.kind"
+        " and run.name = entry.name order by run.id desc limit 1 offset ?)",
+        (after, until, runs),
+    )
+    return {row["id"] for row in rows}
 
 
 def delete_surplus_runs(tx: Transaction, entry_row: EntryRow, runs: int, batch: int) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from scheduler.model.outcome import Kind
 from scheduler.model.state_address import schema_of, shard_address
-from scheduler.store import entries
 from scheduler.store.locations import open_read_only_any_version
 
 
@@ -41,6 +40,7 @@ def _find_schemas(url: str) -> dict[int | None, Path | str]:
 
 
 def read_entries(database: Path | str, *, removed: bool = False) -> list[tuple[Kind, str]]:
-    """The agents and jobs in a database, with those that were removed from the config or without them. Raises StoreError."""
+    """The agents and jobs in a database. `removed`: also those that are no longer in the config. Raises StoreError."""
     with closing(open_read_only_any_version(database)) as db:
-        return [key for key, (state, _) in entries.states_and_schedules(db).items() if removed or state != "removed"]
+        rows = db.execute("select kind, name from entry where state <> ?", ("" if removed else "removed",))
+        return [(Kind(row["kind"]), row["name"]) for row in rows]

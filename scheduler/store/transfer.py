@@ -28,10 +28,7 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
             row["name"]
             for row in model.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
         ]
-        for side in (origin, target.connection):
-            if not isinstance(side, sqlite3.Connection):
-                side.execute("set statement_timeout = 0")
-                side.execute("set idle_in_transaction_session_timeout = 0")
+        _allow_long_work(origin, target.connection)
         if isinstance(origin, sqlite3.Connection):
             origin.text_factory = partial(str, encoding="utf-8", errors="replace")  # another program may have written no text
         origin.execute("begin")  # one state of the database, also while a daemon writes
@@ -49,6 +46,14 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
                     if found != number:
                         raise StoreError(f"the table {table} has {found} rows instead of {number}; nothing was copied")
     return counts
+
+
+def _allow_long_work(*databases: sqlite3.Connection) -> None:
+    """Let these connections to a server take as long as they need for one statement, and wait for each other."""
+    for db in databases:
+        if not isinstance(db, sqlite3.Connection):
+            db.execute("set statement_timeout = 0")
+            db.execute("set idle_in_transaction_session_timeout = 0")
 
 
 def reserve_ids_of_shard(db: sqlite3.Connection, index: int) -> None:
@@ -100,7 +105,9 @@ def _definition(db: sqlite3.Connection, table: str) -> str:
 def _reserve_ids(db: sqlite3.Connection, table: str, last: int) -> None:
     """Let the next new row of a table get a higher id than this."""
     if not isinstance(db, sqlite3.Connection):
-        db.execute("select setval(pg_get_serial_sequence(?, 'id'), ?)", (table, last))
+        db.execute(
+            "select setval(pg_get_serial_sequence(?, 'id')::regclass, ?::bigint, ?::bigint > 0)", (table, max(last, 1), last)
+        )
     elif "autoincrement" in _definition(db, table):
         db.execute("delete from sqlite_sequence where name = ?", (table,))
         db.execute("insert into sqlite_sequence (name, seq) values (?, ?)", (table, last))
@@ -118,19 +125,26 @@ _OF_AGENT = {
 _LOCAL_IDS = ("entry", "former", "change", "target", "message", "rejected_wake")  # their ids only order the rows
 
 
+def check_no_open_runs(source: Store, keys: Iterable[tuple[Kind, str]]) -> None:
+    """Raise StoreError if a worker still executes a run of these agents and jobs, or a crash has interrupted one.
+
+    Only their daemon can finish such a run, for example with `heartbeatd run --drain`.
+    """
+    for kind, name in keys:
+        if source.connection.execute(f"select 1 from run where {_BY_KEY} and state = 'running'", _key(kind, name)).fetchone():  # noqa: S608 (names of ours)
+            raise StoreError(
+                f"{kind.label_of(name)} has a run in progress on a worker, or one that a crash has interrupted; undo the change"
+                " of the config, run `heartbeatd run --drain` for each shard, and change the config again"
+            )
+
+
 def move_entries(source: Store, target: Store, keys: Iterable[tuple[Kind, str]]) -> None:
     """Move all rows of these agents and jobs to another database. Ids of runs, wakes, messages and conditions stay the same.
 
     The rows are first copied, and then deleted in the source. If the command is interrupted in between, it can be repeated.
-    Raises StoreError, before anything is changed, if a run was interrupted by a crash: only its daemon can finish it.
     """
     chosen = list(keys)
-    for kind, name in chosen:
-        if source.connection.execute(f"select 1 from run where {_BY_KEY} and state = 'running'", _key(kind, name)).fetchone():  # noqa: S608 (names of ours)
-            raise StoreError(
-                f"{kind.label_of(name)} has a run that a crash has interrupted; undo the change of the config, start the daemon"
-                " once, and stop it"
-            )
+    _allow_long_work(source.connection, target.connection)
     with target.transaction() as db:
         _copy_seen_jobs(source.connection, db)
         for kind, name in chosen:
@@ -180,13 +194,14 @@ def _state_of(db: sqlite3.Connection, key: dict[str, str]) -> str | None:
     return row["state"] if row else None
 
 
-def reserve_ids_after_move(live: Sequence[Store], others: Iterable[Store]) -> None:
-    """Give each database that is still used a range of ids above all ids so far, because rows have moved between them."""
-    if len(live) < 2:
-        return
+def reserve_ids_before_move(live: Sequence[Store], others: Iterable[Store]) -> None:
+    """Let new ids in each database that is still used begin above all existing ids, because rows will move between them.
+
+    If the move is interrupted, new ids are therefore never those of rows that have already moved.
+    """
     tables = [*_WITH_IDS, "condition"]
     highest = max(last or 0 for store in (*live, *others) for _, last in _last_ids(store.connection, tables))
     for place, store in enumerate(live, highest // IDS_PER_SHARD + 1):
         with store.transaction() as db:
             for table in tables:
-                _reserve_ids(db, table, place * IDS_PER_SHARD)
+                _reserve_ids(db, table, place * IDS_PER_SHARD if len(live) > 1 else highest)

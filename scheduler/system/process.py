@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.runners.redaction import reveal_secret
@@ -36,6 +36,10 @@ EXIT_TIME = 1.0  # seconds that a program has to end by itself after its standar
 MAX_LINE = 1024 * 1024  # bytes of a line of a program that is spoken to
 MAX_LINES_TOTAL = 16 * 1024 * 1024  # bytes of all its lines
 MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
+
+
+def _confirm_always() -> None:
+    """A program that may be started at any time."""
 
 
 class Children:
@@ -60,6 +64,7 @@ class Children:
         keep_tail: bool = False,
         inherited: Sequence[int] = (),
         timeout: timedelta | None = None,
+        confirm: Callable[[], None] = _confirm_always,
     ) -> ProcessResult:
         """Start `argv` (no shell), feed it `stdin` and wait until it has ended, even if the waiting task is cancelled.
 
@@ -68,17 +73,20 @@ class Children:
         continue, as under cron, but their output is no longer read.
 
         A program that cannot be started gives a result with a `problem`. OSError only if the system has no descriptor, memory
-        or process left. After `end_all` nothing is started.
+        or process left. After `end_all` nothing is started. `confirm` is called in another thread directly before the start, and
+        what it raises prevents the start: the program may have waited for a thread, and this process may have been frozen.
         """
         if self._end_reason:
             return _not_started(problem=None, why=self._end_reason)
         try:
-            spawned = _spawn_threads(lambda: _open_process(argv, child_environment(env, self.mark), cwd, inherited))
+            spawned = _spawn_threads(lambda: self._open_process(confirm, argv, env, cwd, inherited))
             process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
         except (OSError, ValueError, RuntimeError) as error:
             if is_scarcity(error):
                 raise
             return _not_started(problem=_start_error(error, argv[0], cwd, env), why=None)
+        if process is None:
+            return _not_started(problem=None, why=self._end_reason)
         child = _ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail))
         self._running.add(child)
         if self._end_reason:
@@ -93,23 +101,31 @@ class Children:
 
     @asynccontextmanager
     async def converse(
-        self, argv: Sequence[str], *, env: Mapping[str, object], cwd: Path, inherited: Sequence[int] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, object],
+        cwd: Path,
+        inherited: Sequence[int] = (),
+        confirm: Callable[[], None] = _confirm_always,
     ) -> AsyncIterator[Conversation]:
         """Start `argv` (no shell) and exchange lines with it, for the duration of the context.
 
         At the end its standard input is closed. If it is still running EXIT_TIME later, its process group is ended. What it
         leaves in the background is ended too, because nothing exchanges lines with it any more. NotStarted if it cannot be
-        started, and OSError as in `start`.
+        started. OSError and `confirm` as in `start`.
         """
         if self._end_reason:
             raise NotStarted("the run was ended")
         try:
-            spawned = _spawn_threads(lambda: _open_process(argv, child_environment(env, self.mark), cwd, inherited))
+            spawned = _spawn_threads(lambda: self._open_process(confirm, argv, env, cwd, inherited))
             process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
         except (OSError, ValueError, RuntimeError) as error:
             if is_scarcity(error):
                 raise
             raise NotStarted(_start_error(error, argv[0], cwd, env)) from None
+        if process is None:
+            raise NotStarted("the run was ended")
         lines = LineOutput()
         child = _SpokenChild(process, lines)
         self._running.add(child)
@@ -125,6 +141,13 @@ class Children:
             finally:
                 self._running.discard(child)
                 alarm.cancel()
+
+    def _open_process(
+        self, confirm: Callable[[], None], argv: Sequence[str], env: Mapping[str, object], cwd: Path, inherited: Sequence[int]
+    ) -> _Spawned:
+        """In another thread: start a program; None if the run was ended while the program waited for the thread."""
+        confirm()
+        return None if self._end_reason else _open_process(argv, child_environment(env, self.mark), cwd, inherited)
 
     @property
     def was_ended(self) -> bool:
@@ -420,18 +443,21 @@ class Conversation:
         return self._child.error_text
 
 
+_Spawned: TypeAlias = subprocess.Popen[bytes] | None  # None: the run was ended before
+
+
 class _SpawnThreads:
     """A few daemon threads that start programs. If there are more programs than threads, they wait in a queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Callable[[], _Spawned], Future[_Spawned]]] = SimpleQueue()
         self._threads = 0
         self._unstarted = 0
 
-    def __call__(self, start: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
+    def __call__(self, start: Callable[[], _Spawned]) -> Future[_Spawned]:
         """The future result of `start`. RuntimeError if there is no thread and none can be started."""
-        started: Future[subprocess.Popen[bytes]] = Future()
+        started: Future[_Spawned] = Future()
         with self._lock:
             if self._unstarted >= self._threads and self._threads < MAX_SPAWN_THREADS:
                 self._add_thread()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from math import ceil
 
 MAX_PENDING = 4096  # bytes: more notifications than can arrive between two sleeps
 
@@ -39,4 +40,6 @@ class Wakeup:
 
     def wait_for(self, seconds: float) -> None:
         """Sleep until a notification, at most this long."""
-        select.select([self._read_end], [], [], max(seconds, 0.0))
+        poll = select.poll()  # unlike select(), it accepts descriptors above 1023
+        poll.register(self._read_end, select.POLLIN)
+        poll.poll(ceil(max(seconds, 0.0) * 1000))

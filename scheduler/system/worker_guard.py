@@ -17,10 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scheduler.system import orphans
-from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock
+from scheduler.system.file_locks import create_lock_file, is_locked, open_lock_file, try_lock
 from scheduler.system.log import log_event
 
 HEADER = 24  # bytes at the beginning of the file, for the end of the lease
+NEW = ".new-"  # prefix of the name of a file that is not locked yet
 NO_LEASE = float("inf")  # before the first lease nothing is in progress
 MAX_FILE = 64 << 20
 LOOK_EVERY = 0.5  # seconds between looks at the worker
@@ -31,11 +32,14 @@ class WorkerFile:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._fd = create_lock_file(self.path)
-        try_lock(self._fd)  # no other process knows the name
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.path = folder / name
+        new = folder / f"{NEW}{name}"
+        self._fd = create_lock_file(new)
+        try_lock(self._fd)  # other workers do not open new files
         self._marks: Counter[str] = Counter()
         self.note_lease(NO_LEASE)
+        new.rename(self.path)
 
     def note_lease(self, ends_at: float) -> None:
         """Write when the lease of the worker ends, by the clock that the guard has."""
@@ -58,7 +62,7 @@ class WorkerFile:
                 with suppress(OSError):
                     os.ftruncate(self._fd, HEADER)
 
-    def start_guard(self, clock: Callable[[], float]) -> int:
+    def start_guard(self, clock: Callable[[], float], look_every: float = LOOK_EVERY) -> int:
         """Start the process that watches this worker; returns its pid. The caller has no other threads yet.
 
         `clock` is a clock that all processes of this machine share, in seconds.
@@ -70,7 +74,9 @@ class WorkerFile:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             os.close(self._fd)  # the lock is that of the worker
-            _watch(self.path, clock)
+            _watch(self.path, clock, look_every)
+        except Exception as error:  # noqa: BLE001 (without the guard, the programs of a killed worker would continue)
+            log_event(logging.ERROR, "guard_failed", error=error)
         finally:
             os._exit(0)
 
@@ -85,55 +91,70 @@ class WorkerFile:
             os.pwrite(self._fd, line.encode(), os.fstat(self._fd).st_size)
 
 
-def end_programs_of_dead_workers(folder: Path) -> None:
+def end_programs_of_dead_workers(folder: Path, clock: Callable[[], float]) -> None:
     """End what is left of the runs of workers that were killed together with their guards. A program takes up to 3 s to end."""
     with suppress(OSError):
-        for path in sorted(folder.iterdir()):
+        for path in sorted(_files_in(folder)):
             with suppress(OSError):
                 fd = open_lock_file(path)
                 try:
                     if try_lock(fd):
-                        _end_programs(_marks_in(fd) - _marks_of_others(path))
+                        _end_programs(_marks_in(fd), path, clock)
                         path.unlink()
                 finally:
                     os.close(fd)
 
 
-def _marks_of_others(path: Path) -> set[str]:
-    """The runs that other workers on this machine have in progress. They may be repetitions of those of a dead worker."""
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if not path.name.startswith(NEW)]
+
+
+def _marks_of_others(path: Path, clock: Callable[[], float]) -> set[str]:
+    """The runs in progress of other workers on this machine that have a lease. They may be repetitions of runs of this worker."""
     found: set[str] = set()
-    for other in path.parent.iterdir():
-        if other != path:
-            fd = open_lock_file(other)
-            try:
-                found |= set() if try_lock(fd) else _marks_in(fd)
-            finally:
-                os.close(fd)
+    for other in _files_in(path.parent):
+        if other == path:
+            continue
+        with suppress(OSError):  # that worker has stopped in the meantime
+            if is_locked(other):
+                fd = open_lock_file(other)
+                try:
+                    found |= set() if clock() >= _lease_end_in(fd) else _marks_in(fd)
+                finally:
+                    os.close(fd)
     return found
 
 
-def _watch(path: Path, clock: Callable[[], float]) -> None:
-    """Wait until the worker has ended, or its lease is over although it runs, because it is frozen. Then end its programs."""
+def _watch(path: Path, clock: Callable[[], float], look_every: float) -> None:
+    """Wait until the worker has ended, or its lease is over although it runs, because it is frozen. Then end its programs.
+
+    If another worker repeats one of the runs, its programs are left alone from then on.
+    """
     fd = open_lock_file(path)
+    repeated: set[str] = set()
     while not try_lock(fd):
-        if clock() >= _lease_end_in(fd):
-            _end_programs(_marks_in(fd))
-        time.sleep(LOOK_EVERY)
-    _end_programs(_marks_in(fd))
+        if clock() < _lease_end_in(fd):
+            repeated = set()
+        else:
+            with suppress(OSError):
+                repeated |= _end_programs(_marks_in(fd) - repeated, path, clock)
+        time.sleep(look_every)
     with suppress(OSError):
+        _end_programs(_marks_in(fd) - repeated, path, clock)
         path.unlink()
 
 
-def _end_programs(marks: set[str]) -> None:
-    found = orphans.find_orphans(marks) if marks else {}
-    programs = {pid: orphans.program_name(pid) for pids in (found or {}).values() for pid in pids}
-    if not programs:
-        return
-    living = orphans.end_orphans(programs)
-    for mark, pids in (found or {}).items():
-        for pid in pids:
+def _end_programs(marks: set[str], path: Path, clock: Callable[[], float]) -> set[str]:
+    """End the programs of these runs of the worker with this file. Returns the runs that other workers have in progress."""
+    found = (orphans.find_orphans(marks) if marks else None) or {}
+    others = _marks_of_others(path, clock)  # after the search: a worker notes a run before it starts a program
+    programs = {pid: orphans.program_name(pid) for mark, pids in found.items() if mark not in others for pid in pids}
+    living = orphans.end_orphans(programs) if programs else set()
+    for mark, pids in found.items():
+        for pid in programs.keys() & set(pids):
             word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
             log_event(level, word, run=mark, pid=pid, program=programs[pid])
+    return others & marks
 
 
 def _lease_end_in(fd: int) -> float:

@@ -248,6 +248,11 @@ class Metrics:
         busy = _new_counter("db_busy_total", "Times that the database could not be written.")
         busy.set_value(now.health.failed_commits)
         yield busy
+        help_text = "Unexpected exceptions in the main loop, by the part of its work that was left out."
+        errors = _new_counter("internal_errors_total", help_text, "part")
+        for part, count in now.health.internal_errors.items():
+            errors.set_value(count, part)
+        yield errors
         if self._settings.postgresql is not None:
             standby = int(now.health.standby is not None)
             yield single_gauge("heartbeatd_standby", "1 while another daemon leads, and this one is on standby.", standby)

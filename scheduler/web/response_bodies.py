@@ -77,6 +77,7 @@ class LastRun(ResponseBody):
     finished_at: Time | None
     error: str | None
     delivery: str
+    worker: str | None
 
 
 class Failing(ResponseBody):

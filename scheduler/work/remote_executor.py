@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
 LOOK_SECONDS = 5.0  # between looks at the workers
+LONG_TASK_SECONDS = 5.0  # after which the worker of a task in progress is reported; the report of each short one costs a write
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 MAX_BATCH = 500  # attempts that are submitted in one transaction
 CLOSE_SECONDS = 5.0
@@ -32,12 +33,17 @@ NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker
 
 @dataclass(eq=False, slots=True)
 class _RemoteTask(Generic[T]):
-    """A submitted task. `is_sending`: from now on it may be in the queue."""
+    """A submitted task. `is_sending`: its submission has begun, so it may be in the queue.
+
+    `is_sent`: PostgreSQL has confirmed the submission. `worker`: the name that `report_workers` got.
+    """
 
     number: int
     task: T
     key: str
     is_sending: bool = False
+    is_sent: bool = False
+    worker: str | None = None
 
 
 class RemoteExecutor(Generic[T, R]):
@@ -45,7 +51,8 @@ class RemoteExecutor(Generic[T, R]):
 
     While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. `owner` names this
     process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks. No task is submitted
-    while `may_submit` returns false. `report_state` is called in the thread of `loop`.
+    while `may_submit` returns false. `report_workers` gets long tasks in progress with the names of their workers, each task
+    once. It and `report_state` are called in the thread of `loop`.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class RemoteExecutor(Generic[T, R]):
         lease: float,
         may_submit: Callable[[], bool] = lambda: True,
         report_state: Callable[[QueueState], None] = lambda _: None,
+        report_workers: Callable[[Sequence[tuple[T, str]]], None] = lambda _: None,
     ) -> None:
         self._open_queue = open_queue
         self._may_submit = may_submit
@@ -68,18 +76,22 @@ class RemoteExecutor(Generic[T, R]):
         self._owner = owner
         self._lease = lease
         self._report_state = report_state
+        self._report_workers = report_workers
         self._lock = threading.Lock()
         self._tasks: dict[int, _RemoteTask[T]] = {}
         self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
         self._results: dict[int, Done[T, R]] = {}
         self._keys_of_results: dict[int, str] = {}
         self._new: list[_RemoteTask[T]] = []
-        self._ends: dict[str, EndReason] = {}
-        self._forgotten: list[str] = []
+        self._cancellations: dict[str, EndReason] = {}
+        self._to_delete: list[str] = []
+        self._problems: dict[str, str | None] = {}  # of sending and of receiving
         self._problem: str | None = None
         self._queue: JobQueue | None = None
-        self._wakeup: asyncio.Event | None = None  # of the loop; None until it has started
+        self._to_send: asyncio.Event | None = None  # of the loop; None until it has started
+        self._to_receive: asyncio.Event | None = None
         self._side_tasks: list[asyncio.Task[None]] = []
+        self._looked_at = float("-inf")  # at the workers, by the clock of the loop
 
     # The protocol of an executor, for the thread of the engine.
 
@@ -100,8 +112,8 @@ class RemoteExecutor(Generic[T, R]):
             for number in numbers:
                 self._results.pop(number, None)
                 if (key := self._keys_of_results.pop(number, None)) is not None:
-                    self._forgotten.append(key)
-            is_useful = bool(self._forgotten)
+                    self._to_delete.append(key)
+            is_useful = bool(self._to_delete)
         if is_useful:
             self._wake()
 
@@ -115,7 +127,7 @@ class RemoteExecutor(Generic[T, R]):
             if remote is None:
                 return
             if remote.is_sending:
-                self._ends[remote.key] = why
+                self._cancellations[remote.key] = why
             else:
                 self._new.remove(remote)
                 self._keep_result(remote, _never_fetched(remote.task, why, self._problem))
@@ -131,7 +143,7 @@ class RemoteExecutor(Generic[T, R]):
             self._numbers.pop(remote.key, None)
             self._results[number] = done
             if remote.is_sending:
-                self._ends[remote.key] = "cancelled"  # its late result is of an unknown key, and is forgotten
+                self._cancellations[remote.key] = "cancelled"  # its late result has an unknown key, and is deleted
             else:
                 self._new.remove(remote)
         self._wake()
@@ -162,16 +174,17 @@ class RemoteExecutor(Generic[T, R]):
         with self._lock:
             for key, task in found.result().items():
                 number = numbers[key]
-                self._tasks[number] = _RemoteTask(number, task, key, is_sending=True)
+                self._tasks[number] = _RemoteTask(number, task, key, is_sending=True, is_sent=True)
                 self._numbers[key] = number
                 self._owners.add(key.rsplit("/", 2)[0])
+        self._looked_at = float("-inf")  # to learn at once which workers execute them
         self._wake()
         return True
 
     def is_flushed(self) -> bool:
         """Whether the queue has everything that was submitted, cancelled or acknowledged."""
         with self._lock:
-            return not (self._new or self._ends or self._forgotten)
+            return not (self._new or self._cancellations or self._to_delete)
 
     @property
     def problem(self) -> str | None:
@@ -205,55 +218,90 @@ class RemoteExecutor(Generic[T, R]):
             self._loop.call_soon(self._wake_in_loop)
 
     def _wake_in_loop(self) -> None:
-        if self._wakeup is None:
-            self._wakeup = asyncio.Event()
+        if self._to_send is None or self._to_receive is None:
+            self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
             self._queue = self._open_queue()
-            self._start_side_task(run_again_after_errors(self._exchange))
-            self._start_side_task(run_again_after_errors(self._listen))
-        self._wakeup.set()
+            for work in (self._keep_sending, self._keep_receiving, self._listen):
+                self._start_side_task(run_again_after_errors(work))
+        self._to_send.set()
+        self._to_receive.set()
 
     def _start_side_task(self, work: Coroutine[Any, Any, None]) -> None:
         self._side_tasks.append(asyncio.get_running_loop().create_task(work))
 
-    async def _exchange(self) -> None:
-        """Send and receive, whenever there is something to send or a result has been announced."""
-        assert self._wakeup is not None and self._queue is not None
-        loop = asyncio.get_running_loop()
-        connected_at = reaped_at = loop.time()
-        looked_at = float("-inf")
+    async def _keep_sending(self) -> None:
+        """Send whenever there is something to send. It may wait for the server, and results are received in the meantime."""
+        assert self._to_send is not None and self._to_receive is not None and self._queue is not None
         while True:
-            with self._lock:
-                waits = bool(self._tasks or self._new or self._ends or self._forgotten)
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS if waits else LOOK_SECONDS):
-                    await self._wakeup.wait()
-            self._wakeup.clear()
+                async with asyncio.timeout(None if self.is_flushed() else RETRY_SECONDS):
+                    await self._to_send.wait()
+            self._to_send.clear()
             try:
                 await self._queue.open()
                 await self._send()
+            except QueueUnavailable as error:
+                self._report_problem("send", str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._to_send.set()
+            else:
+                if self._problems.get("send") is not None:  # report the state at once
+                    self._looked_at = float("-inf")
+                    self._to_receive.set()
+                self._report_problem("send", None)
+
+    async def _keep_receiving(self) -> None:
+        """Receive results whenever one has been announced, end the attempts of lost workers, and look at the workers."""
+        assert self._to_receive is not None and self._queue is not None
+        loop = asyncio.get_running_loop()
+        connected_at = reaped_at = loop.time()
+        while True:
+            with self._lock:
+                waits = bool(self._tasks)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS if waits else LOOK_SECONDS):
+                    await self._to_receive.wait()
+            self._to_receive.clear()
+            try:
+                await self._queue.open()
                 await self._receive()
                 # After an interruption, workers get the time of a lease to reach PostgreSQL too.
                 if loop.time() - connected_at > self._lease and loop.time() - reaped_at > self._lease / 4:
                     reaped_at = loop.time()
                     await self._reap()
-                if loop.time() - looked_at >= LOOK_SECONDS:
-                    looked_at = loop.time()
+                if loop.time() - self._looked_at >= LOOK_SECONDS:
+                    self._looked_at = loop.time()
                     await self._look_at_workers()
             except QueueUnavailable as error:
-                self._report_problem(str(error))
+                self._report_problem("receive", str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-                connected_at, looked_at = loop.time(), float("-inf")
-                self._wakeup.set()
+                connected_at, self._looked_at = loop.time(), float("-inf")
+                self._to_receive.set()
             else:
-                self._report_problem(None)
+                self._report_problem("receive", None)
 
     async def _look_at_workers(self) -> None:
         assert self._queue is not None
         workers = await self._queue.find_workers(self._lease)
-        self._report_state(QueueState(None, tuple(workers), await self._queue.longest_wait()))
+        state = QueueState(None, tuple(workers), await self._queue.longest_wait(self._owners))
+        if self._problems.get("send") is None:
+            self._report_state(state)
+        with self._lock:
+            is_idle = not self._tasks
+        if not is_idle:
+            self._note_workers(await self._queue.find_in_progress(self._owners, LONG_TASK_SECONDS))
+
+    def _note_workers(self, found: Mapping[str, str]) -> None:
+        with self._lock:
+            tasks = {key: self._tasks[self._numbers[key]] for key in found if key in self._numbers}
+        new = [(remote, found[key]) for key, remote in tasks.items() if remote.worker != found[key]]
+        for remote, worker in new:
+            remote.worker = worker
+        if new:
+            self._report_workers([(remote.task, worker) for remote, worker in new])
 
     async def _listen(self) -> None:
-        assert self._queue is not None and self._wakeup is not None
+        assert self._queue is not None
         while True:
             with suppress(QueueUnavailable):
                 await self._queue.open()
@@ -261,15 +309,16 @@ class RemoteExecutor(Generic[T, R]):
             await asyncio.sleep(RETRY_SECONDS)
 
     def _on_announcement(self, owner: str) -> None:
-        assert self._wakeup is not None
+        assert self._to_receive is not None
         if owner in self._owners:
-            self._wakeup.set()
+            self._to_receive.set()
 
     async def _send(self) -> None:
         """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
         assert self._queue is not None
         while self._may_submit():
             with self._lock:
+                self._new = [remote for remote in self._new if self._is_wanted(remote)]
                 batch = self._new[:MAX_BATCH]
                 for remote in batch:
                     remote.is_sending = True
@@ -278,14 +327,20 @@ class RemoteExecutor(Generic[T, R]):
             attempts = [new for remote in batch if (new := self._new_attempt(remote)) is not None]
             await self._queue.submit(attempts, self._may_submit)
             with self._lock:
+                for remote in batch:
+                    remote.is_sent = True
                 del self._new[: len(batch)]
-        await self._send_ends()
+        await self._send_cancellations()
         with self._lock:
-            forgotten = list(self._forgotten)
-        if forgotten:
-            await self._queue.forget(forgotten)
+            keys = list(self._to_delete)
+        if keys:
+            await self._queue.forget(keys)
             with self._lock:
-                del self._forgotten[: len(forgotten)]
+                del self._to_delete[: len(keys)]
+
+    def _is_wanted(self, remote: _RemoteTask[T]) -> bool:
+        """False if a task was cancelled or has its result, after its submission has failed. The caller holds the lock."""
+        return self._tasks.get(remote.number) is remote and remote.key not in self._cancellations
 
     def _new_attempt(self, remote: _RemoteTask[T]) -> NewAttempt | None:
         """The attempt of a task; None if it cannot be written, which is then its result."""
@@ -298,48 +353,52 @@ class RemoteExecutor(Generic[T, R]):
             self._notify()
             return None
 
-    async def _send_ends(self) -> None:
+    async def _send_cancellations(self) -> None:
         assert self._queue is not None
         with self._lock:
-            ends = dict(self._ends)
+            ends = dict(self._cancellations)
         for why in set(ends.values()):
-            removed = await self._queue.withdraw([key for key, each in ends.items() if each == why], why)
+            keys = [key for key, each in ends.items() if each == why]
+            withdrawal = await self._queue.withdraw(keys, why)
             with self._lock:
-                withdrawn = [self._tasks[self._numbers[key]] for key in removed if key in self._numbers]
+                gone = withdrawal.removed | withdrawal.absent
+                found = [self._tasks[self._numbers[key]] for key in gone if key in self._numbers]
+                # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
+                withdrawn = [remote for remote in found if remote.key in withdrawal.removed or not remote.is_sent]
                 for remote in withdrawn:
                     self._keep_result(remote, _never_fetched(remote.task, why, None))
+                for key in keys:
+                    if self._cancellations.get(key) == why and key not in withdrawal.locked:
+                        del self._cancellations[key]
             if withdrawn:
                 self._notify()
-        with self._lock:
-            for key, why in ends.items():
-                if self._ends.get(key) == why:
-                    del self._ends[key]
 
     async def _receive(self) -> None:
         assert self._queue is not None
         with self._lock:
-            known = [*self._keys_of_results.values(), *self._forgotten]
+            known = [*self._keys_of_results.values(), *self._to_delete]
         received = await self._queue.results(self._owners, known)
         with self._lock:
             for end in received:
                 remote = self._tasks.get(self._numbers.get(end.key, -1))
                 if remote is None:
-                    self._forgotten.append(end.key)
+                    self._to_delete.append(end.key)
                 else:
                     done = self._codec.read_done(remote.task, end.payload)
                     self._keep_result(remote, replace(done, worker=end.worker))
                     self._keys_of_results[remote.number] = end.key
         if received:
             self._notify()
-            assert self._wakeup is not None
-            self._wakeup.set()  # to forget those of unknown keys, and because there may be more
+            assert self._to_send is not None and self._to_receive is not None
+            self._to_send.set()  # to forget those of unknown keys
+            self._to_receive.set()  # there may be more
 
     async def _reap(self) -> None:
         assert self._queue is not None
         for key in await self._queue.reap(self._owners, self._lease, self._lost_payload):
             log_event(logging.WARNING, "worker_lost", attempt=key)
-        assert self._wakeup is not None
-        self._wakeup.set()
+        assert self._to_receive is not None
+        self._to_receive.set()
 
     def _lost_payload(self, worker: str) -> str:
         name = worker or "its worker"
@@ -361,10 +420,10 @@ class RemoteExecutor(Generic[T, R]):
                 tasks = {key: task for key, payload in payloads.items() if (task := read_task(payload)) is not None}
                 await self._queue.forget_all(set(past_owners) - {self._owner}, list(tasks))
             except QueueUnavailable as error:
-                self._report_problem(str(error))
+                self._report_problem("start", str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self._report_problem(None)
+                self._report_problem("start", None)
                 found.set_result(tasks)
                 return
 
@@ -375,8 +434,10 @@ class RemoteExecutor(Generic[T, R]):
             self._numbers.pop(remote.key, None)
             self._results[remote.number] = done
 
-    def _report_problem(self, problem: str | None) -> None:
-        """Log once when PostgreSQL becomes unavailable, and when it is available again."""
+    def _report_problem(self, part: str, new: str | None) -> None:
+        """Log once when PostgreSQL becomes unavailable for one of the parts, and when it is available again for all."""
+        self._problems[part] = new
+        problem = next((each for each in self._problems.values() if each is not None), None)
         if problem is not None and self._problem is None:
             log_event(logging.ERROR, "queue_unavailable", problem=problem)
         elif problem is None and self._problem is not None:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
-from scheduler.net.mcp_client import Converse, ToolHttp
+from scheduler.net.mcp_client import ToolHttp
 from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, Conversation, EndReason
+from scheduler.system.process import Children, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
 from scheduler.work.payloads import AttemptRefused, Codec, InvalidPayload
 from scheduler.work.remote_executor import run_again_after_errors
@@ -38,7 +37,7 @@ STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given 
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
 RESULTS = ("ok", "error", "refused", "interrupted")  # how a task ended on the worker; "ok" includes failed runs
-LOST_CONTACT = "had no contact to PostgreSQL for the time of its lease"
+LOST_CONTACT = "had no contact with PostgreSQL for longer than its lease"
 STOPPED = "was stopped"
 TOO_LATE = "the time of the run was over before a worker could take it; start more workers, or raise limits.concurrency there"
 TIME_OVER = "the time of the run was over before the worker could call the agent"
@@ -117,10 +116,10 @@ class RemoteWorker(Generic[T, R]):
         self.problem: str | None = "not connected yet"
         self._local: LocalExecutor[_Job[T], R] = LocalExecutor(self._carry_job, lambda job: mark(job.task), self._on_result, loop)
         self._attempts: dict[int, _Attempt] = {}
-        self._ready: dict[int, str] = {}  # results that are not written yet, by job
+        self._unwritten: dict[int, str] = {}  # results that are not written yet, by job
         self._is_unavailable = False
         self._worker_id: int | None = None
-        self._doubts_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
+        self._fetch_uncertain_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
         self._lease_ends = float("-inf")
         self._stopping = False
         self._main: asyncio.AbstractEventLoop | None = None
@@ -190,6 +189,10 @@ class RemoteWorker(Generic[T, R]):
 
     def _stopped(self) -> Interrupted:
         return Interrupted(f"{self._name} {STOPPED}", was_stopped=True)
+
+    def _lost_contact(self) -> Interrupted:
+        """Of a task that has not begun."""
+        return Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=True)
 
     async def _wait_until_idle(self, seconds: float, hurry: asyncio.Event | None) -> None:
         ends_at = self._clock() + seconds
@@ -269,20 +272,20 @@ class RemoteWorker(Generic[T, R]):
             if room > 0 and worker_id is not None and self._clock() < self._lease_ends:
                 asked_at = self._clock()
                 try:
-                    if asked_at < self._doubts_until:
+                    if asked_at < self._fetch_uncertain_until:
                         fetched = await self._queue.fetched_jobs(worker_id, self._name, list(self._attempts))
                     fetched += await self._queue.fetch(worker_id, self._name, room)
                 except QueueUnavailable as error:
-                    self._doubts_until = self._clock() + self._lease
+                    self._fetch_uncertain_until = self._clock() + self._lease
                     self._report_problem(str(error))
                 for each in fetched:
-                    self._accept(each, asked_at)
+                    self._accept(each, asked_at, worker_id)
             if not fetched:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._jobs_announced.wait()
 
-    def _accept(self, fetched: FetchedJob, asked_at: float) -> None:
+    def _accept(self, fetched: FetchedJob, asked_at: float, worker_id: int | None) -> None:
         """Begin a fetched task. The deadline is measured from before the request, so it is rather too early than too late."""
         attempt = _Attempt(fetched.job_id, fetched.key or "", asked_at + fetched.seconds_left)
         self._attempts[fetched.job_id] = attempt
@@ -292,6 +295,9 @@ class RemoteWorker(Generic[T, R]):
         if self._stopping:
             self._set_result(attempt, Done(None, None, self._stopped()))
             return
+        if worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
+            self._set_result(attempt, Done(None, None, self._lost_contact()))
+            return
         if fetched.seconds_left <= 0:
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
             self._set_result(attempt, Done(None, None, NotTaken(TOO_LATE)))
@@ -299,7 +305,7 @@ class RemoteWorker(Generic[T, R]):
         attempt.timer = self._loop_now().call_later(fetched.seconds_left, self._end_overdue, attempt)
         try:
             self._begin(attempt, self._read_task(fetched))
-        except (AttemptRefused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
+        except Exception as problem:  # noqa: BLE001 (the job, and the next ones, would stay in progress)
             if not (isinstance(problem, AttemptRefused) and problem.may_change):
                 self._refuse(attempt, problem)
                 return
@@ -313,16 +319,18 @@ class RemoteWorker(Generic[T, R]):
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
         ends_at = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
         while not self._is_cancelled(attempt):
-            self._reload()
             try:
-                task = self._read_task(fetched)
+                self._reload()
+                self._begin(attempt, self._read_task(fetched))
             except (AttemptRefused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
                 if self._clock() >= ends_at or attempt.interrupted or self._stopping:
                     self._refuse(attempt, problem)
                     return
                 await asyncio.sleep(CONFIG_LOOK_SECONDS)
+            except Exception as problem:  # noqa: BLE001 (as in _accept)
+                self._refuse(attempt, problem)
+                return
             else:
-                self._begin(attempt, task)
                 return
 
     def _is_cancelled(self, attempt: _Attempt) -> bool:
@@ -346,7 +354,7 @@ class RemoteWorker(Generic[T, R]):
 
     async def _carry_job(self, job: _Job[T], children: Children) -> R:
         if self._clock() >= self._lease_ends:  # the process was frozen after it had fetched the job
-            raise Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=True)
+            raise self._lost_contact()
         if self._clock() >= job.ends_at:
             raise NotTaken(TOO_LATE)
         return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
@@ -356,7 +364,7 @@ class RemoteWorker(Generic[T, R]):
         self._give_up_later(attempt)
 
     def _interrupt(self, attempt: _Attempt, interruption: Interrupted, why: EndReason) -> None:
-        if attempt.job_id not in self._ready and attempt.interrupted is None:
+        if attempt.job_id not in self._unwritten and attempt.interrupted is None:
             attempt.interrupted = interruption
             self._local.cancel(attempt.job_id, why)
             self._give_up_later(attempt)
@@ -366,7 +374,7 @@ class RemoteWorker(Generic[T, R]):
 
     def _give_up(self, attempt: _Attempt) -> None:
         """Forget a task that does not end, even after it was cancelled."""
-        if self._attempts.get(attempt.job_id) is attempt and attempt.job_id not in self._ready:
+        if self._attempts.get(attempt.job_id) is attempt and attempt.job_id not in self._unwritten:
             task = self._local.inflight().get(attempt.job_id)
             if task is not None:
                 self._local.give_up(attempt.job_id, Done(task, None, TimeoutError("did not end, even after it was cancelled")))
@@ -381,7 +389,7 @@ class RemoteWorker(Generic[T, R]):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._cancellation_announced.wait()
             self._cancellation_announced.clear()
-            wanted = [job_id for job_id in self._attempts if job_id not in self._ready]
+            wanted = [job_id for job_id in self._attempts if job_id not in self._unwritten]
             if not wanted:
                 continue
             try:
@@ -426,9 +434,9 @@ class RemoteWorker(Generic[T, R]):
         if not counted:
             self.counts.ended[_word_for(done)] += 1
         try:
-            self._ready[attempt.job_id] = self._codec.write_done(done)
+            self._unwritten[attempt.job_id] = self._codec.write_done(done)
         except (LookupError, TypeError, ValueError) as error:  # it has something that JSON has not
-            self._ready[attempt.job_id] = self._codec.write_done(Done(done.task, None, error))
+            self._unwritten[attempt.job_id] = self._codec.write_done(Done(done.task, None, error))
         self._results_ready.set()
 
     async def _report_results(self) -> None:
@@ -441,9 +449,9 @@ class RemoteWorker(Generic[T, R]):
                 if job_id in self._attempts:
                     self._set_result(self._attempts[job_id], done)
             self._local.ack([job_id for job_id, _ in ended])
-            if not self._ready:
+            if not self._unwritten:
                 continue
-            batch = dict(self._ready)
+            batch = dict(self._unwritten)
             try:
                 await self._record_locked_lanes()  # before the end of the jobs, which have the locks until then
                 written = await self._queue.finish(list(batch.items()))
@@ -454,7 +462,7 @@ class RemoteWorker(Generic[T, R]):
                 continue
             for job_id in batch:
                 attempt = self._attempts.pop(job_id)
-                del self._ready[job_id]
+                del self._unwritten[job_id]
                 if job_id not in written:
                     self.counts.stale += 1
                     log_event(logging.WARNING, "result_too_late", attempt=attempt.key)
@@ -503,26 +511,14 @@ class GuardedHttp:
         return await self._http.delete(url, headers, seconds)
 
 
-def guard_start(start: StartProcess, check_time: Callable[[], None]) -> StartProcess:
+def guard_start(start: Callable[..., Awaitable[ProcessResult]], check_time: Callable[[], None]) -> StartProcess:
     """`start`, but once `check_time` raises, a program is not started and has that as its problem."""
 
     async def start_in_time(argv: Sequence[str], **options: Any) -> ProcessResult:
         try:
             check_time()
+            return await start(argv, confirm=check_time, **options)
         except CallError as error:
             return ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem=str(error), ended_by=None)
-        return await start(argv, **options)
 
     return start_in_time
-
-
-def guard_converse(converse: Converse, check_time: Callable[[], None]) -> Converse:
-    """`converse`, but once `check_time` raises, a program is not started, and CallError is raised."""
-
-    @asynccontextmanager
-    async def converse_in_time(argv: Sequence[str], *, env: Mapping[str, object], cwd: Path) -> AsyncIterator[Conversation]:
-        check_time()
-        async with converse(argv, env=env, cwd=cwd) as program:
-            yield program
-
-    return converse_in_time

@@ -46,7 +46,7 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.put_hours(heart, start, end, None)
         else:
             draft.add((*heart, "active_hours"), "-".join(HOURS), "claw0's default")
-            draft.add((*heart, "timezone"), draft.zone, "the time zone of this host; --timezone sets another")
+            draft.add((*heart, "timezone"), draft.zone, draft.zone_reason)
     for job in jobs:
         draft.add_job(job, JOBS, _RUNNER)
     for checklist in find_checklists(sources):

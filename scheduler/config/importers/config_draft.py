@@ -62,14 +62,15 @@ class JobShape:
 class Draft:
     """The new config, and what happened to the old one.
 
-    `zone` is the time zone of times that name none, and `zone_source` the value that it comes from. `default_agent` gets the jobs
-    that name no agent. `variables` are the environment variables that the new config refers to, with the keys whose secrets they
-    replace.
+    `zone` is the time zone of times that name none. It comes from the value `zone_source`, or else from the place that
+    `zone_reason` names. `default_agent` gets the jobs that name no agent. `variables` are the environment variables that the new
+    config refers to, with the keys whose secrets they replace.
     """
 
-    def __init__(self, receipt: Receipt, zone: str, title: str) -> None:
+    def __init__(self, receipt: Receipt, zone: str, title: str, zone_reason: str) -> None:
         self.receipt = receipt
         self.zone = zone
+        self.zone_reason = zone_reason
         self.zone_source: Node | None = None
         self.title = title
         self.data: dict[str, dict[str, dict[str, Any]]] = {section: {} for section in SECTIONS}
@@ -235,12 +236,12 @@ class Draft:
                 self.receipt.drop(node, str(error))
 
     def _add_zone(self, path: Path) -> None:
-        """Set a time zone that comes from the config as a whole, or else from the host."""
+        """Set a time zone that comes from the config as a whole, or else from the command or the host."""
         if self.zone_source:
             self.receipt.keep(self.zone_source, ".".join(path))
             self._set(path, self.zone)
         elif not self.has(path):
-            self.add(path, self.zone, "the time zone of this host; --timezone sets another")
+            self.add(path, self.zone, self.zone_reason)
 
     # Channels
 

@@ -13,6 +13,8 @@ from scheduler.config.importers.source_files import Node, PathStep, SourceFile
 # In the order of the help text. Each name is a module in this folder with a constant SYSTEM.
 SYSTEM_NAMES = ("openclaw", "goclaw", "picoclaw", "mistermorph", "nanobot", "claw0", "zeroclaw", "hermes")
 
+HOST_ZONE = "the time zone of this host; --timezone sets another"
+OPTION_ZONE = "set with --timezone"
 NO_COUNTERPART = "heartbeatd has no such setting"
 RECORD = "a record of the other scheduler; heartbeatd keeps its own"
 NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
@@ -73,10 +75,13 @@ def load_system(name: str) -> ForeignSystem:
     return system
 
 
-def import_sources(system: ForeignSystem, sources: Sequence[SourceFile], zone: str) -> Draft:
-    """The config and the receipt of all files together. `zone` is the time zone of times that name none."""
+def import_sources(system: ForeignSystem, sources: Sequence[SourceFile], zone: str, zone_reason: str = HOST_ZONE) -> Draft:
+    """The config and the receipt of all files together. `zone` is the time zone of times that name none.
+
+    `zone_reason` says in the receipt where the zone comes from.
+    """
     receipt = Receipt(source.root for source in sources)
-    draft = Draft(receipt, zone, system.title)
+    draft = Draft(receipt, zone, system.title, zone_reason)
     system.convert(draft, sources)
     draft.finish()
     for leaf in receipt.leaves:

@@ -221,14 +221,14 @@ class Precheck(ConfigPart):
     command: Text = required_key("A shell command, run in the workspace. Its output is put into the prompt.")
     unchanged: Annotated[Unchanged, BeforeValidator(value_parsers.parse_unchanged)] = Field(
         default=Unchanged(skip=False),
-        description="What to do if the output is the same as at the last run in which the agent answered."
-        " The map allows `max_age`.",
+        description="What to do if the output has not changed since the agent's last valid answer. In a"
+        " map, `max_age` can also be set.",
         json_schema_extra=lambda schema: _unchanged_schema(schema),
     )
     confirm: Annotated[int, integer_type(0, 3)] = optional_key(
         1,
-        "With `unchanged: skip`: how often the agent is called again with the same output, if its answer to a changed output"
-        " reports nothing, or fewer new findings than there are new lines. One wrong answer therefore does not hide an event.",
+        "The maximum number of further calls after an incomplete first answer to a changed output (with `unchanged: skip`). An"
+        " answer is incomplete if it reports nothing, or has fewer new findings than the output has new lines.",
     )
     on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
         "run", "What to do if the command fails."
@@ -564,7 +564,9 @@ class Job(ConfigPart):
         "now", "`now` starts a run. `next` waits for the agent's next scheduled run."
     )
     wake_text: TextOrNone = optional_key(
-        None, "The text that is put into the agent's prompt.", default_in_words="the job, its outcome and the end of its output"
+        None,
+        "Text that is put into the agent's prompt, before the outcome of the job and the end of its output.",
+        default_in_words="none",
     )
 
 

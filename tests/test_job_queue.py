@@ -1,0 +1,201 @@
+"""Tests the queue of the workers over a real PostgreSQL: what blocks a run, what is ended, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+import required_programs
+from remote_bench import RemoteBench
+from servers.postgres import PostgresServer
+
+from scheduler.model.secret import Secret
+from scheduler.store.job_queue import FetchedJob, JobQueue, NewAttempt, Withdrawal
+
+pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+
+LEASE = 60.0
+OVER = -1.0  # seconds; of a lease that ended a second ago
+T = TypeVar("T")
+NAMES = (f"own{number}" for number in itertools.count(1))
+
+
+class OwnQueue:
+    """A queue that no other test uses. `owner` is the only scheduler, `lane` the lane of its agent."""
+
+    def __init__(self, dsn: Secret) -> None:
+        self.owner = next(NAMES)
+        self.lane = f"agent/{self.owner}"
+        self.dsn = dsn
+
+    def use(self, act: Callable[[JobQueue], Awaitable[T]], queue: str | None = None) -> T:
+        """The result of `act` over new connections."""
+
+        async def connect_and_act() -> T:
+            opened = JobQueue(self.dsn, queue or self.owner)
+            await opened.open()
+            try:
+                return await act(opened)
+            finally:
+                await opened.close()
+
+        return asyncio.run(connect_and_act())
+
+    def attempt(self, run: int = 1) -> NewAttempt:
+        """The first attempt of a run of the agent."""
+        return NewAttempt(f"{self.owner}/{run}/1", self.owner, self.lane, "{}", 60.0)
+
+    async def submit_and_fetch(self, queue: JobQueue) -> tuple[int, FetchedJob]:
+        """A worker, and the job of an attempt that it has fetched."""
+        await queue.submit([self.attempt()])
+        worker = await queue.register("w")
+        (job,) = await queue.fetch(worker, "w", 1)
+        return worker, job
+
+
+@pytest.fixture
+def own(postgres: PostgresServer) -> OwnQueue:
+    return OwnQueue(RemoteBench(postgres).dsn)
+
+
+def test_a_run_is_blocked_by_a_program_that_holds_its_lane_but_not_by_one_that_has_vanished(own: OwnQueue) -> None:
+    async def fetch(queue: JobQueue) -> str | None:
+        await queue.hold_lanes([own.lane], "vanished", OVER, is_held=True)
+        await queue.hold_lanes([own.lane], holder, seconds, is_held=True)
+        _, job = await own.submit_and_fetch(queue)
+        await queue.finish([(job.job_id, "{}")])
+        await queue.forget([own.attempt().key])
+        return job.held_by
+
+    holder, seconds = "living", LEASE
+    assert own.use(fetch) == "living"
+    seconds = OVER
+    assert own.use(fetch) is None
+
+
+def test_commands_get_a_lane_in_turn_but_do_not_wait_for_one_that_has_vanished(own: OwnQueue) -> None:
+    async def take_turns(queue: JobQueue) -> list[str | None]:
+        obstacle = lambda name: queue.find_lane_obstacle(own.lane, name, LEASE)  # noqa: E731
+        await queue.hold_lanes([own.lane], "first", LEASE, is_held=False)
+        await queue.hold_lanes([own.lane], "second", LEASE, is_held=False)
+        found = [await obstacle("first"), await obstacle("second")]
+        await queue.hold_lanes([own.lane], "first", OVER, is_held=False)  # its machine was suspended
+        found.append(await obstacle("second"))
+        await queue.hold_lanes([own.lane], "second", LEASE, is_held=True)
+        await queue.hold_lanes([own.lane], "first", LEASE, is_held=False)
+        await queue.hold_lanes([own.lane], "second", LEASE, is_held=False)  # again, because the answer was lost
+        return [*found, await obstacle("first")]
+
+    assert own.use(take_turns) == [None, "first has locked it", None, "second has locked it"]
+
+
+def test_a_command_waits_for_a_run_as_long_as_its_worker_has_a_lease(own: OwnQueue) -> None:
+    async def ask(queue: JobQueue) -> list[str | None]:
+        await own.submit_and_fetch(queue)
+        return [await queue.find_lane_obstacle(own.lane, "command", lease) for lease in (LEASE, OVER)]
+
+    assert own.use(ask) == ["a run is in progress on w", None]
+
+
+def test_a_program_of_an_earlier_run_is_not_taken_for_one_of_the_run_in_progress(own: OwnQueue) -> None:
+    async def ask(queue: JobQueue) -> list[bool]:
+        await queue.submit([own.attempt(run=12)])
+        await queue.fetch(await queue.register("w"), "w", 1)
+        return [await queue.is_in_progress(own.lane, f"{own.owner}/{run}") for run in (12, 1)]
+
+    assert own.use(ask) == [True, False]
+
+
+def test_the_run_of_a_worker_whose_row_is_gone_is_ended_but_not_soon_after_a_start_of_the_server(own: OwnQueue) -> None:
+    async def reap(queue: JobQueue) -> list[list[str]]:
+        worker, _ = await own.submit_and_fetch(queue)
+        await queue.unregister(worker)
+        return [await queue.reap([own.owner], lease, lambda worker: "{}") for lease in (86400.0, 0.0)]
+
+    assert own.use(reap) == [[], [own.attempt().key]]
+
+
+def test_only_workers_of_this_queue_with_a_lease_are_listed(own: OwnQueue) -> None:
+    async def list_workers(queue: JobQueue) -> list[list[str]]:
+        await queue.register("w")
+        return [await queue.find_workers(lease) for lease in (LEASE, OVER)]
+
+    own.use(lambda queue: queue.register("other"), queue=f"{own.owner}-other")
+    assert own.use(list_workers) == [["w"], []]
+
+
+def test_a_run_in_progress_no_longer_waits_for_a_worker(own: OwnQueue) -> None:
+    async def ask(queue: JobQueue) -> list[bool]:
+        await queue.submit([own.attempt()])
+        waits = [await queue.longest_wait() is not None]
+        await queue.fetch(await queue.register("w"), "w", 1)
+        return [*waits, await queue.longest_wait() is not None]
+
+    assert own.use(ask) == [True, False]
+
+
+def test_a_cancelled_run_keeps_the_lock_of_its_agent_until_its_worker_has_ended_it(own: OwnQueue) -> None:
+    async def cancel(queue: JobQueue) -> list[object]:
+        worker, job = await own.submit_and_fetch(queue)
+        await queue.submit([own.attempt(run=2)])
+        withdrawal = await queue.withdraw([job.key or ""], "cancelled")
+        before = await queue.fetch(worker, "w", 1)
+        await queue.finish([(job.job_id, "{}")])
+        (following,) = await queue.fetch(worker, "w", 1)
+        return [withdrawal, before, following.key]
+
+    assert own.use(cancel) == [Withdrawal(frozenset(), frozenset(), frozenset()), [], own.attempt(run=2).key]
+
+
+def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_not_count_as_absent(
+    own: OwnQueue, postgres: PostgresServer
+) -> None:
+    """Otherwise a worker would execute a cancelled run."""
+    key = own.attempt().key
+    cancelling = ThreadPoolExecutor(1)
+
+    def waits_for_a_lock() -> bool:
+        return postgres.query(own.dsn.reveal(), "select count(*) from pg_locks where not granted") != "0"
+
+    def cancel_before_the_commit() -> bool:
+        answer = cancelling.submit(own.use, lambda queue: queue.withdraw([key], "cancelled"))
+        deadline = time.monotonic() + 20
+        while not answer.done() and not waits_for_a_lock():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        answers.append(answer)
+        return True
+
+    async def submit(queue: JobQueue) -> Withdrawal:
+        await queue.submit([own.attempt()], cancel_before_the_commit)
+        return await queue.withdraw([key], "cancelled")
+
+    answers: list[Future[Withdrawal]] = []
+    again = own.use(submit)
+    (first,) = (answer.result(20) for answer in answers)
+    assert first.absent == frozenset()
+    assert (first.removed | again.removed) == {key}
+
+
+def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> None:
+    async def submit_twice(queue: JobQueue) -> list[FetchedJob]:
+        worker, job = await own.submit_and_fetch(queue)
+        await queue.submit([own.attempt()])  # again, because the answer was lost
+        await queue.finish([(job.job_id, "{}")])
+        return await queue.fetch(worker, "w", 1)
+
+    assert own.use(submit_twice) == []
+
+
+def test_a_scheduler_gets_its_own_results_only(own: OwnQueue) -> None:
+    async def finish(queue: JobQueue) -> list[list[str]]:
+        _, job = await own.submit_and_fetch(queue)
+        await queue.finish([(job.job_id, "{}")])
+        return [[end.key for end in await queue.results([owner], [])] for owner in (own.owner, "another")]
+
+    assert own.use(finish) == [[own.attempt().key], []]
