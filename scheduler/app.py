@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -62,7 +62,7 @@ from scheduler.system import file_limits, lanes, log
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, NotStarted, add_variables
+from scheduler.system.process import Children, Conversation, NotStarted, add_variables
 from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
@@ -143,6 +143,8 @@ def _load_config_after(
         loaded = _part_of_shard(load.load_config(path, environ, time_check=_lenient_time_check()))
         _check_shard_moves(in_force.settings, loaded.settings)
         config_reload.check_removals(in_force, compare_settings(in_force.settings, loaded.settings))
+        if loaded.settings.database != in_force.settings.database:  # a standby of the old database might lead beside this one
+            raise Refused("restart_needed", "`state` has changed; restart all daemons of this config with the new value")
     except (ConfigError, Refused) as error:
         return loaded_in_force, error
     return loaded, None
@@ -650,10 +652,10 @@ class Daemon:
         self._close_connections()
 
     def _close_connections(self, *, release_lease: bool = True) -> None:
+        if self._remote is not None:
+            self._remote.close()  # before the lease is free: the next leader must find what this one submits last
         if self._leadership is not None:
             self._leadership.stop(release=release_lease)
-        if self._remote is not None:
-            self._remote.close()
         self._workers.close(self._http.close)
         self._traces.close()
         self.store.close()
@@ -708,9 +710,8 @@ class Daemon:
             self._traces.record_attempt(claim, self.engine.plan.settings) as trace,
         ):
             start: StartProcess = self._if_leading(partial(children.start, inherited=inherited))
-            open_tools = McpTools(
-                partial(children.converse, inherited=inherited, confirm=self._confirm_lease), self._http, self._wait_for_lease
-            )
+            converse = partial(self._converse_if_leading, partial(children.converse, inherited=inherited))
+            open_tools = McpTools(converse, self._http, self._wait_for_lease)
             resources = Resources(start, self._http, open_tools=open_tools)
             if trace is None:
                 return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
@@ -747,6 +748,19 @@ class Daemon:
                     return await start(argv, confirm=self._confirm_lease, **options)
 
         return start_if_leading
+
+    @asynccontextmanager
+    async def _converse_if_leading(
+        self, converse: Callable[..., AbstractAsyncContextManager[Conversation]], *command: Any, **options: Any
+    ) -> AsyncIterator[Conversation]:
+        """`converse`, which first waits until it is known that no other daemon leads."""
+        async with AsyncExitStack() as open_programs:
+            while True:
+                await self._wait_for_lease()
+                with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
+                    program = await open_programs.enter_async_context(converse(*command, confirm=self._confirm_lease, **options))
+                    break
+            yield program
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
         return await delivery.send_delivery(outgoing, self._if_leading(children.start), self._http, utc_now())

@@ -249,6 +249,34 @@ def test_a_request_waits_again_after_its_connection_was_made() -> None:
     assert (sent, len(server.requests)) == ([0, 0], 1)
 
 
+def test_a_request_that_may_not_be_sent_after_connecting_leaves_no_connection_open() -> None:
+    """A worker may have been frozen while it connected, and another one may repeat the run."""
+
+    async def post() -> tuple[bytes, CallError]:
+        received = asyncio.get_running_loop().create_future()
+        asked = 0
+
+        async def read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            received.set_result(await reader.read())  # until the client closes the connection
+            writer.close()
+
+        async def confirm() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                raise CallError(Failure.TIMEOUT, "the time of the run was over", not_sent=True)
+
+        async with await asyncio.start_server(read_all, "127.0.0.1", 0) as server, new_http_client() as http:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+            with pytest.raises(CallError) as failed:
+                await http.post(url, {}, b"{}", 10.0, wait=confirm)
+            return await asyncio.wait_for(received, 10), failed.value
+
+    sent, error = asyncio.run(post())
+    assert sent == b""
+    assert "the time of the run was over" in str(error)
+
+
 @pytest.mark.parametrize(
     ("response", "failure"),
     [

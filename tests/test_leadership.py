@@ -270,6 +270,7 @@ def test_a_lease_that_was_given_back_is_free_at_once(hosts: Hosts) -> None:
     (one, store), (two, other) = hosts.add("one"), hosts.add("two")
     lead(one, store)
     one.stop()
+    assert not one.is_confirmed
     lead(two, other)
     assert (one.epoch, two.epoch) == (1, 2)
 
@@ -740,3 +741,14 @@ def test_a_former_leader_does_not_apply_a_changed_file_with_manual_reloads(addre
         former.config.write_text(former.yaml.replace("  d:", "  e:"), "utf-8")
         assert former.return_to_standby().reloader.reload_state.successful
         assert former.lead_again() == ["a", "b", "c", "d"]
+
+
+def test_a_former_leader_keeps_its_database_if_the_file_names_another_one(
+    address: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Otherwise it would lead in the new database, and the other daemon, which has not been restarted, in the old one."""
+    with closing(FormerLeader(tmp_path, address)) as former:
+        former.config.write_text(former.yaml.replace(address, postgres.database()), "utf-8")
+        daemon = former.return_to_standby()
+        assert daemon.settings.postgresql == address
+        assert "restart all daemons of this config" in str(daemon.reloader.reload_state.problem)

@@ -15,7 +15,7 @@ import pytest
 
 from scheduler.system.log import LOGGER_NAME
 from scheduler.system.process import RUN_ID_VARIABLE
-from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
+from scheduler.system.worker_guard import END, HEADER, WorkerFile, end_programs_of_dead_workers
 
 pytestmark = pytest.mark.process
 
@@ -138,3 +138,35 @@ def test_a_run_that_another_worker_on_this_machine_repeats_continues(tmp_path: P
         assert not left.exists()
         assert program.poll() is None
     living.close()
+
+
+def test_the_guard_of_a_worker_that_is_never_idle_knows_its_last_run(tmp_path: Path) -> None:
+    """The file is not emptied as long as any run is in progress."""
+    last = f"last-{os.getpid()}/1"
+    worker = WorkerFile(tmp_path)
+    worker.note_lease(time.monotonic() - 1)
+    with worker.note_run("first/1"):
+        for number in range(40_000):
+            with worker.note_run(f"many/{number:020}"):
+                pass
+        with worker.note_run(last), program_of(last) as program:
+            guard = worker.start_guard(time.monotonic, LOOK_EVERY)
+            wait_until(lambda: program.poll() is not None)
+        assert worker.path.stat().st_size < 2 << 20
+    worker.close()
+    os.waitpid(guard, 0)
+
+
+def test_the_guard_ignores_what_follows_the_marks_in_a_file_that_is_being_written_anew(tmp_path: Path) -> None:
+    current, outdated = f"current-{os.getpid()}/1", f"outdated-{os.getpid()}/1"
+    worker = WorkerFile(tmp_path)
+    with program_of(current) as ended, program_of(outdated) as kept, worker.note_run("x" * 200):
+        with worker.path.open("r+b") as file:
+            file.seek(HEADER)
+            file.write(f"+{current}\n{END}+{outdated}\n-{current}\n".encode())
+        worker.note_lease(time.monotonic() - 1)
+        guard = worker.start_guard(time.monotonic, LOOK_EVERY)
+        wait_until(lambda: ended.poll() is not None)
+        assert kept.poll() is None
+    worker.close()
+    os.waitpid(guard, 0)

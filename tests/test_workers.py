@@ -26,9 +26,10 @@ import pytest
 import required_programs
 from cluster_processes import Cluster
 from remote_bench import RemoteBench, TextCodec
+from run_async import new_http_client
 from servers.postgres import PostgresServer
+from servers.scripted import Server, reply
 
-from heartbeat.runners import HttpReply
 from heartbeat.runners.errors import CallError
 from scheduler.app import Daemon
 from scheduler.cli.main import main
@@ -671,20 +672,14 @@ class CutOff(JobQueue):
 
 
 def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(bench: RemoteBench, tmp_path: Path) -> None:
-    sent: list[str] = []
     frozen = 0.0
-
-    class Http:
-        async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
-            sent.append(url)
-            return HttpReply(200, {}, b"")
-
-        delete = post
+    server = Server([reply({})])
 
     async def call_agent() -> None:
         children = Children("x/1")
-        with pytest.raises(CallError, match="the time of the run was over"):
-            await GuardedHttp(Http(), check_time).post("http://agent", {}, b"", 1.0)  # type: ignore[arg-type]
+        async with new_http_client() as http:
+            with pytest.raises(CallError, match="the time of the run was over"):
+                await GuardedHttp(http, check_time).post(server.url, {}, b"", 1.0)
         options = {"env": {}, "cwd": tmp_path}
         assert "was over" in str(
             (await guard_start(children.start, check_time)(["touch", "called"], stdin=b"", **options)).problem
@@ -699,8 +694,9 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(bench: Remo
     CutOff.is_cut = True
     frozen = 600.0
     check_time = partial(worker.check_time, clock() + 3600)
-    asyncio.run(call_agent())
-    assert (sent, list(tmp_path.iterdir())) == ([], [])
+    with server:
+        asyncio.run(call_agent())
+    assert (server.requests, list(tmp_path.iterdir())) == ([], [])
     assert worker.find_problem() is not None
     assert worker.metrics()["heartbeatd_worker_ready"] == 0.0
 

@@ -236,7 +236,7 @@ def _take_in_cluster(lane: _ClusterLane, name: str) -> None:
             try:
                 obstacle = lane.take()
             except _ClusterProblem as problem:
-                obstacle = f"the other machines cannot be reached: {problem}"
+                obstacle = f"it cannot be locked for the other machines: {problem}"
             if obstacle is None:
                 return
             if reported is None:

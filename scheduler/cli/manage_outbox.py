@@ -105,8 +105,11 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
 
 def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
     """Make the request for each message. An error is printed, and the next message follows."""
-    refused = 0
-    for shard, group in shard_commands.group_messages(ids, path).items():
+    groups, unknown = shard_commands.group_messages(ids, path)
+    refused = len(unknown)
+    for message_id in unknown:
+        click.echo(f"heartbeatd: no shard has the message {message_id}", err=True)
+    for shard, group in groups.items():
         with shard_commands.choose_shard(shard):
             client = open_client(path)
             for message_id in group:

@@ -67,7 +67,10 @@ def shards_of(invocation: Invocation, path: Path, shard: NamedShard) -> list[int
     if invocation.params.get("ids"):
         return None  # the messages may be in several shards; the command calls `group_messages`
     if invocation.number is not None and invocation.words in OF_RUN:
-        return [_shard_of_number(invocation.number, path, shard, is_run=True)]
+        found = _find_shard(invocation.number, path, shard, run_history.get_run)
+        if found is None:
+            raise InputError(f"no shard has the run {invocation.number}")
+        return [found]
     if invocation.name is not None:
         return [_shard_of_name(invocation, path)]
     if invocation.words == "conditions close" and (key := invocation.params.get("key")):
@@ -103,26 +106,25 @@ def _kinds_of_command(words: str) -> list[Kind]:
     return [Kind.CRON] if words == "cron run" else list(Kind)
 
 
-def _shard_of_number(number: int, path: Path, shard: NamedShard, *, is_run: bool) -> int:
+def _find_shard(number: int, path: Path, shard: NamedShard, find: Callable[[Any, int], object]) -> int | None:
     """The shard with this run or message. Its number says where it was created; it may have been moved since."""
-    find: Callable[[Any, int], object] = run_history.get_run if is_run else outbox.sender_of_message
     first = number // IDS_PER_SHARD
     for index in sorted(range(shard.of), key=lambda index: index != first):
         with choose_shard(index), _open_if_exists(path) as db:
             if db is not None and find(db, number) is not None:
                 return index
-    raise InputError(f"no shard has the {'run' if is_run else 'message'} {number}")
+    return None
 
 
-def group_messages(ids: Sequence[int], path: Path) -> Mapping[int | None, Sequence[int]]:
-    """The messages of each shard. The key is None if there are no shards, or if one is chosen. Raises InputError for others."""
+def group_messages(ids: Sequence[int], path: Path) -> tuple[Mapping[int | None, Sequence[int]], Sequence[int]]:
+    """The messages of each shard, and those that no shard has. If there are no shards, or one is chosen, the key is None."""
     shard = read_shard(path, os.environ)
     if shard is None or shard.index is not None:
-        return {None: ids}
+        return {None: ids}, ()
     groups: defaultdict[int | None, list[int]] = defaultdict(list)
     for each in ids:
-        groups[_shard_of_number(each, path, shard, is_run=False)].append(each)
-    return groups
+        groups[_find_shard(each, path, shard, outbox.sender_of_message)].append(each)
+    return groups, groups.pop(None, ())
 
 
 def _shard_of_condition(key: str, path: Path, shard: NamedShard) -> int:

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from heartbeat.runners import Failure, HttpReply
@@ -44,6 +45,7 @@ CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "conn
 
 Method = Literal["POST", "PUT", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
+Wait = Callable[[], Awaitable[None]]
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"[!-~]+")
@@ -87,7 +89,7 @@ class _Exchange:
     """
 
     request: _Request
-    wait: Callable[[], Awaitable[None]]
+    wait: Wait
     proxy: URL | None = None
     resolving: bool = False
     reused: bool = False
@@ -123,13 +125,12 @@ class HttpClient:
     """The HTTP client of one event loop. Connections to providers and gateways are kept; each message gets a new one.
 
     `network` is called for each request, so that a reload takes effect at once. `resolve` is called like `socket.getaddrinfo`,
-    in a thread. `wait` is awaited before each request, until it may be sent. Cookies, redirects, decompression and netrc are not
-    used. `async with` closes all connections at the end.
+    in a thread. `wait` is awaited before each request, and again after connecting, until it may be sent. If it raises CallError,
+    the request is not sent. Cookies, redirects, decompression and netrc are not used. `async with` closes all connections at the
+    end.
     """
 
-    def __init__(
-        self, network: Callable[[], Network], resolve: ResolveName = getaddrinfo, wait: Callable[[], Awaitable[None]] = _no_wait
-    ) -> None:
+    def __init__(self, network: Callable[[], Network], resolve: ResolveName = getaddrinfo, wait: Wait = _no_wait) -> None:
         self._network = network
         self._wait = wait
         self._resolver = _Resolver(resolve)
@@ -152,20 +153,23 @@ class HttpClient:
         if pool is not None:
             await pool.close()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, wait: Wait | None = None
+    ) -> HttpReply:
         """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
 
         The body of a success is read to its end, at most 1 MiB; otherwise the first 64 KiB. If the server has closed a kept
-        connection without sending a byte, the request is repeated once over a new connection. Raises CallError, which says
-        whether the request can have arrived, in words that contain neither the address nor the value of a header.
+        connection without sending a byte, the request is repeated once over a new connection. `wait` is awaited instead of that
+        of the client. Raises CallError, which says whether the request can have arrived, in words that contain neither the
+        address nor the value of a header.
         """
         target = parse_url(url)
-        return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds))
+        return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds), wait)
 
-    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
+    async def delete(self, url: str, headers: Mapping[str, str], seconds: float, *, wait: Wait | None = None) -> HttpReply:
         """Send a DELETE request without a body; otherwise as `post`."""
         target = parse_url(url)
-        return await self._exchange(_Request("DELETE", target, request_headers(target, headers), b"", seconds))
+        return await self._exchange(_Request("DELETE", target, request_headers(target, headers), b"", seconds), wait)
 
     async def send_message(
         self,
@@ -186,14 +190,14 @@ class HttpClient:
         sent = request_headers(target, headers)
         return await self._exchange(_Request(method, target, sent, body, seconds, is_message=True, public_only=not allow_private))
 
-    async def _exchange(self, request: _Request) -> HttpReply:
+    async def _exchange(self, request: _Request, wait: Wait | None = None) -> HttpReply:
         pool = self._current_pool()
-        exchange = _Exchange(request, self._wait, pool.proxy_for(request.target))
+        exchange = _Exchange(request, wait or self._wait, pool.proxy_for(request.target))
         if request.public_only:
             host = request.target.host
             address_guard.check_literal(host) if exchange.proxy else address_guard.check_host(host)
         pool.load_certificates(request.target)  # this takes a while, and must not count as the request's time
-        await self._wait()
+        await exchange.wait()
         with pool.in_use():
             try:
                 async with asyncio.timeout(request.seconds):
@@ -309,7 +313,7 @@ class _ConnectionPool:
             await asyncio.sleep(0)
 
     def _open_session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = _Connector(
             resolver=self._resolver,
             use_dns_cache=False,
             limit=0,  # `limits.concurrency` is the limit
@@ -326,6 +330,26 @@ class _ConnectionPool:
             trace_configs=[_trace_requests()],
             skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
         )
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Waits after connecting until the request may be sent, because connecting may have taken longer than a lease.
+
+    A trace hook could wait too, but aiohttp 3.14 leaves the connection open if a hook raises or is cancelled.
+    """
+
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        connection = await super()._create_connection(req, traces, timeout)
+        exchange = _current_exchange.get()
+        try:
+            if exchange is not None:
+                await exchange.wait()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 class _Use:
@@ -396,9 +420,6 @@ def _trace_requests() -> aiohttp.TraceConfig:
         found: _Exchange = context.trace_request_ctx
         return found
 
-    async def connected(_session: object, context: SimpleNamespace, _params: object) -> None:
-        await exchange_of(context).wait()  # connecting may have taken longer than a lease
-
     async def resolve_starts(_session: object, context: SimpleNamespace, _params: object) -> None:
         exchange_of(context).resolving = True
 
@@ -414,7 +435,6 @@ def _trace_requests() -> aiohttp.TraceConfig:
     tracing = aiohttp.TraceConfig()
     tracing.on_dns_resolvehost_start.append(resolve_starts)
     tracing.on_dns_resolvehost_end.append(resolve_ends)
-    tracing.on_connection_create_end.append(connected)
     tracing.on_connection_reuseconn.append(reused)
     tracing.on_request_headers_sent.append(headers_sent)
     return tracing

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 
 from scheduler.model.state_address import describe_server
 from scheduler.store.database import DatabaseUnavailable, StoreError
@@ -16,6 +17,7 @@ RENEW_EVERY = 1.0
 GIVE_UP_AFTER = 4.0  # seconds without a renewal: the leader then ends its runs, before another daemon starts them
 WATCH_EVERY = 0.2
 FREEZE_GRACE = 1.0
+STOP_TIMEOUT = 10.0  # seconds in which the threads of the lease end; a statement may take SETTINGS and CONNECTION together
 # Seconds for which a standby waits after the lease has expired, so that after a restart of the server the leader renews it first.
 PATIENCE = 1.0
 SETTINGS = {"statement_timeout": 1_500, "lock_timeout": 1_200, "idle_in_transaction_session_timeout": 4_000}
@@ -113,8 +115,7 @@ class Leadership:
     def give_back(self) -> None:
         """Let another daemon lead, because this one cannot write. It may try to lead again."""
         self._stop_threads()
-        with suppress(ServerError):
-            self._connect().execute(RELEASE, (self.epoch, self._holder))
+        self._release()
         self.epoch = None
         self._stopped = threading.Event()
 
@@ -129,15 +130,22 @@ class Leadership:
         """Stop renewing. With `release` another daemon may lead at once."""
         self._stop_threads()
         if release and self.epoch is not None:
-            with suppress(ServerError):
-                self._connect().execute(RELEASE, (self.epoch, self._holder))
+            self._release()
         self._disconnect()
 
     def _stop_threads(self) -> None:
         self._stopped.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(STOP_TIMEOUT)
+        if any(thread.is_alive() for thread in self._threads) and self._connection is not None:
+            self._connection.abort()  # a statement without an answer would also hold up the release
         self._threads.clear()
+
+    def _release(self) -> None:
+        """Let another daemon lead at once. From before that on, nothing is confirmed any more."""
+        self._renewed_at = -inf
+        with suppress(ServerError):
+            self._connect().execute(RELEASE, (self.epoch, self._holder))
 
     def _keep(self, stopped: threading.Event) -> None:
         while not stopped.wait(RENEW_EVERY):

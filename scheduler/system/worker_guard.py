@@ -24,6 +24,8 @@ HEADER = 24  # bytes at the beginning of the file, for the end of the lease
 NEW = ".new-"  # prefix of the name of a file that is not locked yet
 NO_LEASE = float("inf")  # before the first lease nothing is in progress
 MAX_FILE = 64 << 20
+COMPACT_AT = 1 << 20  # bytes, after which the file is written anew; a run in progress needs up to 100
+END = "=\n"  # what follows this line is outdated
 LOOK_EVERY = 0.5  # seconds between looks at the worker
 
 
@@ -51,6 +53,7 @@ class WorkerFile:
         """Write that a run is in progress, for the duration of the context. Always called in the same thread."""
         self._append(f"+{mark}\n")
         self._marks[mark] += 1
+        self._compact()
         try:
             yield
         finally:
@@ -85,6 +88,17 @@ class WorkerFile:
         with suppress(OSError):
             self.path.unlink()
         os.close(self._fd)
+
+    def _compact(self) -> None:
+        """Write only the marks of runs in progress, if the file has become long in a worker that is never idle.
+
+        The guard may read at any moment, and this worker may be killed between two steps.
+        """
+        with suppress(OSError):
+            if os.fstat(self._fd).st_size >= COMPACT_AT:
+                text = "".join(f"+{mark}\n" for mark in self._marks.elements()).encode()
+                os.pwrite(self._fd, text + END.encode(), HEADER)
+                os.ftruncate(self._fd, HEADER + len(text))
 
     def _append(self, line: str) -> None:
         with suppress(OSError):
@@ -166,6 +180,7 @@ def _lease_end_in(fd: int) -> float:
 
 def _marks_in(fd: int) -> set[str]:
     marks: Counter[str] = Counter()
-    for line in os.pread(fd, MAX_FILE, HEADER).decode(errors="replace").splitlines():
+    text = os.pread(fd, MAX_FILE, HEADER).decode(errors="replace")
+    for line in text.partition(f"\n{END}")[0].splitlines():
         marks[line[1:]] += 1 if line.startswith("+") else -1
     return {mark for mark, count in marks.items() if count > 0}

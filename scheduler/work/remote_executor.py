@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -424,7 +424,8 @@ class RemoteExecutor(Generic[T, R]):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._report_problem("start", None)
-                found.set_result(tasks)
+                with suppress(InvalidStateError):  # cancelled meanwhile, by a stop
+                    found.set_result(tasks)
                 return
 
     def _keep_result(self, remote: _RemoteTask[T], done: Done[T, R]) -> None:

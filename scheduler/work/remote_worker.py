@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
-from scheduler.net.mcp_client import ToolHttp
+from scheduler.net.http_client import HttpClient
 from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
@@ -65,6 +65,7 @@ class _Attempt:
     """A task that this worker has fetched, until its result is written.
 
     `interrupted`: the worker has ended it, and this replaces its result. `end_reason`: its scheduler has ended it.
+    `may_be_written`: a commit with its result was tried, and how that ended is unknown.
     """
 
     job_id: int
@@ -74,6 +75,7 @@ class _Attempt:
     end_reason: str | None = None
     timer: asyncio.TimerHandle | None = None
     waiting: asyncio.Future[None] | None = None
+    may_be_written: bool = False
 
 
 class RemoteWorker(Generic[T, R]):
@@ -457,13 +459,15 @@ class RemoteWorker(Generic[T, R]):
                 written = await self._queue.finish(list(batch.items()))
             except QueueUnavailable as error:
                 self._report_problem(str(error))
+                for job_id in batch:
+                    self._attempts[job_id].may_be_written = True
                 await asyncio.sleep(RETRY_SECONDS)
                 self._results_ready.set()
                 continue
             for job_id in batch:
                 attempt = self._attempts.pop(job_id)
                 del self._unwritten[job_id]
-                if job_id not in written:
+                if job_id not in written and not attempt.may_be_written:
                     self.counts.stale += 1
                     log_event(logging.WARNING, "result_too_late", attempt=attempt.key)
             self._jobs_announced.set()
@@ -494,21 +498,22 @@ def _word_for(done: Done[Any, Any]) -> str:
 
 
 class GuardedHttp:
-    """An HTTP client that sends nothing once `check_time` raises."""
+    """An HTTP client that sends nothing once `check_time` raises, also if that happens while it connects."""
 
-    def __init__(self, http: ToolHttp, check_time: Callable[[], None]) -> None:
+    def __init__(self, http: HttpClient, check_time: Callable[[], None]) -> None:
         self._http = http
         self._check_time = check_time
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
         """Send a request, unless the time of the task is over. Raises CallError."""
-        self._check_time()
-        return await self._http.post(url, headers, body, seconds)
+        return await self._http.post(url, headers, body, seconds, wait=self._confirm)
 
     async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
         """Send a request without a body, unless the time of the task is over. Raises CallError."""
+        return await self._http.delete(url, headers, seconds, wait=self._confirm)
+
+    async def _confirm(self) -> None:
         self._check_time()
-        return await self._http.delete(url, headers, seconds)
 
 
 def guard_start(start: Callable[..., Awaitable[ProcessResult]], check_time: Callable[[], None]) -> StartProcess:
