@@ -41,7 +41,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("A run is started by the ticker, a manual test, an RPC test or cron."),
         Row("Each agent has a fixed delay from a hash of its name, at most 10 % of the interval."),
         Row("Outside the active hours, a run waits for the next scheduled time. If the queue is busy (`queue_busy`), the run stays due.", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
-        Row("An empty checklist is skipped. The start of a run is an event. Retries follow after 1 s and 2 s. Suppressed answers are counted, and alerts are delivered.", ("test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered",)),
+        Row("A run with an empty checklist is skipped. The start of a run is an event. Retries follow after 1 s and 2 s. Suppressed answers are counted, and alerts are delivered.", ("test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered",)),
         Row("HEARTBEAT_OK at any position suppresses the answer."),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
         Row("With light context, the prompt contains only the checklist."),
@@ -88,7 +88,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("cron-timed heartbeats", ("test_story_schedules.py::test_a_heartbeat_runs_by_its_schedule_in_its_own_time_zone",)),
         Row("A heartbeat does not run while the queue (the lane) is not empty.", ("test_story_lanes.py::test_a_gateway_holds_a_lane_for_a_limited_time",)),
         Row("wake now or at the next heartbeat"),
-        Row("per-channel visibility"),
+        Row("per-channel visibility", waits="`show_ok` and `show_alerts` are set per agent, not per channel."),
         Row("per-task intervals", ("test_story_checklists_and_prechecks.py::test_an_item_stays_due_until_a_run_with_it_succeeds",)),
     ),
     "ZeroClaw": (

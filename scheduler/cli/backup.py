@@ -20,7 +20,7 @@ from scheduler.store import database
 def backup(copy: Path, path: Path, state: Path | None) -> None:
     """Copy the database to a file, even while the daemon is running.
 
-    FILE must not exist yet. To restore a backup, stop the daemon, move the database and its -wal file to another folder, and copy
+    FILE must not exist yet. To restore a backup, stop the daemon, move the database and its -wal file to another path, and copy
     FILE to the path of the database.
     """
     files = daemon_files.locate_files(path, state)

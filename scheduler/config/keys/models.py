@@ -228,7 +228,8 @@ class Precheck(ConfigPart):
     confirm: Annotated[int, integer_type(0, 3)] = optional_key(
         1,
         "The maximum number of further calls after an incomplete first answer to a changed output (with `unchanged: skip`). An"
-        " answer is incomplete if it reports nothing, or has fewer new findings than the output has new lines.",
+        " answer is incomplete if it reports nothing, or has fewer new findings than the output has new lines. After a"
+        " truncated answer, the maximum is 3.",
     )
     on_error: Annotated[Literal["skip", "run"], choice_type(Literal["skip", "run"])] = optional_key(
         "run", "What to do if the command fails."
@@ -445,7 +446,7 @@ class Heartbeat(ConfigPart):
         None,
         "The channels for messages of the agent. `last` is the chat in which a user last wrote to the agent. It needs a"
         " channel with `{target}` in its URL.",
-        default_in_words="the only declared channel, else `log`",
+        default_in_words="the only declared channel (`last`, if its URL contains `{target}`), else `log`",
     )
     on_failure: Annotated[OnFailure | None, BeforeValidator(value_parsers.parse_none_or_map)] = Field(
         default=OnFailure(),
@@ -753,7 +754,7 @@ class Deadman(ConfigPart):
 
     url: SecretText = required_key(
         "The URL to ping, for example from healthchecks.io. `/start` is added after a start, and `/fail` while the database"
-        " cannot be written."
+        " cannot be written, a part of the daemon is suspended, or the queue of the workers cannot be used."
     )
     every: PositiveDuration = optional_key(timedelta(minutes=1), "The time between pings.", written_default="1m")
     allow_private: Boolean = optional_key(False, "With `true`, addresses of this machine and of private networks are allowed.")
