@@ -740,6 +740,24 @@ def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_leas
     assert executor.results()[0][1].result == "A"
 
 
+def test_a_task_that_fails_when_the_lease_of_its_worker_is_over_counts_as_interrupted(bench: RemoteBench) -> None:
+    """The guard ends its program then, so that another worker can repeat the run. That is no result of the program."""
+    frozen = 0.0
+
+    async def carry(task: str, children: Children) -> str:
+        nonlocal frozen
+        frozen = 600.0
+        return "exit code -15"
+
+    bench.start_worker("failed", carry, clock=lambda: time.monotonic() + frozen)
+    executor = bench.make_executor("failed", lambda: None)
+    executor.submit(1, "a")
+    wait_until(executor.results)
+    exception = executor.results()[0][1].exception
+    assert isinstance(exception, Interrupted)
+    assert not exception.was_stopped
+
+
 def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_is_counted(bench: RemoteBench) -> None:
     began, go_on = threading.Event(), threading.Event()
 

@@ -31,6 +31,7 @@ R = TypeVar("R")
 
 RENEWALS_PER_LEASE = 10
 LEASE_MARGIN = 0.75  # of the lease; the rest is for ending tasks, and for the difference between two clocks' speeds
+GUARD_MARGIN = 0.85  # of the lease, after which the guard acts: later than the worker itself, and before others repeat the runs
 POLL_SECONDS = 2.0  # between looks for jobs and cancellations, in case that a notification is lost
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given up
@@ -83,8 +84,8 @@ class RemoteWorker(Generic[T, R]):
 
     `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
     changed. At most `concurrency` tasks are in progress. `locked_lanes` returns the locks of tasks that have ended and left a
-    program behind which still holds the lane: such a lane stays locked for all machines. `note_lease` is called with the end of
-    each lease, by `clock`.
+    program behind which still holds the lane: such a lane stays locked for all machines. `note_lease` is called for each lease
+    with the time, by `clock`, at which the guard is to end the programs of the worker.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class RemoteWorker(Generic[T, R]):
             self._lease_ends = float("-inf")
             return
         self._lease_ends = asked_at + LEASE_MARGIN * self._lease
-        self._note_lease(self._lease_ends)
+        self._note_lease(asked_at + GUARD_MARGIN * self._lease)
         await self._record_locked_lanes()
         self._report_problem(None)
         self._jobs_announced.set()
@@ -256,7 +257,11 @@ class RemoteWorker(Generic[T, R]):
         ended = list(self._attempts.values())
         log_event(logging.WARNING, "lease_lost", worker=self._name, ends=len(ended))
         for attempt in ended:
-            self._interrupt(attempt, Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=False), "shutdown")
+            self._interrupt(attempt, self._cut_off(), "shutdown")
+
+    def _cut_off(self) -> Interrupted:
+        """Of a task in progress whose worker has lost its lease."""
+        return Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=False)
 
     def check_time(self, ends_at: float) -> None:
         """Raise CallError if a task must not do anything more: its time or the lease is over. From any thread."""
@@ -447,9 +452,13 @@ class RemoteWorker(Generic[T, R]):
             await self._results_ready.wait()
             self._results_ready.clear()
             ended = self._local.results()
+            is_lease_over = self._clock() >= self._lease_ends
             for job_id, done in ended:
-                if job_id in self._attempts:
-                    self._set_result(self._attempts[job_id], done)
+                if (attempt := self._attempts.get(job_id)) is None:
+                    continue
+                if is_lease_over and attempt.interrupted is None:  # the guard may have ended its program
+                    attempt.interrupted = self._cut_off()
+                self._set_result(attempt, done)
             self._local.ack([job_id for job_id, _ in ended])
             if not self._unwritten:
                 continue
