@@ -44,7 +44,7 @@ class WorkerFile:
         new.rename(self.path)
 
     def note_lease(self, ends_at: float) -> None:
-        """Write when the lease of the worker ends, by the clock that the guard has."""
+        """Write when the guard is to end the programs, by its clock. A worker that is not frozen does that before."""
         with suppress(OSError):  # on a full disk the guard knows an earlier end
             os.pwrite(self._fd, f"{ends_at:{HEADER - 1}.3f}\n".encode(), 0)
 
