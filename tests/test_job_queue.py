@@ -160,7 +160,11 @@ def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_no
     cancelling = ThreadPoolExecutor(1)
 
     def waits_for_a_lock() -> bool:
-        return postgres.query(own.dsn.reveal(), "select count(*) from pg_locks where not granted") != "0"
+        waiting = (
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+            " and query like 'insert into heartbeatd_attempt%'"
+        )
+        return postgres.query(own.dsn.reveal(), waiting) != "0"
 
     def cancel_before_the_commit() -> bool:
         answer = cancelling.submit(own.use, lambda queue: queue.withdraw([key], "cancelled"))
