@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from scheduler.system.log import LOGGER_NAME
-from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.system.process import RUN_ID_VARIABLE, WORKER_VARIABLE
 from scheduler.system.worker_guard import END, HEADER, WorkerFile, end_programs_of_dead_workers
 
 pytestmark = pytest.mark.process
 
 PATIENCE = 60
+KILLED = "1-killed"  # the ID of a worker that was killed together with its guard
 LOOK_EVERY = 0.02
 
 
@@ -30,10 +31,19 @@ def wait_until(is_true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def has_ended(pid: int) -> bool:
+    """Also true if nobody has waited for the process yet."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 @contextmanager
-def program_of(mark: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that a run has started."""
-    program = subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_ID_VARIABLE: mark}, start_new_session=True)
+def program_of(mark: str, process_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that a run on this worker has started."""
+    marks = {RUN_ID_VARIABLE: mark, WORKER_VARIABLE: process_id}
+    program = subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True)
+    environ = Path(f"/proc/{program.pid}/environ")  # empty until the program is loaded, which may be after Popen has returned
+    wait_until(lambda: program.poll() is not None or mark.encode() in environ.read_bytes())
     try:
         yield program
     finally:
@@ -42,7 +52,7 @@ def program_of(mark: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def frozen_worker(folder: Path, *marks: str) -> Iterator[None]:
+def frozen_worker(folder: Path, *marks: str) -> Iterator[WorkerFile]:
     """A worker with a guard and with these runs in progress. It is frozen, and its lease is over."""
     worker = WorkerFile(folder)
     notes = [worker.note_run(mark) for mark in marks]
@@ -51,29 +61,63 @@ def frozen_worker(folder: Path, *marks: str) -> Iterator[None]:
     guard = worker.start_guard(time.monotonic, LOOK_EVERY)
     worker.note_lease(time.monotonic() - 1)
     try:
-        yield
+        yield worker
     finally:
         worker.close()
         os.waitpid(guard, 0)
 
 
 def test_the_guard_of_a_frozen_worker_ends_its_programs_but_not_those_of_the_repetition_by_another_worker(tmp_path: Path) -> None:
-    other = WorkerFile(tmp_path)
-    other.note_lease(time.monotonic() + PATIENCE)
-    repeated, lost = f"repeated-{os.getpid()}/1", f"lost-{os.getpid()}/1"
-    with other.note_run(repeated), program_of(repeated) as kept, program_of(lost) as ended:
-        with frozen_worker(tmp_path, repeated, lost):
-            wait_until(lambda: ended.poll() is not None)
-            with program_of(lost) as another:
-                wait_until(lambda: another.poll() is not None)
+    """The other worker may use the same state folder or another one."""
+    mark = f"repeated-{os.getpid()}/1"
+    same_place, elsewhere = WorkerFile(tmp_path), WorkerFile(tmp_path / "elsewhere")
+    with program_of(mark, same_place.process_id) as kept, program_of(mark, elsewhere.process_id) as kept_elsewhere:
+        with frozen_worker(tmp_path, mark) as frozen:
+            for _ in range(3):  # in several looks
+                with program_of(mark, frozen.process_id) as ended:
+                    wait_until(lambda: ended.poll() is not None)
         assert kept.poll() is None
-    other.close()
+        assert kept_elsewhere.poll() is None
+    same_place.close()
+    elsewhere.close()
 
 
-def test_the_programs_of_two_frozen_workers_with_the_same_run_are_ended(tmp_path: Path) -> None:
-    mark = f"twice-{os.getpid()}/1"
-    with program_of(mark) as program, frozen_worker(tmp_path, mark), frozen_worker(tmp_path, mark):
-        wait_until(lambda: program.poll() is not None)
+def test_the_guard_ends_nothing_if_the_worker_has_another_lease_when_the_search_for_programs_is_over(tmp_path: Path) -> None:
+    worker, mark, calls = WorkerFile(tmp_path), f"renewed-{os.getpid()}/1", 0
+    worker.note_lease(10)
+
+    def clock() -> float:
+        """The lease is over at the first look, and there is another one after it."""
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            (tmp_path / "looks").touch()
+        return 11 if calls == 1 else 9
+
+    with program_of(mark, worker.process_id) as program, worker.note_run(mark):
+        guard = worker.start_guard(clock, LOOK_EVERY)
+        wait_until((tmp_path / "looks").exists)
+        assert program.poll() is None
+    worker.close()
+    os.waitpid(guard, 0)
+
+
+def test_a_program_that_was_being_started_when_its_worker_was_killed_is_ended(tmp_path: Path) -> None:
+    mark = f"late-{os.getpid()}/1"
+    started, starter = os.pipe()
+    if (killed := os.fork()) == 0:
+        worker = WorkerFile(tmp_path)
+        with worker.note_run(mark):
+            worker.start_guard(time.monotonic, LOOK_EVERY)
+            variables = f"{RUN_ID_VARIABLE}={mark} {WORKER_VARIABLE}={worker.process_id}"
+            late = subprocess.Popen(["sh", "-c", f"sleep 0.2; exec env {variables} sleep 60"], start_new_session=True)
+            os.write(starter, str(late.pid).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(killed, 0)
+    program = int(os.read(started, 20))
+    wait_until(lambda: has_ended(program))
+    os.close(started)
+    os.close(starter)
 
 
 def test_a_worker_that_starts_keeps_its_file_while_other_workers_look_for_dead_ones(tmp_path: Path) -> None:
@@ -82,7 +126,7 @@ def test_a_worker_that_starts_keeps_its_file_while_other_workers_look_for_dead_o
     if stop == 0:
         try:
             while True:
-                end_programs_of_dead_workers(tmp_path, time.monotonic)
+                end_programs_of_dead_workers(tmp_path)
         finally:
             os._exit(0)
     try:
@@ -108,7 +152,7 @@ def test_a_guard_that_cannot_watch_its_worker_logs_why(tmp_path: Path) -> None:
 
 def leave_file(worker: WorkerFile) -> Path:
     """What another worker with the same runs leaves behind when it is killed: a file that nobody has locked."""
-    left = worker.path.with_name("1-dead")
+    left = worker.path.with_name(KILLED)
     left.write_bytes(worker.path.read_bytes())
     return left
 
@@ -116,13 +160,13 @@ def leave_file(worker: WorkerFile) -> Path:
 def test_a_program_that_an_ended_run_has_left_in_the_background_survives_its_worker(tmp_path: Path) -> None:
     in_progress, ended = f"progress-{os.getpid()}/1", f"ended-{os.getpid()}/2"
     worker = WorkerFile(tmp_path / "workers")
-    with program_of(in_progress) as program, program_of(ended) as background:
+    with program_of(in_progress, KILLED) as program, program_of(ended, KILLED) as background:
         with worker.note_run(in_progress):
             with worker.note_run(ended):
                 pass
             leave_file(worker)
         worker.close()
-        end_programs_of_dead_workers(tmp_path / "workers", time.monotonic)
+        end_programs_of_dead_workers(tmp_path / "workers")
         assert program.wait(PATIENCE) != 0
         assert background.poll() is None
     assert list((tmp_path / "workers").iterdir()) == []
@@ -131,12 +175,12 @@ def test_a_program_that_an_ended_run_has_left_in_the_background_survives_its_wor
 def test_a_run_that_another_worker_on_this_machine_repeats_continues(tmp_path: Path) -> None:
     mark = f"repeated-{os.getpid()}/1"
     living = WorkerFile(tmp_path / "workers")
-    living.note_lease(time.monotonic() + PATIENCE)
-    with program_of(mark) as program, living.note_run(mark):
+    with program_of(mark, living.process_id) as repetition, program_of(mark, KILLED) as ended, living.note_run(mark):
         left = leave_file(living)
-        end_programs_of_dead_workers(tmp_path / "workers", time.monotonic)
+        end_programs_of_dead_workers(tmp_path / "workers")
         assert not left.exists()
-        assert program.poll() is None
+        assert ended.wait(PATIENCE) != 0
+        assert repetition.poll() is None
     living.close()
 
 
@@ -149,7 +193,7 @@ def test_the_guard_of_a_worker_that_is_never_idle_knows_its_last_run(tmp_path: P
         for number in range(40_000):
             with worker.note_run(f"many/{number:020}"):
                 pass
-        with worker.note_run(last), program_of(last) as program:
+        with worker.note_run(last), program_of(last, worker.process_id) as program:
             guard = worker.start_guard(time.monotonic, LOOK_EVERY)
             wait_until(lambda: program.poll() is not None)
         assert worker.path.stat().st_size < 2 << 20
@@ -160,7 +204,11 @@ def test_the_guard_of_a_worker_that_is_never_idle_knows_its_last_run(tmp_path: P
 def test_the_guard_ignores_what_follows_the_marks_in_a_file_that_is_being_written_anew(tmp_path: Path) -> None:
     current, outdated = f"current-{os.getpid()}/1", f"outdated-{os.getpid()}/1"
     worker = WorkerFile(tmp_path)
-    with program_of(current) as ended, program_of(outdated) as kept, worker.note_run("x" * 200):
+    with (
+        program_of(current, worker.process_id) as ended,
+        program_of(outdated, worker.process_id) as kept,
+        worker.note_run("x" * 200),
+    ):
         with worker.path.open("r+b") as file:
             file.seek(HEADER)
             file.write(f"+{current}\n{END}+{outdated}\n-{current}\n".encode())

@@ -785,6 +785,29 @@ def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_
     assert isinstance(executor.results()[0][1].exception, Interrupted)
 
 
+class LosingFinish(JobQueue):
+    """A queue whose first result is committed, but the answer is lost."""
+
+    has_failed = False
+
+    async def finish(self, results: Sequence[tuple[int, str]]) -> set[int]:
+        written = await super().finish(results)
+        if not self.has_failed:
+            self.has_failed = True
+            raise QueueUnavailable("the connection was lost")
+        return written
+
+
+def test_a_recorded_result_does_not_count_as_late_although_the_answer_was_lost(bench: RemoteBench) -> None:
+    executor = bench.make_executor("unconfirmed", lambda: None)
+    worker = bench.start_worker("unconfirmed", shout, kind=LosingFinish)
+    executor.submit(1, "a")
+    wait_until(executor.results)
+    wait_until(lambda: worker.in_progress == 0)
+    assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
+    assert worker.metrics()["heartbeatd_worker_stale_results_total"] == 0
+
+
 async def take_long(task: str, children: Children) -> str:
     await asyncio.sleep(PATIENCE)
     return task

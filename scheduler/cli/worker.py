@@ -167,7 +167,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
     traces = Traces()
-    end_programs_of_dead_workers(settings.state.parent / "workers", read_clock)
+    end_programs_of_dead_workers(settings.state.parent / "workers")
     own_file = WorkerFile(settings.state.parent / "workers")
     guard = own_file.start_guard(read_clock)
     traces.prepare(settings)
@@ -185,6 +185,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
         reload=config.reload,
         locked_lanes=lanes_here.find_locked,
         note_lease=own_file.note_lease,
+        process_id=own_file.process_id,
     )
 
     async def run_until_signal() -> None:

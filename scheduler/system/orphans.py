@@ -8,23 +8,24 @@ import time
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from scheduler.system.process import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE
+from scheduler.system.process import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE, WORKER_VARIABLE
 
 PROC = Path("/proc")
 
 
-def find_orphans(marks: Container[str]) -> dict[str, list[int]] | None:
+def find_orphans(marks: Container[str], worker: str | None = None) -> dict[str, list[int]] | None:
     """Running processes with one of these `marks` in their environment, by mark; None if there is no /proc.
 
-    A mark is `<instance>/<run id>`. Processes of other users are found only by root. Processes that have overwritten their
-    environment are not found.
+    A mark is `<instance>/<run id>`. With `worker`, only what this worker has started. Processes of other users are found only by
+    root. Processes that have overwritten their environment are not found.
     """
     if not (PROC / "self" / "environ").exists():
         return None
     found: dict[str, list[int]] = {}
     for pid in _other_pids():
-        mark = _run_id_of(pid)
-        if mark is not None and mark in marks:
+        variables = _variables_of(pid)
+        mark = variables.get(RUN_ID_VARIABLE)
+        if mark is not None and mark in marks and (worker is None or variables.get(WORKER_VARIABLE) == worker):
             found.setdefault(mark, []).append(pid)
     return found
 
@@ -77,13 +78,14 @@ def _other_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
 
 
-def _run_id_of(pid: int) -> str | None:
+def _variables_of(pid: int) -> dict[str, str]:
+    """The environment of a process when it was started. Empty if it has just ended, or belongs to another user."""
     try:
-        variables = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has just ended, or belongs to another user
-        return None
-    label = RUN_ID_VARIABLE.encode() + b"="
-    return next((os.fsdecode(text[len(label) :]) for text in variables if text.startswith(label)), None)
+        environ = os.fsdecode((PROC / str(pid) / "environ").read_bytes())
+    except OSError:
+        return {}
+    pairs = (text.partition("=") for text in reversed(environ.split("\0")))
+    return {name: value for name, _, value in pairs}
 
 
 def _living_group_of(pid: int) -> int:

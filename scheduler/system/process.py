@@ -25,6 +25,7 @@ from scheduler.system.file_limits import is_scarcity
 EndReason = Literal["timeout", "cancelled", "shutdown"]
 
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"
+WORKER_VARIABLE = "HEARTBEATD_WORKER"
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
 KILL_AFTER = 2.0  # seconds from TERM to KILL
 MAX_OUTPUT = 64 * 1024 * 1024  # bytes; a program with more output is ended
@@ -45,11 +46,13 @@ def _confirm_always() -> None:
 class Children:
     """The programs of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which orphans are found.
 
-    It must be used in the thread of one event loop.
+    On a worker, each also has HEARTBEATD_WORKER=`worker`, because another worker may repeat the run with the same mark. It must
+    be used in the thread of one event loop.
     """
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, worker: str | None = None) -> None:
         self.mark = mark
+        self._worker = worker
         self._running: set[_ChildProcess] = set()
         self._end_reason: EndReason | None = None
 
@@ -147,7 +150,9 @@ class Children:
     ) -> _Spawned:
         """In another thread: start a program; None if the run was ended while the program waited for the thread."""
         confirm()
-        return None if self._end_reason else _open_process(argv, child_environment(env, self.mark), cwd, inherited)
+        if self._end_reason:
+            return None
+        return _open_process(argv, child_environment(env, self.mark, self._worker), cwd, inherited)
 
     @property
     def was_ended(self) -> bool:
@@ -161,10 +166,11 @@ class Children:
             child.stop(why)
 
 
-def child_environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
-    """All variables of a program: our PATH, HOME and LANG, then `env` with its secrets in plain text, then the mark."""
+def child_environment(env: Mapping[str, object], mark: str, worker: str | None) -> dict[str, str]:
+    """All variables of a program: our PATH, HOME and LANG, then `env` with its secrets in plain text, then the marks."""
     ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    return ours | {name: reveal_secret(value) for name, value in env.items()} | {RUN_ID_VARIABLE: mark}
+    marks = {RUN_ID_VARIABLE: mark} if worker is None else {RUN_ID_VARIABLE: mark, WORKER_VARIABLE: worker}
+    return ours | {name: reveal_secret(value) for name, value in env.items()} | marks
 
 
 def add_variables(start: StartProcess, variables: Mapping[str, str]) -> StartProcess:

@@ -1,7 +1,8 @@
 """Ends the programs of a worker that was killed or frozen: a second process watches the worker, and the next worker looks again.
 
 Each worker has a file, whose lock it holds as long as it lives. The file contains the end of the worker's lease, and the marks of
-the runs in progress. Programs that a run has left in the background, and that were meant to continue, are in no file.
+the runs in progress. Its name is in the environment of the worker's programs, because another worker on this machine may repeat
+a run with the same mark. Programs that a run has left in the background, and that were meant to continue, are in no file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scheduler.system import orphans
-from scheduler.system.file_locks import create_lock_file, is_locked, open_lock_file, try_lock
+from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock
 from scheduler.system.log import log_event
 
 HEADER = 24  # bytes at the beginning of the file, for the end of the lease
@@ -27,16 +28,17 @@ MAX_FILE = 64 << 20
 COMPACT_AT = 1 << 20  # bytes, after which the file is written anew; a run in progress needs up to 100
 END = "=\n"  # what follows this line is outdated
 LOOK_EVERY = 0.5  # seconds between looks at the worker
+START_SECONDS = 0.5  # in which a program that was being started when its worker was killed gets its environment
 
 
 class WorkerFile:
-    """The file of this worker. It is deleted by `close`."""
+    """The file of this worker, named `process_id`. It is deleted by `close`."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.path = folder / name
-        new = folder / f"{NEW}{name}"
+        self.process_id = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.path = folder / self.process_id
+        new = folder / f"{NEW}{self.process_id}"
         self._fd = create_lock_file(new)
         try_lock(self._fd)  # other workers do not open new files
         self._marks: Counter[str] = Counter()
@@ -105,70 +107,51 @@ class WorkerFile:
             os.pwrite(self._fd, line.encode(), os.fstat(self._fd).st_size)
 
 
-def end_programs_of_dead_workers(folder: Path, clock: Callable[[], float]) -> None:
+def end_programs_of_dead_workers(folder: Path) -> None:
     """End what is left of the runs of workers that were killed together with their guards. A program takes up to 3 s to end."""
     with suppress(OSError):
-        for path in sorted(_files_in(folder)):
+        for path in sorted(each for each in folder.iterdir() if not each.name.startswith(NEW)):
             with suppress(OSError):
                 fd = open_lock_file(path)
                 try:
                     if try_lock(fd):
-                        _end_programs(_marks_in(fd), path, clock)
+                        _end_programs(_marks_in(fd), path.name)
                         path.unlink()
                 finally:
                     os.close(fd)
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if not path.name.startswith(NEW)]
-
-
-def _marks_of_others(path: Path, clock: Callable[[], float]) -> set[str]:
-    """The runs in progress of other workers on this machine that have a lease. They may be repetitions of runs of this worker."""
-    found: set[str] = set()
-    for other in _files_in(path.parent):
-        if other == path:
-            continue
-        with suppress(OSError):  # that worker has stopped in the meantime
-            if is_locked(other):
-                fd = open_lock_file(other)
-                try:
-                    found |= set() if clock() >= _lease_end_in(fd) else _marks_in(fd)
-                finally:
-                    os.close(fd)
-    return found
-
-
 def _watch(path: Path, clock: Callable[[], float], look_every: float) -> None:
-    """Wait until the worker has ended, or its lease is over although it runs, because it is frozen. Then end its programs.
-
-    If another worker repeats one of the runs, its programs are left alone from then on.
-    """
+    """Wait until the worker has ended, or its lease is over although it runs, because it is frozen. Then end its programs."""
     fd = open_lock_file(path)
-    repeated: set[str] = set()
+
+    def is_lease_over() -> bool:
+        return clock() >= _lease_end_in(fd)
+
     while not try_lock(fd):
-        if clock() < _lease_end_in(fd):
-            repeated = set()
-        else:
+        if is_lease_over():
             with suppress(OSError):
-                repeated |= _end_programs(_marks_in(fd) - repeated, path, clock)
+                _end_programs(_marks_in(fd), path.name, is_lease_over)
         time.sleep(look_every)
     with suppress(OSError):
-        _end_programs(_marks_in(fd) - repeated, path, clock)
+        if marks := _marks_in(fd):
+            _end_programs(marks, path.name)
+            time.sleep(START_SECONDS)
+            _end_programs(marks, path.name)
         path.unlink()
 
 
-def _end_programs(marks: set[str], path: Path, clock: Callable[[], float]) -> set[str]:
-    """End the programs of these runs of the worker with this file. Returns the runs that other workers have in progress."""
-    found = (orphans.find_orphans(marks) if marks else None) or {}
-    others = _marks_of_others(path, clock)  # after the search: a worker notes a run before it starts a program
-    programs = {pid: orphans.program_name(pid) for mark, pids in found.items() if mark not in others for pid in pids}
-    living = orphans.end_orphans(programs) if programs else set()
+def _end_programs(marks: set[str], process_id: str, may_end: Callable[[], bool] = lambda: True) -> None:
+    """End the programs that this worker has started for these runs. `may_end` is called after the search, which takes a while."""
+    found = (orphans.find_orphans(marks, process_id) if marks else None) or {}
+    programs = {pid: orphans.program_name(pid) for pids in found.values() for pid in pids}
+    if not programs or not may_end():
+        return
+    living = orphans.end_orphans(programs)
     for mark, pids in found.items():
-        for pid in programs.keys() & set(pids):
+        for pid in pids:
             word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
             log_event(level, word, run=mark, pid=pid, program=programs[pid])
-    return others & marks
 
 
 def _lease_end_in(fd: int) -> float:

@@ -152,7 +152,8 @@ class LocalExecutor(Generic[T, R]):
     """Carries out tasks on a worker loop of this process.
 
     `carry` is called with the task and with the `Children` by which it may start programs. `mark` gives the mark of these
-    programs. `notify` is called, in the loop's thread, whenever there is a result.
+    programs, and `worker` the ID of this process in them if it is a worker. `notify` is called, in the loop's thread, whenever
+    there is a result.
     """
 
     def __init__(
@@ -161,9 +162,11 @@ class LocalExecutor(Generic[T, R]):
         mark: Callable[[T], str],
         notify: Callable[[], None],
         loop: WorkerLoop,
+        worker: str | None = None,
     ) -> None:
         self._carry = carry
         self._mark = mark
+        self._worker = worker
         self._notify = notify
         self._loop = loop
         self._lock = threading.Lock()
@@ -171,7 +174,7 @@ class LocalExecutor(Generic[T, R]):
         self._results: dict[int, Done[T, R]] = {}
 
     def submit(self, number: int, task: T) -> None:
-        job: _SubmittedTask[T, R] = _SubmittedTask(number, task, Children(self._mark(task)))
+        job: _SubmittedTask[T, R] = _SubmittedTask(number, task, Children(self._mark(task), self._worker))
         with self._lock:
             self._submitted[number] = job
         try:

@@ -85,7 +85,8 @@ class RemoteWorker(Generic[T, R]):
     `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
     changed. At most `concurrency` tasks are in progress. `locked_lanes` returns the locks of tasks that have ended and left a
     program behind which still holds the lane: such a lane stays locked for all machines. `note_lease` is called for each lease
-    with the time, by `clock`, at which the guard is to end the programs of the worker.
+    with the time, by `clock`, at which the guard is to end the programs of the worker. `process_id` is unique to this process,
+    and is in the environment of these programs.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class RemoteWorker(Generic[T, R]):
         reload: Callable[[], None] = lambda: None,
         locked_lanes: Callable[[], Collection[str]] = tuple,
         note_lease: Callable[[float], None] = lambda _: None,
+        process_id: str | None = None,
     ) -> None:
         self._queue = queue
         self._codec = codec
@@ -117,7 +119,9 @@ class RemoteWorker(Generic[T, R]):
         self._lanes_on_record: Collection[str] = ()
         self.counts = WorkerCounts()
         self.problem: str | None = "not connected yet"
-        self._local: LocalExecutor[_Job[T], R] = LocalExecutor(self._carry_job, lambda job: mark(job.task), self._on_result, loop)
+        self._local: LocalExecutor[_Job[T], R] = LocalExecutor(
+            self._carry_job, lambda job: mark(job.task), self._on_result, loop, process_id
+        )
         self._attempts: dict[int, _Attempt] = {}
         self._unwritten: dict[int, str] = {}  # results that are not written yet, by job
         self._is_unavailable = False

@@ -708,9 +708,9 @@ class Channel(ConfigPart):
     )
     uncertain: Annotated[OnUncertain | None, choice_type(OnUncertain)] = optional_key(
         None,
-        "What happens to a message if it is unknown whether it arrived. With `hold`, it waits for your decision. With"
-        " `resend`, it may arrive twice."
-        f" A receiver of {_DETECTING_REPEATS} can recognise repeated messages by their key.",
+        "What happens to a message if it is unknown whether it arrived. With `hold`, it waits for your decision. With `resend`,"
+        f" it is sent again, and may arrive twice. On {_DETECTING_REPEATS} channels, the receiver can recognise the repeated"
+        " message by its key. On other channels, the message is sent again only once, and then waits for your decision.",
         default_in_words=f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
     prefix: Annotated[str | None, text_type(value_parsers.parse_prefix, "template, `none`")] = optional_key(
