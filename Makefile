@@ -28,10 +28,10 @@ unit: .venv/ready
 
 # The story tests and those of crashes once more, in PostgreSQL: each with the first of its parameter sets, and without the few that
 # take long. The summary names the tests that are left out. With ALL=1, only tests of the SQLite file itself are left out, and
-# tests/test_expected_runs.py is run as well. CI does not use ALL=1: it takes about twice as long.
+# tests/stories/test_expected_runs.py is run as well. CI does not use ALL=1: it takes about twice as long.
 test-postgresql: .venv/ready
 	HEARTBEATD_TEST_STORE=postgresql HEARTBEATD_TEST_ALL=$(ALL) $(BIN)/python -m pytest -n 3 --dist worksteal \
-	  tests/test_story_*.py tests/test_atomicity.py $(if $(ALL),tests/test_expected_runs.py)
+	  tests/*/test_story_*.py tests/stories/test_atomicity.py $(if $(ALL),tests/stories/test_expected_runs.py)
 
 lint: .venv/ready
 	$(BIN)/ruff check

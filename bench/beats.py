@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ANSWER = 2.0  # seconds that the server takes
-CERTIFICATE = Path(__file__).parent.parent / "tests" / "servers" / "localhost.pem"
+CERTIFICATE = Path(__file__).parent.parent / "tests" / "support" / "servers" / "localhost.pem"
 BODY = json.dumps({
     "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-haiku-5-5", "stop_reason": "end_turn",
     "content": [{"type": "text", "text": "HEARTBEAT_OK"}], "usage": {"input_tokens": 100, "output_tokens": 5},

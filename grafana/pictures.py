@@ -25,12 +25,12 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
+from metrics_page import Page
+from prometheus_server import LABELS, Prometheus
 from servers.messages import Models, error_answer, message, text
 from servers.scripted import Act, Request, reply
-from test_metrics import Page
-from test_prometheus import LABELS, Prometheus
 from world import Clock, Delayed, World, utc
 
 from scheduler.channels.message import DeliveryResult

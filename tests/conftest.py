@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import required_programs
+from daemon_process import Begin, daemons_in
 from hypothesis import settings
 from servers.discord import Discord
 from servers.postgres import EmptyDatabases, PostgresServer
@@ -125,6 +126,13 @@ def postgres() -> Iterator[PostgresServer]:
         yield server.start()
     finally:
         server.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Begin]:
+    """`daemon(yaml)` starts a real daemon in the folder of the test."""
+    with daemons_in(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture

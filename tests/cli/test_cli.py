@@ -1,0 +1,155 @@
+"""The command line as a whole: the list of commands, exit codes, and error messages."""
+
+import errno
+import os
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from checkout import HOME
+from config_file import SMALL, write
+
+from scheduler import __main__
+from scheduler.cli.main import COMMANDS, main
+
+HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
+
+
+def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_matches_the_help_of_each_command(name: str) -> None:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.get_short_help_str(200) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"Usage: heartbeatd {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nap"], "heartbeatd: unknown command 'nap'; see `heartbeatd --help`"),
+        (["stat"], "heartbeatd: unknown command 'stat'; did you mean status?; see `heartbeatd --help`"),
+        (["runs", "--format", "xml"], "'xml' is not one of 'text', 'json'"),
+        (
+            ["runs", "--since", "soon"],
+            "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago",
+        ),
+        (["pause", "ops", "--for", "2"], "'2' is not a duration; write 2s or 2m"),
+        (["pause"], "heartbeatd: name an agent or a job, or use --all"),
+        (["resume", "ops", "--all"], "heartbeatd: name an agent or a job, or use --all"),
+        (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
+        (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
+        (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
+        (["run", "--drain", "--once"], "heartbeatd: --drain starts no runs, and ends by itself; remove --once"),
+    ],
+)
+def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert error in err
+    assert err.startswith("heartbeatd: ")
+    assert err.count("\n") == 1
+
+
+def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
+    heartbeatd = f"{shlex.quote(sys.executable)} -m scheduler"
+    shell = f"{heartbeatd} schema | head -c 1 >/dev/null"
+    ended = subprocess.run(["/bin/sh", "-c", shell], cwd=HOME, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stderr == ""
+
+
+def test_help_imports_no_part_of_the_daemon() -> None:
+    ended = python(
+        "-c",
+        f"import sys; from scheduler.cli.main import main; main(['--help']); print({_loaded('scheduler.store.database', *HEAVY)})",
+    )
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", ["status", "runs", "show 1"])
+def test_reading_commands_import_no_heavy_library(command: str, tmp_path: Path) -> None:
+    arguments = [*command.split(), "--state", str(tmp_path / "none.db")]
+    ended = python("-c", f"import sys; from scheduler.cli.main import main; main({arguments!r}); print({_loaded(*HEAVY)})")
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def _loaded(*names: str) -> str:
+    return f"[name for name in {names!r} if name in sys.modules]"
+
+
+def test_our_packages_are_found_in_one_folder() -> None:
+    assert __main__.find_stray_package() is None
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [
+        ({"heartbeat": Path("/usr/lib/other")}, "the package heartbeat/ comes from /usr/lib/other, not"),
+        ({"cron": None}, "the package cron/ is missing next to"),
+    ],
+)
+def test_a_package_from_another_folder_is_reported(found: dict[str, Path | None], error: str) -> None:
+    problem = __main__.find_stray_package(lambda package: found.get(package, __main__.INSTALL_FOLDER))
+    assert problem is not None
+    assert error in problem
+
+
+def test_a_package_from_another_folder_prevents_the_start(tmp_path: Path) -> None:
+    (tmp_path / "cron").mkdir()
+    (tmp_path / "cron" / "__init__.py").touch()
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(HOME)!r}]; from scheduler.__main__ import main; sys.exit(main())"
+    ended = python("-c", code, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"heartbeatd: the package cron/ comes from {tmp_path}, not {HOME}")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("mib", [28, 30])  # with a little more memory, a library in C or Rust may abort the process
+def test_too_little_address_space_is_reported_in_one_sentence(tmp_path: Path, mib: int) -> None:
+    write(tmp_path, SMALL)
+    limited = f"ulimit -v {mib * 1024}; exec {shlex.quote(sys.executable)} -m scheduler check"
+    ended = subprocess.run(
+        ["sh", "-c", limited], cwd=tmp_path, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=30
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"heartbeatd: there is not enough memory: its address space is limited to {mib} MiB; allow")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
+        (ImportError("libsqlite3.so.0: failed to map segment from shared object"), True),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), True),
+        (SystemError("error return without exception set"), True),
+        (RuntimeError("dictionary changed size"), False),
+        (ImportError("No module named x"), False),
+    ],
+)
+def test_errors_that_mean_a_lack_of_memory_are_recognized(error: Exception, short: bool) -> None:
+    assert (__main__.describe_memory_shortage(error) is not None) is short

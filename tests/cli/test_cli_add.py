@@ -1,0 +1,266 @@
+"""`heartbeatd add` writes an agent or a job from a template into the config. Each template finds what it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from checkout import HOME
+from config_file import write
+
+from scheduler.cli.main import main
+from scheduler.config.build.load import load_config
+from scheduler.config.build.templates import JOB_TEMPLATES, TEMPLATES
+
+CONFIG = """\
+# my config, with   odd blanks
+timezone:   UTC
+agents:
+    first:                      # the first one
+        runner: {kind: command,   argv: ["./ask", -x]}
+        heartbeat: {interval: 30m, deliver: log}
+
+cron:
+    old: {every: 1h,   command: "true"}   # the old one
+"""
+GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+Prepare = Callable[[Path], str]
+
+
+def add(config: Path, *words: str) -> int:
+    return main(["-c", str(config), "add", *words])
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run([*GIT, "-C", folder, *words], check=True, capture_output=True, timeout=60)
+
+
+def look(command: str, folder: Path) -> tuple[int, str]:
+    """The exit code and the output of a check, as the daemon runs it."""
+    found = subprocess.run(["/bin/sh", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return found.returncode, found.stdout.strip()
+
+
+def mailbox(folder: Path) -> str:
+    box = folder / "my mail"
+    (box / "new").mkdir(parents=True)
+    return str(box)
+
+
+def get_mail(folder: Path) -> None:
+    (folder / "my mail" / "new" / "1").write_text("From: ann@example.org\nSubject: help\n\nFrom: nobody\n")
+
+
+def clone(folder: Path) -> str:
+    git(folder, "init", "origin")
+    git(folder / "origin", "commit", "--allow-empty", "-m", "one")
+    git(folder, "clone", "origin", "my clone")
+    return str(folder / "my clone")
+
+
+def push_commit(folder: Path) -> None:
+    git(folder / "origin", "commit", "--allow-empty", "-m", "two")
+
+
+def feed(folder: Path) -> str:
+    title = "<title>1.2 <![CDATA[is out]]></title>"
+    (folder / "feed.xml").write_text(f"<rss><channel><title>News</title><item>{title}</item></channel></rss>")
+    return (folder / "feed.xml").as_uri()
+
+
+def test_an_agent_is_added_and_no_other_byte_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(tmp_path, CONFIG)
+    assert add(config, "agent", "watch-disk", "--template", "disk") == 0
+    text = config.read_text()
+    head, _, rest = text.partition("    watch-disk:\n")
+    assert head == CONFIG.partition("\ncron:")[0]
+    assert text.endswith("\ncron:" + CONFIG.partition("\ncron:")[2])
+    assert 'argv: ["./ask", "-x"]' in rest
+    beat = load_config(config, {}).settings.heartbeats["watch-disk"]
+    assert (beat.workspace / beat.checklist).read_text().startswith("# Heartbeat\n\n- A disk is")
+    printed = capsys.readouterr().out
+    assert "+    watch-disk:\n" in printed
+    assert "\n-" not in printed.replace("\n---", "")
+    assert "next: heartbeatd check; heartbeatd wake watch-disk" in printed
+
+
+def test_a_dry_run_shows_the_change_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(tmp_path, CONFIG)
+    assert add(config, "agent", "watch-disk", "--template", "disk", "--dry-run") == 0
+    assert config.read_text() == CONFIG
+    assert list(tmp_path.iterdir()) == [config]
+    printed = capsys.readouterr().out
+    assert "+    watch-disk:" in printed
+    assert "# Heartbeat" in printed
+
+
+def test_a_checklist_that_exists_is_kept(tmp_path: Path) -> None:
+    config = write(tmp_path, CONFIG)
+    own = tmp_path / "agents" / "watch-disk" / "HEARTBEAT.md"
+    own.parent.mkdir(parents=True)
+    own.write_text("- mine\n")
+    assert add(config, "agent", "watch-disk", "--template", "disk") == 0
+    assert own.read_text() == "- mine\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["agent", "first", "--template", "disk"], "already has an agent 'first'"),
+        (["agent", "cert", "--template", "certificate"], "the template certificate needs --target HOST or HOST:PORT"),
+        (["agent", "news", "--template", "feed"], "the template feed needs --target URL"),
+        (["agent", "a b/c", "--template", "disk"], "a b/c"),
+        (["job", "disk", "--template", "mail"], "'mail' is not one of"),
+    ],
+)
+def test_wrong_input_is_refused_and_nothing_is_written(
+    words: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(tmp_path, CONFIG)
+    assert add(config, *words) == 2
+    assert error in capsys.readouterr().err
+    assert config.read_text() == CONFIG
+
+
+def test_a_section_in_braces_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = CONFIG.partition("cron:")[0] + "cron: {}\n"
+    config = write(tmp_path, text)
+    assert add(config, "job", "disk", "--template", "disk") == 2
+    assert "write `cron:` on a line of its own" in capsys.readouterr().err
+    assert config.read_text() == text
+
+
+def test_a_config_with_errors_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(tmp_path, "agents: {first: {intervall: 3}}\n")
+    assert add(config, "agent", "second", "--template", "disk") == 2
+    assert "unknown key" in capsys.readouterr().err
+    assert config.read_text() == "agents: {first: {intervall: 3}}\n"
+
+
+def test_defaults_are_not_repeated(tmp_path: Path) -> None:
+    text = "defaults: {agent: {runner: {kind: command, argv: [ask]}}, heartbeat: {deliver: log}}\nagents:\n  first: {heartbeat: {interval: 30m}}\n"
+    config = write(tmp_path, text)
+    assert add(config, "agent", "second", "--template", "disk", "--interval", "2h") == 0
+    added = config.read_text().removeprefix(text)
+    assert "interval: 2h" in added
+    assert "runner" not in added
+    assert "deliver" not in added
+
+
+def check_of(config: Path, name: str) -> str:
+    beat = load_config(config, {}).settings.heartbeats[name]
+    assert beat.precheck is not None
+    return str(beat.precheck.command)
+
+
+@pytest.mark.parametrize(
+    ("template", "prepare", "happen", "found"),
+    [
+        ("mail", mailbox, get_mail, "From: ann@example.org\nSubject: help"),
+        ("repository", clone, push_commit, " two"),
+    ],
+)
+def test_a_check_of_an_agent_prints_what_is_new(
+    template: str, prepare: Prepare, happen: Callable[[Path], None], found: str, tmp_path: Path
+) -> None:
+    config, target = write(tmp_path, CONFIG), prepare(tmp_path)
+    assert add(config, "agent", "new", "--template", template, "--target", target) == 0
+    command = check_of(config, "new")
+    assert look(command, tmp_path) == (0, "NO_WORK")
+    happen(tmp_path)
+    code, out = look(command, tmp_path)
+    assert (code, out.endswith(found)) == (0, True)
+
+
+@contextmanager
+def server_with_certificate(folder: Path, days: int) -> Iterator[str]:
+    """The HOST:PORT of a TLS server on the loopback interface whose certificate is valid for so many days."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", str(days)]
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                    with context.wrap_socket(client, server_side=True) as secure:
+                        secure.recv(1)
+                except OSError:
+                    if listener.fileno() < 0:
+                        return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"localhost:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_check_of_a_certificate_reports_its_end_and_fails_without_a_server(tmp_path: Path) -> None:
+    config = write(tmp_path, CONFIG)
+    with server_with_certificate(tmp_path, days=90) as target:
+        assert add(config, "agent", "good", "--template", "certificate", "--target", target) == 0
+        assert look(check_of(config, "good"), tmp_path) == (0, "NO_WORK")
+    assert look(check_of(config, "good"), tmp_path) == (2, "")
+    with server_with_certificate(tmp_path, days=5) as target:
+        assert add(config, "agent", "bad", "--template", "certificate", "--target", target) == 0
+        code, out = look(check_of(config, "bad"), tmp_path)
+    assert (code, out[:74]) == (0, "the certificate of localhost expires in less than 14 days: notAfter=" + out[68:74])
+
+
+def test_a_check_of_a_disk_is_quiet_while_there_is_room_and_fails_without_the_folder(tmp_path: Path) -> None:
+    config = write(tmp_path, CONFIG)
+    assert add(config, "agent", "disk", "--template", "disk", "--target", str(tmp_path)) == 0
+    assert add(config, "job", "disk", "--template", "disk", "--target", str(tmp_path / "none")) == 0
+    assert look(check_of(config, "disk"), tmp_path)[0] == 0
+    assert look(command_of(config, "disk"), tmp_path)[0] == 2
+
+
+def test_a_disk_that_is_full_is_reported(tmp_path: Path) -> None:
+    config = write(tmp_path, CONFIG)
+    add(config, "agent", "disk", "--template", "disk")
+    add(config, "job", "disk", "--template", "disk")
+    (tmp_path / "df").write_text("#!/bin/sh\necho Filesystem\necho /dev/x 100 97 3 97% /var\n")
+    (tmp_path / "df").chmod(0o755)
+    path = f"PATH={tmp_path.as_posix()!r}:$PATH; "
+    assert look(path + check_of(config, "disk"), tmp_path) == (0, "/var is 97% full")
+    assert look(path + command_of(config, "disk"), tmp_path) == (1, "/var is 97% full")
+
+
+def command_of(config: Path, name: str) -> str:
+    return str(load_config(config, {}).settings.jobs[name].command)
+
+
+def test_an_agent_gets_the_findings_of_its_template_in_the_prompt(tmp_path: Path) -> None:
+    """One run of each template, with an agent that repeats its prompt, and of each job."""
+    config = write(tmp_path, CONFIG.replace('["./ask", -x]', "[cat]"))
+    targets = {"mail": mailbox(tmp_path), "repository": clone(tmp_path), "feed": feed(tmp_path), "disk": str(tmp_path)}
+    git(tmp_path, "clone", "origin", "second clone")  # two fetches at once into one clone would disturb each other
+    get_mail(tmp_path)
+    push_commit(tmp_path)
+    with server_with_certificate(tmp_path, days=5) as targets["certificate"]:
+        for template in TEMPLATES:
+            assert add(config, "agent", template, "--template", template, "--target", targets[template]) == 0
+        targets["repository"] = str(tmp_path / "second clone")
+        for template in JOB_TEMPLATES:
+            assert add(config, "job", template, "--template", template, "--target", targets[template]) == 0
+        assert main(["-c", str(config), "check"]) == 0
+        call = [sys.executable, "-m", "scheduler", "-c", config]
+        environ = {**os.environ, "PYTHONPATH": str(HOME)}
+        subprocess.run([*call, "run", "--once"], env=environ, capture_output=True, timeout=120, check=False)
+    listed = subprocess.run([*call, "runs", "--format", "json"], env=environ, capture_output=True, timeout=60, check=True)
+    runs = {(run["kind"], run["name"]): run for run in json.loads(listed.stdout)}
+    texts = {"mail": "Subject: help", "repository": " two", "feed": "1.2 is out", "certificate": "the certificate of localhost"}
+    for template, text in texts.items():
+        assert text in runs["heartbeat", template]["text"]
+    assert [runs["cron", name]["outcome"] for name in ("repository", "certificate")] == ["failed", "failed"]

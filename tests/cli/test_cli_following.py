@@ -1,0 +1,153 @@
+"""`logs` lists what happened and follows what happens next; `status --watch` shows the status again and again. Ctrl-C ends both."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+import pytest
+from checkout import HOME
+from world import MakeWorld, World
+
+from scheduler.cli.main import main
+
+CODE = "import sys; from scheduler.cli.main import main; sys.exit(main())"
+CONFIG = """\
+channels: {hook: {kind: webhook, url: "https://example.org/"}}
+defaults:
+  agent: {runner: {kind: command, argv: [ask]}}
+  heartbeat: {interval: 30m, stagger: 0, checklist: "look\\n", deliver: hook}
+agents:
+  ops: {}
+  idle: {heartbeat: {checklist: "# none\\n"}}
+cron:
+  tick: {every: 45m, command: look}
+"""
+Call = Callable[..., list[str]]
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """The last hour: an alert with a condition, an agent without anything to check, and a job that fails."""
+    begin = f"{datetime.now(UTC) - timedelta(hours=1, minutes=1):%Y-%m-%d %H:%M}"
+    world = make_world(CONFIG, start=begin, scripts={"ops": lambda _: "[disk] 92 %", "tick": lambda _: 1})
+    world.run(hours=1)
+    return world
+
+
+@pytest.fixture
+def call(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
+    def run_command(*words: str) -> list[str]:
+        assert main(["-c", str(world.config), *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run_command
+
+
+def test_logs_lists_runs_messages_conditions_and_boots_in_order(call: Call) -> None:
+    *lines, zone = call("logs", "-n", "100")
+    assert zone.startswith("times in ")
+    assert lines == sorted(lines, key=lambda line: line[:19])
+    texts = [line[21:] for line in lines]
+    assert any(text.startswith("agent/ops  alert (run ") for text in texts)
+    assert any(text.startswith("agent/ops  message delivered to hook (message ") for text in texts)
+    assert any(text.startswith("agent/ops  condition opened disk: 92 %") for text in texts)
+    assert any(text.startswith("agent/idle  skipped checklist_empty (") for text in texts)
+    assert any(text.startswith("cron/tick  failed exit") for text in texts)
+    assert any(text.startswith("daemon  started") for text in texts)
+
+
+def test_logs_of_a_name_lists_this_entry_and_the_daemon(call: Call) -> None:
+    names = {line[21:].split("  ")[0] for line in call("logs", "tick", "-n", "100")[:-1]}
+    assert names == {"cron/tick", "daemon"}
+
+
+def test_logs_are_limited_by_number_and_time(call: Call) -> None:
+    assert call("logs", "-n", "2")[:2] == call("logs", "-n", "100")[-3:-1]
+    assert 1 < len(call("logs", "--since", "40m", "-n", "100")) < len(call("logs", "-n", "100"))
+    assert call("logs", "--since", "1s") == ["nothing has happened since then"]
+
+
+def test_logs_as_json_has_one_object_a_line(call: Call) -> None:
+    found = [json.loads(line) for line in call("logs", "ops", "-n", "100", "--format", "json")]
+    alert = next(event for event in found if event["event"] == "run")
+    assert (alert["kind"], alert["name"], alert["result"]) == ("heartbeat", "ops", "alert")
+
+
+def test_an_unknown_name_is_rejected(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-c", str(world.config), "logs", "opps"]) == 2
+    assert "no agent or cron job 'opps'; did you mean ops?" in capsys.readouterr().err
+
+
+def test_no_database_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").write_text("agents: {}\n")
+    assert main(["-c", str(tmp_path / "config.yaml"), "logs"]) == 0
+    assert capsys.readouterr().out == "nothing has happened yet\n"
+
+
+@contextmanager
+def started(*words: object, stdout: int = subprocess.PIPE, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    environ = {"PYTHONPATH": str(HOME), "TERM": "xterm", "COLUMNS": "200", "LINES": "40", "LC_ALL": "C.UTF-8", **environ}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, *map(str, words)], stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Press Ctrl-C. Returns the exit code and the errors."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+def read_until(stream: IO[str], part: str) -> str:
+    """Read lines until one has a text, and return this line."""
+    return next(line for line in stream if part in line)
+
+
+def test_logs_follow_prints_new_events_until_ctrl_c(world: World) -> None:
+    with started("-c", world.config, "logs", "ops", "--follow", "-n", "1") as process:
+        assert process.stdout and process.stderr
+        read_until(process.stderr, "the daemon is not running; waiting for new events")
+        world.run(minutes=30)
+        assert "agent/ops" in read_until(process.stdout, "alert")
+        code, err = interrupt(process)
+    assert (code, "Traceback" in err) == (0, False)
+
+
+def test_status_watch_prints_one_status_after_the_other_in_a_pipe(world: World) -> None:
+    with started("-c", world.config, "status", "--watch", "0.1") as process:
+        assert process.stdout
+        for _ in range(3):
+            assert read_until(process.stdout, "daemon:").startswith("daemon: ")
+        code, err = interrupt(process)
+    assert (code, err) == (0, "")
+
+
+def test_status_watch_redraws_a_terminal_in_place_and_leaves_the_last_status(world: World) -> None:
+    mine, theirs = pty.openpty()
+    with started("-c", world.config, "status", "--watch", "0.1", stdout=theirs) as process:
+        os.close(theirs)
+        screen = b""
+        while screen.count(b"\x1b[H") < 3:
+            screen += os.read(mine, 65536)
+        code, err = interrupt(process)
+        rest = os.read(mine, 65536)
+    os.close(mine)
+    assert (code, err) == (0, "")
+    assert screen.startswith(b"\x1b[?1049h\x1b[H")
+    assert b"daemon" in rest.partition(b"\x1b[?1049l")[2]

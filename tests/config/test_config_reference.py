@@ -1,0 +1,63 @@
+"""Tests the generated reference, the JSON Schema, and the values of `check --effective`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from checkout import HOME
+from config_file import RIGHT, read
+
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import config_schema
+from scheduler.config.keys.reference import render_reference
+
+PAGE = HOME / "docs" / "reference.md"
+
+
+def test_the_reference_in_docs_is_up_to_date() -> None:
+    assert PAGE.read_text() == render_reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
+
+
+def test_every_key_has_a_description() -> None:
+    definitions = config_schema()["$defs"].values()
+    texts = [form["description"] for model in definitions for form in model["properties"].values()]
+    assert len(texts) > 60
+    assert all(text.endswith(".") for text in texts)
+
+
+def test_the_schema_shows_defaults_as_they_are_written() -> None:
+    beat = json.loads(json.dumps(config_schema()))["$defs"]["Heartbeat"]
+    assert beat["additionalProperties"] is False
+    assert (beat["properties"]["timeout"]["default"], beat["properties"]["stagger"]["default"]) == ("5m", "10%")
+    assert beat["properties"]["ok_match"]["enum"] == ["edges", "anywhere", "exact"]
+    assert "default" not in beat["properties"]["interval"]
+
+
+def test_the_schema_allows_x_keys_at_the_top() -> None:
+    assert config_schema()["patternProperties"] == {"^x-": {}}
+
+
+def test_effective_values_name_their_origin(tmp_path: Path) -> None:
+    read(tmp_path, RIGHT)
+    environ = {"HEARTBEATD_SET__agents__ops__model": "m"}
+    rows = {row.key: (row.value, row.origin) for row in list_effective_values(tmp_path / "config.yaml", environ, "ops")}
+    assert rows["heartbeat.interval"] == ("30m", "config.yaml:14")
+    assert rows["runner.argv"] == ("[cat]", "defaults.agent.runner.argv config.yaml:8")
+    assert rows["model"] == ("m", "environment HEARTBEATD_SET__agents__ops__model")
+    assert rows["heartbeat.timeout"] == ("5m", "built in")
+    assert rows["heartbeat.timezone"] == ("Europe/Berlin", "built in")
+    assert rows["heartbeat.deliver"] == ("[hook]", "built in")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("opps", "opps is neither an agent nor a job; did you mean ops?"), ("both", "write agent/both or cron/both")],
+)
+def test_a_name_of_no_entry_or_two_entries_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
+    both = "  both: {heartbeat: {interval: 1h}}\ncron:\n  both: {every: 1h, command: x}\n"
+    read(tmp_path, RIGHT.replace("cron:\n", both))
+    with pytest.raises(LookupError, match=problem):
+        list_effective_values(tmp_path / "config.yaml", {}, name)
+    assert list_effective_values(tmp_path / "config.yaml", {}, "cron/both")[0].key == "enabled"

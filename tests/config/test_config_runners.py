@@ -1,0 +1,638 @@
+"""Tests the runners, providers and prices of a config, and their errors."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from checkout import HOME
+from config_file import complaints, read, warnings
+
+from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
+from scheduler.config.build import skeleton
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import config_schema, load_config
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.model.budget import Price
+from scheduler.model.secret import Secret
+
+KEY = "sk-canary-41d8"
+ENVIRON = {"KEY": KEY}
+SHIPPED = HOME / "config.yaml"
+
+FLEET = """\
+providers:
+  anthropic: {api_key: "${KEY}"}
+  local: {kind: openai, base_url: "http://127.0.0.1:11434/v1"}
+  work: {kind: anthropic, api_key: "${KEY}", base_url: "https://models.example.org"}
+prices: {claude-haiku-5-5: {input: 1, output: 5}, q: {input: 0, output: 0}}
+defaults: {heartbeat: {interval: 30m, deliver: log, budget: unlimited}}
+agents:
+  ops:
+    runner: {kind: anthropic}
+    heartbeat:
+      retries: 2
+"""
+RUNNER, BEAT = "runner: {kind: anthropic}", "retries: 2"
+
+
+def fleet(runner: str = RUNNER, beat: str = BEAT) -> str:
+    return FLEET.replace(RUNNER, runner).replace(BEAT, beat)
+
+
+def ops(folder: Path, runner: str = RUNNER, beat: str = BEAT) -> Heartbeat:
+    return read(folder, fleet(runner, beat), ENVIRON).settings.heartbeats["ops"]
+
+
+def provider(beat: Heartbeat) -> str:
+    assert isinstance(beat.runner, ModelRunner)
+    return beat.runner.provider.name
+
+
+def reveal(value: object) -> str:
+    assert isinstance(value, Secret)
+    return value.reveal()
+
+
+def test_an_agent_without_keys_calls_the_default_model_of_anthropic(tmp_path: Path) -> None:
+    beat = ops(tmp_path, "context: []")
+    assert isinstance(beat.runner, ModelRunner)
+    assert (beat.runner.provider.kind, beat.runner.max_output_tokens, beat.model) == ("anthropic", 2000, "claude-haiku-5-5")
+    assert reveal(beat.runner.provider.api_key) == KEY
+    assert beat.runner.provider.base_url is None
+    assert (beat.decide, beat.session_keep) == (None, 0)
+
+
+def test_a_gateway_is_called_by_url_with_headers(tmp_path: Path) -> None:
+    runner = ops(
+        tmp_path, 'runner: {kind: http, url: "http://10.0.0.1/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}'
+    ).runner
+    assert isinstance(runner, HttpRunner)
+    assert reveal(runner.url) == f"http://10.0.0.1/{KEY}"
+    assert reveal(runner.headers["Authorization"]) == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("written", "runner"),
+    [
+        ("{kind: command, argv: [claude, -p]}", CommandRunner(("claude", "-p"), {})),
+        ('{kind: python, call: "pkg.mod:Class.method"}', PythonRunner("pkg.mod:Class.method", in_process=False)),
+        ('{kind: python, call: "mod:fn", in_process: true}', PythonRunner("mod:fn", in_process=True)),
+    ],
+)
+def test_a_command_and_a_callable_are_used_as_written(tmp_path: Path, written: str, runner: object) -> None:
+    beat = ops(tmp_path, f"runner: {written}")
+    assert (beat.runner, beat.model) == (runner, None)
+
+
+def test_a_min_interval_of_zero_allows_any_interval(tmp_path: Path) -> None:
+    text = fleet("runner: {kind: anthropic}", "interval: 1s") + "\nlimits: {min_interval: 0s}\n"
+    assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].interval == timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "name"),
+    [
+        ("runner: {kind: anthropic}", "retries: 1", "anthropic"),
+        ("runner: {kind: anthropic, provider: work}", "retries: 1", "work"),
+        ("runner: {kind: openai, provider: local}", "model: q", "local"),
+        ("runner: {kind: anthropic, provider: work}", "{provider: local, model: q}", "local"),
+        ("runner: {kind: openai, provider: local}", "provider: work", "work"),
+        ("runner: {kind: openai}", "provider: anthropic", "anthropic"),
+    ],
+)
+def test_the_heartbeats_provider_overrides_the_runners_and_that_overrides_the_default(
+    tmp_path: Path, runner: str, beat: str, name: str
+) -> None:
+    text = fleet(runner).replace("\n      retries: 2", f" {beat}" if beat.startswith("{") else f"\n      {beat}")
+    assert provider(read(tmp_path, text, ENVIRON).settings.heartbeats["ops"]) == name
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "model"),
+    [
+        ("model: a", "retries: 1", "a"),
+        ("model: a", "model: b", "b"),
+        ("runner: {kind: openai, provider: local}", "provider: work", "claude-haiku-5-5"),
+        ("runner: {kind: command, argv: [cat]}", "model: b", "b"),
+        ('runner: {kind: http, url: "http://a"}', "retries: 1", None),
+    ],
+)
+def test_the_model_is_the_heartbeats_else_the_agents_else_the_default(
+    tmp_path: Path, runner: str, beat: str, model: str | None
+) -> None:
+    assert ops(tmp_path, runner, beat).model == model
+
+
+@pytest.mark.parametrize(
+    ("runner", "decide", "name"),
+    [
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q}", "anthropic"),
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q, provider: local}", "local"),
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q}\n      provider: work", "work"),
+        ("runner: {kind: openai, provider: local}\n    model: q", "decide: {model: q}", "local"),
+        ("runner: {kind: anthropic}", "decide: {model: q}\n      provider: work", "work"),
+        ("runner: {kind: anthropic}", "decide: {model: q, provider: local}\n      provider: work", "local"),
+    ],
+)
+def test_a_decision_uses_its_own_provider_else_the_heartbeats_else_the_runners(
+    tmp_path: Path, runner: str, decide: str, name: str
+) -> None:
+    found = ops(tmp_path, runner, f"{decide}\n      max_output_tokens: 1k").decide
+    assert isinstance(found, Decide)
+    assert (found.model, found.runner.provider.name, found.runner.max_output_tokens) == ("q", name, 1000)
+
+
+def test_an_inherited_decision_is_disabled_with_a_word(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
+    assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].decide is not None
+    assert read(tmp_path, text.replace(BEAT, "decide: none"), ENVIRON).settings.heartbeats["ops"].decide is None
+    kept = read(tmp_path, text.replace(BEAT, "decide:"), ENVIRON).settings.heartbeats["ops"].decide
+    assert kept is not None, "an empty map undoes nothing"
+
+
+@pytest.mark.parametrize(
+    ("written", "precheck"),
+    [
+        ("precheck: ./look", Precheck("./look", "run", "run", timedelta(seconds=30))),
+        ("timeout: 20s\n      precheck: ./look", Precheck("./look", "run", "run", timedelta(seconds=10))),
+        (
+            'precheck: {command: "a | b", unchanged: skip, on_error: skip, timeout: 2m}',
+            Precheck("a | b", "skip", "skip", timedelta(minutes=2)),
+        ),
+        (
+            "precheck: {command: ./look, unchanged: {skip: true, max_age: 6h}, confirm: 3}",
+            Precheck("./look", "skip", "run", timedelta(seconds=30), max_age=timedelta(hours=6), confirm=3),
+        ),
+        (
+            "precheck: {command: ./look, unchanged: {max_age: 6h}}",
+            Precheck("./look", "skip", "run", timedelta(seconds=30), max_age=timedelta(hours=6)),
+        ),
+        ("precheck: {command: ./look, unchanged: {skip: false}}", Precheck("./look", "run", "run", timedelta(seconds=30))),
+        ("precheck: none", None),
+        (BEAT, None),
+    ],
+)
+def test_a_precheck_is_a_command_or_a_map(tmp_path: Path, written: str, precheck: Precheck | None) -> None:
+    assert ops(tmp_path, beat=written).precheck == precheck
+
+
+def test_a_precheck_is_inherited_key_by_key_and_disabled_with_a_word(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, precheck: {command: ./look, unchanged: skip}")
+    own = read(tmp_path, text.replace(BEAT, "precheck: {on_error: skip}"), ENVIRON).settings.heartbeats["ops"].precheck
+    assert own == Precheck("./look", "skip", "skip", timedelta(seconds=30))
+    assert read(tmp_path, text.replace(BEAT, "precheck: none"), ENVIRON).settings.heartbeats["ops"].precheck is None
+
+
+def test_the_two_forms_of_unchanged_replace_and_extend_each_other(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, precheck: {command: ./look, unchanged: {skip: true, max_age: 6h}}")
+
+    def look(written: str) -> Precheck | None:
+        return (
+            read(tmp_path, text.replace(BEAT, f"precheck: {{unchanged: {written}}}"), ENVIRON).settings.heartbeats["ops"].precheck
+        )
+
+    kept = Precheck("./look", "skip", "run", timedelta(seconds=30), max_age=timedelta(hours=6))
+    assert look("") == kept
+    assert look("{max_age: 1h}") == replace(kept, max_age=timedelta(hours=1))
+    assert look("skip") == replace(kept, max_age=None)
+    assert look("run") == look("{skip: false}") == replace(kept, max_age=None, unchanged="run")
+
+
+@pytest.mark.parametrize(
+    ("runner", "written", "answer"),
+    [
+        (RUNNER, BEAT, "structured"),
+        ("runner: {kind: openai, provider: local}\n    model: q", BEAT, "structured"),
+        (RUNNER, "answer: text", "text"),
+        ("runner: {kind: command, argv: [cat]}", BEAT, "text"),
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q}", "text"),
+        ('runner: {kind: http, url: "http://a"}', BEAT, "text"),
+        ('runner: {kind: python, call: "a:b"}', BEAT, "text"),
+        ("runner: {kind: command, argv: [cat]}", "answer: structured", "structured"),
+    ],
+)
+def test_a_model_answers_with_findings_and_other_runners_with_text(
+    tmp_path: Path, runner: str, written: str, answer: str
+) -> None:
+    assert ops(tmp_path, runner, written).answer == answer
+
+
+def test_conditions_are_reported_and_closed_as_configured(tmp_path: Path) -> None:
+    def rules(written: str) -> tuple[timedelta, timedelta, int, bool]:
+        found = ops(tmp_path, beat=written)
+        return found.remind, found.remind_critical, found.clear_after, found.show_resolved
+
+    assert rules(BEAT) == (timedelta(hours=24), timedelta(hours=6), 2, True)
+    text = "conditions: {remind: 3d, remind_critical: 1h, clear_after: 5}\n      show_resolved: false"
+    assert rules(text) == (timedelta(days=3), timedelta(hours=1), 5, False)
+    assert rules("conditions: {remind: 2h}")[:2] == (timedelta(hours=2), timedelta(hours=2))
+    assert rules("conditions: {remind: 3d}")[:2] == (timedelta(days=3), timedelta(hours=6))
+
+
+def test_conditions_are_inherited_key_by_key_and_set_by_the_environment(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, conditions: {remind: 2d, clear_after: 4}, answer: text")
+    environ = {**ENVIRON, "HEARTBEATD_SET__agents__ops__heartbeat__conditions__remind_critical": "30m"}
+    found = read(tmp_path, text.replace(BEAT, "conditions: {clear_after: 1}"), environ).settings.heartbeats["ops"]
+    assert (found.remind, found.remind_critical, found.clear_after) == (timedelta(days=2), timedelta(minutes=30), 1)
+    assert found.answer == "text"
+
+
+def test_memory_and_the_length_of_a_prompt_are_read(tmp_path: Path) -> None:
+    found = ops(tmp_path, beat="on_empty: run\n      memory: TODO.md\n      max_input_tokens: 8k")
+    assert (found.memory, found.max_input_tokens) == (("TODO.md",), 8000)
+    assert (ops(tmp_path).memory, ops(tmp_path).max_input_tokens) == ((), 50_000)
+
+
+@pytest.mark.parametrize(
+    ("beat", "keep"),
+    [
+        ("isolated_session: true", 0),
+        ("isolated_session: false", 8),
+        ("isolated_session: false\n      session_keep: 20", 20),
+    ],
+)
+def test_only_a_session_that_is_not_isolated_keeps_messages(tmp_path: Path, beat: str, keep: int) -> None:
+    assert ops(tmp_path, beat=beat).session_keep == keep
+
+
+def test_an_inherited_key_without_effect_is_no_error(tmp_path: Path) -> None:
+    shared = "provider: work, max_output_tokens: 8k, session_keep: 4, isolated_session: false"
+    text = fleet("runner: {kind: command, argv: [cat]}").replace("deliver: log", f"deliver: log, {shared}")
+    assert read(tmp_path, text, ENVIRON).warnings == ()
+
+
+@pytest.mark.parametrize(("written", "amount"), [("1", 1), ("4096", 4096), ("2k", 2000), ("1m", 1_000_000)])
+def test_an_amount_of_tokens_has_several_forms(tmp_path: Path, written: str, amount: int) -> None:
+    runner = ops(tmp_path, beat=f"max_output_tokens: {written}").runner
+    assert isinstance(runner, ModelRunner)
+    assert runner.max_output_tokens == amount
+
+
+@pytest.mark.parametrize(
+    ("written", "price"),
+    [
+        ("{input: 2, output: 10}", Price(2.0, 10.0, 2.0, 2.5)),
+        ("{input: 2, output: 10, cache_read: 0.2}", Price(2.0, 10.0, 0.2, 2.5)),
+        ("{input: 2, output: 10, cache_write: 4}", Price(2.0, 10.0, 2.0, 4.0)),
+        ("{input: 2, output: 10, cache_read: 0, cache_write: 0}", Price(2.0, 10.0, 0.0, 0.0)),
+    ],
+)
+def test_cache_reads_cost_as_much_as_input_and_writes_a_quarter_more(tmp_path: Path, written: str, price: Price) -> None:
+    text = FLEET.replace("{input: 1, output: 5}", written)
+    assert read(tmp_path, text, ENVIRON).settings.prices["claude-haiku-5-5"] == price
+
+
+# fmt: off
+OWN = 'runner: {kind: command, argv: [cat]}\n    heartbeat:\n'
+FAULTS = [
+    # a text of the valid file, the text in its place, and the resulting error
+    ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', '\n', 'config.yaml:9:12: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: this must be a map, not a string; write {kind: anthropic}, or {kind: command, argv: [program, argument]}'),
+    ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not allowed here; write kind: anthropic, openai, command, http or python"),
+    ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not allowed here; write kind: anthropic, openai, command, http or python"),
+    ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key here; argv is for kind: command'),
+    ('{kind: anthropic}\n', '{kind: anthropic, povider: work}\n', 'config.yaml:9:31: agents.ops.runner.povider: unknown key; did you mean provider?'),
+    ('{kind: anthropic}\n', '{kind: anthropic, provider: wrk}\n', "config.yaml:9:41: agents.ops.runner.provider: 'wrk' is not a declared provider; did you mean work?"),
+    ('{kind: anthropic}\n', '{kind: anthropic, provider: local}\n', 'config.yaml:9:5: agents.ops.runner: the provider local is of kind openai; write runner: {kind: openai, provider: local}'),
+    ('{kind: anthropic}\n', '{kind: openai}\n', 'config.yaml:9:5: agents.ops.runner: no provider openai is declared; write providers: {openai: {api_key: "${OPENAI_API_KEY}"}}'),
+    ('{kind: anthropic}\n', '{kind: openai, provider: local}\n', 'config.yaml:8:3: agents.ops.model: is missing; write model: NAME, with a model of provider local'),
+    (BEAT, 'provider: local', 'config.yaml:8:3: agents.ops.model: is missing; write model: NAME, with a model of provider local'),
+    (BEAT, 'provider: lcal', "config.yaml:11:17: agents.ops.heartbeat.provider: 'lcal' is not a declared provider; did you mean local?"),
+    ('heartbeat: {interval: 30m, deliver', 'heartbeat: {schedule: "*/2 * * * *", deliver', 'config.yaml:6:34: defaults.heartbeat.schedule: its shortest interval is 2m, but limits.min_interval is 5m; space the times out, or lower the limit'),
+    (BEAT, 'interval: 1m', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
+    (BEAT, 'session_keep: 8', 'config.yaml:11:21: agents.ops.heartbeat.session_keep: an isolated session keeps no messages; remove session_keep, or write isolated_session: false too'),
+    (BEAT, 'isolated_session: false\n      session_keep: 7', 'config.yaml:12:21: agents.ops.heartbeat.session_keep: 7 is odd, but messages are kept in pairs; write 6 or 8'),
+    (BEAT, 'isolated_session: false\n      session_keep: 0', 'config.yaml:12:21: agents.ops.heartbeat.session_keep: 0 is out of range; write a number from 2 to 100'),
+    (BEAT, 'max_output_tokens: 0', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 0 is out of range; write an amount from 1 to 1000k'),
+    (BEAT, 'max_output_tokens: 2m', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2m is out of range; write an amount from 1 to 1000k'),
+    (BEAT, 'max_output_tokens: 2K', "config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: '2K' is not an amount of tokens; write 2k"),
+    (BEAT, 'max_output_tokens: 2.5', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2.5 is not an amount of tokens; write 2000, 200k or 1m'),
+    (BEAT, 'max_output_tokens: true', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: true is not an amount of tokens; write 2000, 200k or 1m'),
+    (BEAT, 'max_input_tokens: 0', 'config.yaml:11:25: agents.ops.heartbeat.max_input_tokens: 0 is out of range; write an amount from 1 to 1000k'),
+    (BEAT, 'memory: TODO.md', 'config.yaml:11:15: agents.ops.heartbeat.memory: memory files are read only in runs without a checklist, which are skipped here; remove memory, or write on_empty: run too'),
+    (BEAT, 'memory: [../TODO.md]', "config.yaml:11:16: agents.ops.heartbeat.memory[0]: '../TODO.md' is outside the workspace; write the name of a file inside it; memory files are read only in runs without a checklist, which are skipped here; remove it"),
+    (BEAT, 'precheck:', 'config.yaml:11:16: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
+    (BEAT, 'precheck: {unchanged: skip}', 'config.yaml:11:7: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
+    (BEAT, 'precheck: ""', 'config.yaml:11:17: agents.ops.heartbeat.precheck: the string is empty; write a value'),
+    (BEAT, 'precheck: [./look]', 'config.yaml:11:17: agents.ops.heartbeat.precheck: this must be a command or a map, not a list; write the command as one string'),
+    (BEAT, 'precheck: {command: x, unchanged: maybe}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'maybe' is not allowed here; write skip or run"),
+    (BEAT, 'precheck: {command: x, on_error: fail}', "config.yaml:11:40: agents.ops.heartbeat.precheck.on_error: 'fail' is not allowed here; write skip or run"),
+    (BEAT, 'precheck: {command: x, timeout: soon}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 'soon' is not a duration; write 90s"),
+    (BEAT, 'timeout: 20s\n      precheck: {command: x, timeout: soon}', "config.yaml:12:39: agents.ops.heartbeat.precheck.timeout: 'soon' is not a duration; write 10s"),
+    (BEAT, 'precheck: {command: x, timeout: 5m}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 5m leaves the agent no time; write less than the heartbeat's timeout of 5m"),
+    (BEAT, 'precheck: {command: x, unchanged: Skip}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'Skip' is not allowed here; did you mean skip?"),
+    (BEAT, 'precheck: {command: x, unchanged: 6h}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: '6h' is not allowed here; write {skip: true, max_age: 6h}"),
+    (BEAT, 'precheck: {command: x, unchanged: }', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: an empty value is not allowed here; write skip or run"),
+    (BEAT, 'precheck: {command: x, unchanged: {skip: no}}', "config.yaml:11:48: agents.ops.heartbeat.precheck.unchanged.skip: 'no' is not true or false; write false"),
+    (BEAT, 'precheck: {command: x, unchanged: {max_age: 0s}}', "config.yaml:11:51: agents.ops.heartbeat.precheck.unchanged.max_age: '0s' is zero; write 90s, 30m or 1h30m"),
+    (BEAT, 'precheck: {command: x, unchanged: {max_age: 6}}', "config.yaml:11:51: agents.ops.heartbeat.precheck.unchanged.max_age: 6 has no unit; write 6s or 6m"),
+    (BEAT, 'precheck: {command: x, unchanged: {skip: false, max_age: 6h}}', "config.yaml:11:64: agents.ops.heartbeat.precheck.unchanged.max_age: runs are not skipped here; remove max_age, or write skip: true"),
+    (BEAT, 'precheck: {command: x, unchanged: skip, max_age: 6h}', "config.yaml:11:47: agents.ops.heartbeat.precheck.max_age: unknown key here; write unchanged: {skip: true, max_age: 6h}"),
+    (BEAT, 'precheck: {command: x, max_age: 6h}', "config.yaml:11:30: agents.ops.heartbeat.precheck.max_age: unknown key here; it belongs under agents.ops.heartbeat.precheck.unchanged"),
+    (BEAT, 'precheck: {command: x, unchanged: {at_least_every: 6h}}', "config.yaml:11:42: agents.ops.heartbeat.precheck.unchanged.at_least_every: unknown key; write max_age:"),
+    (BEAT, 'precheck: {command: x, confirm: 2}', "config.yaml:11:39: agents.ops.heartbeat.precheck.confirm: only runs that an unchanged output would skip are confirmed; remove confirm, or write unchanged: skip too"),
+    (BEAT, 'precheck: {command: x, unchanged: skip, confirm: 4}', "config.yaml:11:56: agents.ops.heartbeat.precheck.confirm: 4 is out of range; write a number from 0 to 3"),
+    (BEAT, 'precheck: {command: x, unchanged: skip, confirm: true}', "config.yaml:11:56: agents.ops.heartbeat.precheck.confirm: true is not a whole number; write one from 0 to 3"),
+    (BEAT, 'answer: json', "config.yaml:11:15: agents.ops.heartbeat.answer: 'json' is not allowed here; write structured"),
+    (BEAT, 'answer: strutured', "config.yaml:11:15: agents.ops.heartbeat.answer: 'strutured' is not allowed here; did you mean structured?"),
+    (BEAT, 'answer: yes', "config.yaml:11:15: agents.ops.heartbeat.answer: 'yes' is not allowed here; write structured or text"),
+    (BEAT, 'format: json', "config.yaml:11:7: agents.ops.heartbeat.format: unknown key; write answer:\nconfig.yaml:11:15: agents.ops.heartbeat.answer: 'json' is not allowed here; write structured"),
+    (BEAT, 'conditions: {remind: 0s}', "config.yaml:11:28: agents.ops.heartbeat.conditions.remind: '0s' is zero; write 90s, 30m or 1h30m"),
+    (BEAT, 'conditions: {remind_critical: 6}', "config.yaml:11:37: agents.ops.heartbeat.conditions.remind_critical: 6 has no unit; write 6s or 6m"),
+    (BEAT, 'conditions: {clear_after: 0}', "config.yaml:11:33: agents.ops.heartbeat.conditions.clear_after: 0 is out of range; write a number from 1 to 100"),
+    (BEAT, 'conditions: {clear_after: 10m}', "config.yaml:11:33: agents.ops.heartbeat.conditions.clear_after: '10m' is not a whole number; write one from 1 to 100"),
+    (BEAT, 'conditions: {repeat_interval: 12h}', "config.yaml:11:20: agents.ops.heartbeat.conditions.repeat_interval: unknown key; write remind:"),
+    (BEAT, 'conditions: {resolve_after: 3}', "config.yaml:11:20: agents.ops.heartbeat.conditions.resolve_after: unknown key; write clear_after:"),
+    (BEAT, 'conditions: {show_resolved: false}', "config.yaml:11:20: agents.ops.heartbeat.conditions.show_resolved: unknown key here; it belongs under agents.ops.heartbeat"),
+    (BEAT, 'conditions: 12h', 'config.yaml:11:19: agents.ops.heartbeat.conditions: this must be a map; write {remind: 12h}'),
+    (BEAT, 'condition: {remind: 12h}', "config.yaml:11:7: agents.ops.heartbeat.condition: unknown key; did you mean conditions?"),
+    (BEAT, 'remind: 12h', "config.yaml:11:7: agents.ops.heartbeat.remind: unknown key here; it belongs under agents.ops.heartbeat.conditions or agents.ops.heartbeat.on_failure"),
+    (BEAT, 'repeat_interval: 12h', "config.yaml:11:7: agents.ops.heartbeat.repeat_interval: unknown key here; remind, as it is called here, belongs under agents.ops.heartbeat.conditions or agents.ops.heartbeat.on_failure"),
+    (BEAT, 'clear_after: 3', "config.yaml:11:7: agents.ops.heartbeat.clear_after: unknown key here; it belongs under agents.ops.heartbeat.conditions"),
+    (BEAT, 'resolve_after: 3', "config.yaml:11:7: agents.ops.heartbeat.resolve_after: unknown key here; clear_after, as it is called here, belongs under agents.ops.heartbeat.conditions"),
+    (BEAT, 'send_resolved: false', "config.yaml:11:7: agents.ops.heartbeat.send_resolved: unknown key; write show_resolved:"),
+    (BEAT, 'show_resolved: 0', "config.yaml:11:22: agents.ops.heartbeat.show_resolved: 0 is not true or false; write false"),
+    (BEAT, 'precheck: {command: x, timout: 5s}', 'config.yaml:11:30: agents.ops.heartbeat.precheck.timout: unknown key; did you mean timeout?'),
+    (BEAT, 'decide:', 'config.yaml:11:14: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
+    (BEAT, 'decide: {provider: work}', 'config.yaml:11:7: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
+    (BEAT, 'decide: always', "config.yaml:11:15: agents.ops.heartbeat.decide: 'always' is not allowed here; write none, or a map: keys with values"),
+    (BEAT, 'decide: {model: q, povider: x}', "config.yaml:11:26: agents.ops.heartbeat.decide.povider: unknown key; did you mean provider?\nconfig.yaml:11:35: agents.ops.heartbeat.decide.provider: 'x' is not a declared provider; write anthropic, local or work, or declare it under providers:"),
+    (BEAT, 'decide: {model: q, provider: lcal}', "config.yaml:11:36: agents.ops.heartbeat.decide.provider: 'lcal' is not a declared provider; did you mean local?"),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      provider: work\n', 'config.yaml:11:17: agents.ops.heartbeat.provider: a runner of kind command calls no model; remove provider, or write runner: {kind: anthropic}'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      provider: work\n      decide: {model: q, provider: work}\n', 'config.yaml:11:17: agents.ops.heartbeat.provider: a runner of kind command calls no model; remove provider, or write runner: {kind: anthropic}'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      max_output_tokens: 1k\n', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: a runner of kind command calls no model and sets its own limits; remove max_output_tokens'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      async_timeout: 10m\n', 'config.yaml:11:22: agents.ops.heartbeat.async_timeout: a runner of kind command answers immediately; remove async_timeout'),
+    (BEAT, 'async_timeout: 25h', "config.yaml:11:22: agents.ops.heartbeat.async_timeout: '25h' is too long; a runner of kind anthropic answers immediately; remove it"),
+    (BEAT, 'async_timeout: 0s', "config.yaml:11:22: agents.ops.heartbeat.async_timeout: '0s' is zero; a runner of kind anthropic answers immediately; remove it"),
+    (BEAT, 'strip_reasoning: always', "config.yaml:11:24: agents.ops.heartbeat.strip_reasoning: 'always' is not true or false; write true or false"),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      isolated_session: false\n', 'config.yaml:11:25: agents.ops.heartbeat.isolated_session: a command keeps its own session and gets no earlier messages; remove isolated_session'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      interval: 1m\n      decide: {model: q}\n', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
+    ('{kind: anthropic}\n', '{kind: http}\n', 'config.yaml:9:5: agents.ops.runner.url: is missing; write url: "https://..."'),
+    ('{kind: anthropic}\n', '{kind: http, url: host/run}\n', 'config.yaml:9:31: agents.ops.runner.url: this is not the address of an agent; write http:// or https:// with a host'),
+    ('{kind: anthropic}\n', '{kind: http, url: "${NOPE}"}\n', 'config.yaml:9:31: agents.ops.runner.url: NOPE is not set; set it in the environment or in the env_file'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {X: "${NOPE}"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.X: NOPE is not set; set it in the environment or in the env_file'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: [X]}\n', 'config.yaml:9:52: agents.ops.runner.headers: this must be a map, not a list; write {Authorization: "Bearer ${NAME}"}'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a b: c}}\n', 'config.yaml:9:58: agents.ops.runner.headers.a b: this is not the name of a header; use letters, digits and -'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {Host: c}}\n', 'config.yaml:9:59: agents.ops.runner.headers.Host: the daemon sets this header itself; remove it'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: c, A: c}}\n', 'config.yaml:9:62: agents.ops.runner.headers.A: this header is given twice; upper and lower case are the same; remove it'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: 5}}\n', 'config.yaml:9:56: agents.ops.runner.headers.a: this is not read as text; put it in quotes'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: "c\\nd"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.a: a header can contain only ASCII letters, digits and punctuation, on one line'),
+    ('{kind: anthropic}\n', '{kind: python}\n', 'config.yaml:9:5: agents.ops.runner.call: is missing; write call: "package.module:function"'),
+    ('{kind: anthropic}\n', '{kind: python, call: answer}\n', 'config.yaml:9:34: agents.ops.runner.call: \'answer\' does not name a callable; write "package.module:function"'),
+    ('{kind: anthropic}\n', '{kind: python, call: "a:b", in_process: 1}\n', 'config.yaml:9:53: agents.ops.runner.in_process: 1 is not true or false; write true'),
+    ('kind: openai, ', '', 'config.yaml:3:3: providers.local.kind: is missing; write kind: openai or kind: anthropic, because the name is neither'),
+    ('kind: openai', 'kind: ollama', "config.yaml:3:17: providers.local.kind: 'ollama' is not allowed here; write anthropic or openai"),
+    ('https://models.', 'https://me:canary@models.', 'config.yaml:4:56: providers.work.base_url: this address contains a login and api_key is set too, but only one of them can be sent; keep one of them'),
+    ('"http://127.0.0.1:11434/v1"', 'localhost', 'config.yaml:3:35: providers.local.base_url: this is not the address of a server; write http:// or https:// with a host'),
+    ('api_key: "${KEY}"}', 'key: k}', 'config.yaml:2:15: providers.anthropic.key: unknown key; write api_key:'),
+    ('api_key: "${KEY}"}', 'api_key: 5}', 'config.yaml:2:24: providers.anthropic.api_key: this is not read as text; put it in quotes'),
+    ('api_key: "${KEY}"}', 'api_key: ""}', 'config.yaml:2:24: providers.anthropic.api_key: the string is empty'),
+    ('api_key: "${KEY}"}', 'api_key: "${KEY"}', 'config.yaml:2:24: providers.anthropic.api_key: this contains an invalid reference; write ${NAME} or ${file:PATH}'),
+    ('api_key: "${KEY}"}', 'api_key: "${NOPE}"}', 'config.yaml:2:24: providers.anthropic.api_key: NOPE is not set; set it in the environment or in the env_file'),
+    ('api_key: "${KEY}"}', 'api_key: "${KEY} "}', 'config.yaml:2:24: providers.anthropic.api_key: a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces'),
+    ('  local:', '  lo cal:', "config.yaml:3:3: providers.lo cal: 'lo cal' is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -"),
+    ('{input: 0, output: 0}', '5', 'config.yaml:5:54: prices.q: this must be a map: keys with values, each on a line of its own and indented'),
+    ('input: 0, output: 0', 'input: 0', 'config.yaml:5:51: prices.q.output: is missing; write output: 5.0'),
+    ('input: 0, output: 0', 'output: 0', 'config.yaml:5:51: prices.q.input: is missing; write input: 1.0'),
+    ('input: 0, output: 0', 'input: 0, output: free', "config.yaml:5:73: prices.q.output: 'free' is not a price; write USD per million tokens, like 3.0"),
+    ('input: 0, output: 0', 'input: 0, output: -1', 'config.yaml:5:73: prices.q.output: -1 is negative; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: .inf', 'config.yaml:5:73: prices.q.output: inf is not a price; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: .nan', 'config.yaml:5:73: prices.q.output: nan is not a price; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: true', 'config.yaml:5:73: prices.q.output: true is not a price; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: 0, cached: 1', 'config.yaml:5:76: prices.q.cached: unknown key; write cache_read:'),
+]
+WARNINGS = [
+    ('  anthropic: {api_key: "${KEY}"}\n', '', 'config.yaml:8:5: agents.ops.runner: there is no key for anthropic, so its runs fail; write providers: {anthropic: {api_key: "${ANTHROPIC_API_KEY}"}}'),
+    ('{api_key: "${KEY}"}', '{}', 'config.yaml:2:3: providers.anthropic: has no key, so its runs fail; write api_key: "${ANTHROPIC_API_KEY}"'),
+    ('{api_key: "${KEY}"}', '{api_key: k}', 'config.yaml:2:24: providers.anthropic.api_key: this secret is written in the file itself; write ${NAME} or ${file:PATH} instead'),
+    ('models.example.org', 'models.example.org/v1/', 'config.yaml:4:56: providers.work.base_url: /v1/messages is added to this address; remove the /v1 at its end'),
+    ('work: {kind: anthropic, api_key: "${KEY}"', 'work: {kind: anthropic, api_key: "${NOPE}"', 'config.yaml:4:36: providers.work.api_key: NOPE is not set; set it in the environment or in the env_file'),
+    ('claude-haiku-5-5: {input: 1, output: 5}, ', '', 'config.yaml:8:3: agents.ops.model: this model has no price, so its cost is not counted; write prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}, in USD per million tokens'),
+    (BEAT, 'model: large', 'config.yaml:11:14: agents.ops.heartbeat.model: this model has no price, so its cost is not counted; write prices: {large: {input: 1.0, output: 5.0}}, in USD per million tokens'),
+    (BEAT, 'decide: {model: "a:1b"}', 'config.yaml:11:23: agents.ops.heartbeat.decide.model: this model has no price, so its cost is not counted; write prices: {"a:1b": {input: 1.0, output: 5.0}}, in USD per million tokens'),
+    (BEAT, 'model: q\n      provider: openai', 'config.yaml:2:3: providers.openai: has no key, so its runs fail; write api_key: "${OPENAI_API_KEY}"'),
+]
+# fmt: on
+
+
+def test_the_base_config_of_the_runner_tests_is_valid(tmp_path: Path) -> None:
+    assert warnings(tmp_path, FLEET, ENVIRON) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(FAULTS)]
+)
+def test_an_error_has_its_position_and_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    assert right in FLEET
+    assert "\n".join(complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON)) == line
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"), WARNINGS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(WARNINGS)]
+)
+def test_a_setting_that_will_fail_later_is_a_warning(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    assert right in FLEET
+    text = FLEET.replace(right, wrong, 1)
+    if "providers.openai" in line:
+        text = text.replace("providers:\n", "providers:\n  openai: {}\n")
+    assert warnings(tmp_path, text, ENVIRON) == [line]
+
+
+COSTLY = (
+    "agents.ops.heartbeat.decide: without a precheck, this model gets no more facts than the agent's own model, and it is not"
+    " cheaper; remove decide, add a precheck, or write a cheaper model"
+)
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "is_costly"),
+    [
+        (RUNNER, "decide: {model: claude-haiku-5-5}", True),
+        (RUNNER, "decide: {model: same}", True),
+        (RUNNER, "decide: {model: dear}", True),
+        (RUNNER, "decide: {model: claude-haiku-5-5, provider: work}", True),
+        (f"{RUNNER}\n    context: [SOUL.md]", "decide: {model: same}\n      light_context: true", True),
+        ("runner: {kind: openai, provider: local}\n    model: q", "decide: {model: q}", True),
+        (RUNNER, "decide: {model: q}", False),
+        (RUNNER, "decide: {model: same}\n      precheck: ./look", False),
+        (RUNNER, "decide: {model: same}\n      prompt: Be brief.", False),
+        (RUNNER, "decide: {model: same}\n      isolated_session: false", False),
+        (RUNNER, "decide: {model: same}\n      enabled: false", False),
+        (f"{RUNNER}\n    context: [SOUL.md]", "decide: {model: same}", False),
+        ("runner: {kind: openai, provider: local}\n    model: q", "decide: {model: same, provider: local}", False),
+        ("runner: {kind: command, argv: [cat]}\n    model: same", "decide: {model: same}", False),
+    ],
+)
+def test_a_decision_that_costs_as_much_as_the_run_is_a_warning(tmp_path: Path, runner: str, beat: str, is_costly: bool) -> None:
+    text = fleet(runner, beat).replace("prices: {", "prices: {same: {input: 1, output: 5}, dear: {input: 3, output: 15}, ")
+    found = [line.partition(": ")[2] for line in warnings(tmp_path, text, ENVIRON) if ".decide: " in line]
+    assert found == ([COSTLY] if is_costly else [])
+
+
+def test_a_decision_with_a_model_without_prices_is_no_warning_about_its_cost(tmp_path: Path) -> None:
+    (line,) = warnings(tmp_path, fleet(beat="decide: {model: new}"), ENVIRON)
+    assert "this model has no price" in line
+
+
+def test_a_costly_decision_in_the_defaults_is_one_warning(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, decide: {model: claude-haiku-5-5}") + "  more: {}\n  night: {}\n"
+    (line,) = warnings(tmp_path, text, ENVIRON)
+    assert line == f"config.yaml:6:53: {COSTLY.replace('agents.ops', 'defaults')}"
+
+
+def test_an_invalid_price_is_not_also_reported_as_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, FLEET.replace("{input: 1, output: 5}", "{input: -1, output: 5}"), ENVIRON)
+    assert [complaint.path for complaint in refused.value.errors] == ["prices.claude-haiku-5-5.input"]
+    assert refused.value.warnings == ()
+
+
+def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path) -> None:
+    text = "agents:\n  a: {heartbeat: {interval: 30m, enabled: false, deliver: log}}\n"
+    assert warnings(tmp_path, text, ENVIRON) == []
+    text += '  b: {runner: {kind: http, url: "${NOPE}"}, heartbeat: {interval: 0m, deliver: log}}\n'
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text, ENVIRON)] == ["agents.b.runner.url"]
+
+
+def test_a_key_that_many_agents_lack_is_reported_once(tmp_path: Path) -> None:
+    text = "agents:\n" + "".join(f"  a{number}: {{heartbeat: {{interval: 30m, deliver: log}}}}\n" for number in range(3))
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text, ENVIRON)] == [
+        "agents",
+        "agents.a0.model",
+        "agents.a0.runner",
+    ]
+
+
+def test_the_minimum_interval_is_only_for_agents_that_call_a_model(tmp_path: Path) -> None:
+    assert ops(tmp_path, "runner: {kind: command, argv: [cat]}", "interval: 10s").interval == timedelta(seconds=10)
+    assert ops(tmp_path, 'runner: {kind: http, url: "http://a"}', "interval: 10s").interval == timedelta(seconds=10)
+
+
+def test_no_secret_of_a_provider_or_a_gateway_is_shown(tmp_path: Path) -> None:
+    text = fleet('runner: {kind: http, url: "http://a/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}', "decide: {model: q}")
+    loaded = read(tmp_path, text, ENVIRON)
+    rows = list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")
+    assert KEY not in f"{loaded!r} {rows}"
+    shown = {row.key: row.value for row in rows}
+    assert (shown["runner.url"], shown["runner.headers"]) == ("***", "{Authorization: ***}")
+
+
+def test_reading_commands_need_no_key(tmp_path: Path) -> None:
+    read(tmp_path, FLEET, ENVIRON)
+    runner = load_config(tmp_path / "config.yaml", {}, resolve_secrets=False).settings.heartbeats["ops"].runner
+    assert isinstance(runner, ModelRunner)
+    assert reveal(runner.provider.api_key) == ""
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "expected"),
+    [
+        (
+            "context: []",
+            BEAT,
+            {
+                "runner.kind": "anthropic",
+                "runner.provider": "anthropic",
+                "model": "claude-haiku-5-5",
+                "heartbeat.session_keep": "8",
+                "heartbeat.precheck": "none",
+            },
+        ),
+        (
+            RUNNER,
+            "provider: local\n      model: q\n      decide: {model: q}",
+            {"heartbeat.provider": "local", "heartbeat.decide.model": "q", "heartbeat.decide.provider": "local"},
+        ),
+        (RUNNER, "precheck: ./look", {"heartbeat.precheck": "./look"}),
+        (
+            RUNNER,
+            "timeout: 40s\n      precheck: {command: ./look}",
+            {"heartbeat.precheck.command": "./look", "heartbeat.precheck.unchanged": "run", "heartbeat.precheck.timeout": "20s"},
+        ),
+        (
+            RUNNER,
+            "precheck: {command: ./look, unchanged: {skip: true}}\n      conditions: {remind: 2h}",
+            {
+                "heartbeat.answer": "structured",
+                "heartbeat.conditions.remind": "2h",
+                "heartbeat.conditions.remind_critical": "2h",
+                "heartbeat.conditions.clear_after": "2",
+                "heartbeat.show_resolved": "true",
+                "heartbeat.precheck.unchanged.skip": "true",
+                "heartbeat.precheck.unchanged.max_age": "none",
+                "heartbeat.precheck.confirm": "1",
+            },
+        ),
+        ("runner: {kind: command, argv: [cat]}", BEAT, {"heartbeat.answer": "text", "heartbeat.conditions.remind": "24h"}),
+        (
+            'runner: {kind: python, call: "a:b"}',
+            "isolated_session: false",
+            {"runner.call": "a:b", "runner.in_process": "false", "heartbeat.session_keep": "8", "heartbeat.provider": "none"},
+        ),
+    ],
+)
+def test_effective_values_show_the_runner_and_provider_of_an_agent(
+    tmp_path: Path, runner: str, beat: str, expected: dict[str, str]
+) -> None:
+    ops(tmp_path, runner, beat)
+    rows = {row.key: row.value for row in list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")}
+    assert expected.items() <= rows.items()
+
+
+def test_the_schema_distinguishes_runners_by_kind() -> None:
+    runner = config_schema()["$defs"]["Agent"]["properties"]["runner"]
+    assert runner["discriminator"]["propertyName"] == "kind"
+    assert sorted(runner["discriminator"]["mapping"]) == ["anthropic", "command", "http", "openai", "python"]
+
+
+def test_the_shipped_config_is_valid_without_a_key_and_enabling_the_assistant_takes_two_lines(tmp_path: Path) -> None:
+    shipped = load_config(SHIPPED, {})
+    assert shipped.warnings == ()
+    assert shipped.settings.heartbeats["assistant"].enabled is False
+    assert (shipped.settings.heartbeats["assistant"].workspace / "HEARTBEAT.md").is_file()
+    text = SHIPPED.read_text().replace("# providers:", "providers:").replace("enabled: false", "enabled: true")
+    changed = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
+    assert changed.warnings == ()
+    assert changed.settings.heartbeats["assistant"].enabled is True
+
+
+def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
+    text = skeleton.config_text().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
+    text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
+    loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
+    assert loaded.warnings == ()
+    assert provider(loaded.settings.heartbeats["assistant"]) == "anthropic"
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        "{kind: anthropic}",
+        "{kind: openai, provider: local}",
+        '{kind: http, url: "http://a/${KEY}", headers: {X: "${KEY}"}}',
+        '{kind: command, argv: [cat], env: {A: "${KEY}"}}',
+        '{kind: python, call: "a:b"}',
+    ],
+)
+def test_agents_with_equal_runners_share_one_runner(tmp_path: Path, runner: str) -> None:
+    agents = "".join(f"  a{number}: {{model: q, runner: {runner}}}\n" for number in range(2))
+    decided = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
+    first, second, _ = read(tmp_path, decided.replace("  ops:", f"{agents}  ops:"), ENVIRON).settings.heartbeats.values()
+    assert first.runner is second.runner
+    assert first.decide is second.decide
+
+
+def test_two_thousand_agents_that_call_models_load_in_less_than_a_millisecond_each(tmp_path: Path) -> None:
+    agent = (
+        "  agent-{n}:\n    runner: {{kind: anthropic, provider: work}}\n    heartbeat:\n      provider: local\n      model: q\n"
+        "      decide: {{model: q, provider: anthropic}}\n      max_output_tokens: 4k\n      isolated_session: false\n"
+    )
+    text = FLEET + "".join(agent.format(n=number) for number in range(2000))
+    began = time.process_time()
+    assert len(read(tmp_path, text, ENVIRON).settings.heartbeats) == 2001
+    assert time.process_time() - began < 2

@@ -1,0 +1,96 @@
+"""The pages name existing keys, and the page for other systems describes the seven systems. `test_documented_examples` runs the examples."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from checkout import HOME
+from config_file import read
+
+import heartbeat
+from scheduler.cli import manual
+from scheduler.cli.alert_rules import RuleSettings, rule_groups
+from scheduler.config.build.load import config_schema
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.web.routes import OPERATIONS
+
+KNOWN_PATHS = ["/metrics", "/healthz", "/readyz", "/mcp", "/api/v1/openapi.json", *(each.path for each in OPERATIONS)]
+DOCS = HOME / "docs"
+COMING = (DOCS / "coming-from.md").read_text("utf-8")
+SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])
+
+
+def test_each_of_seven_systems_has_a_section() -> None:
+    assert list(SECTIONS) == ["claw0", "GoClaw", "PicoClaw", "MisterMorph", "nanobot", "OpenClaw", "ZeroClaw"]
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ("claw0", ["five characters"]),
+        ("nanobot", ["Active Tasks"]),
+        ("PicoClaw", ["interval of 0"]),
+        ("MisterMorph", ["`#TODO`", "`- [ ]`"]),
+        ("ZeroClaw", ["[completed]", "[every 6h]"]),
+        ("OpenClaw", ["`tasks:`"]),
+    ],
+)
+def test_each_section_lists_the_differences(system: str, words: list[str]) -> None:
+    _, _, different = SECTIONS[system].partition("**Different here**")
+    assert all(word in different for word in words)
+
+
+@pytest.mark.parametrize("system", SECTIONS)
+def test_the_config_of_each_section_is_accepted(tmp_path: Path, system: str) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", SECTIONS[system], re.DOTALL)
+    loaded = read(tmp_path, shown, {})
+    assert loaded.settings.heartbeats
+    assert [str(warning) for warning in loaded.warnings if "deliver" in str(warning)] == []
+
+
+def keys() -> set[str]:
+    models = config_schema()["$defs"].values()
+    return {key for model in models for key in model["properties"]} | set(config_schema()["properties"])
+
+
+@pytest.mark.parametrize("system", SECTIONS)
+def test_the_table_of_each_section_names_only_existing_keys(system: str) -> None:
+    rows = [line.split("|")[2] for line in SECTIONS[system].splitlines() if line.startswith("| ")][1:]
+    named = {key for row in rows for key in re.findall(r"`(?:\w+\.)?([a-z_]+)(?::[^`]*)?`", row)}
+    assert named
+    words = {"next", "meta", "beat", "already_running"}  # a value, a field of a run, a function, a reason
+    assert named - words <= keys()
+
+
+def test_the_library_page_names_every_argument_and_field() -> None:
+    from inspect import signature
+
+    page = (DOCS / "library.md").read_text("utf-8")
+    named = set(re.findall(r"`(\w+)`", page))
+    assert set(signature(heartbeat.beat).parameters) <= named
+    assert set(heartbeat.Beat.__dataclass_fields__) <= named
+
+
+def test_the_mistake_in_the_readme_gives_the_error_shown_there(tmp_path: Path) -> None:
+    """Misspells the interval of the shipped config, as the README suggests."""
+    shipped, page = ((DOCS.parent / name).read_text("utf-8") for name in ("config.yaml", "README.md"))
+    (shown,) = re.findall(r"^`(config\.yaml:.*)`$", page, re.MULTILINE)
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, shipped.replace("interval: 5m ", "interval: soon ", 1), {})
+    assert str(refused.value).removeprefix(f"{tmp_path}/") == shown
+
+
+def test_every_path_of_the_daemon_in_the_pages_and_in_the_alerts_exists() -> None:
+    pages = "\n".join(page.read_text("utf-8") for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")))
+    named = set(re.findall(r"(?:127\.0\.0\.1|localhost):7857(/[\w.-][\w./-]*)", pages))
+    named |= set(re.findall(r"\bURL(/[\w.-][\w./-]*)", json.dumps(rule_groups(RuleSettings()))))
+    routes = [re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in KNOWN_PATHS]
+    assert len(named) > 8
+    assert [path for path in sorted(named) if not any(route.fullmatch(path) for route in routes)] == []
+
+
+def test_the_man_page_has_the_help_texts_of_all_commands() -> None:
+    assert (DOCS.parent / "packaging" / "heartbeatd.1").read_text("utf-8") == manual.manual(), "run `make man`"

@@ -1,0 +1,287 @@
+"""Tests of the command `import`: its output, --into, --strict, JSON, several files, and files that are damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from checkout import HOME
+from imported import EXAMPLES
+
+from scheduler.cli.main import main
+from scheduler.config.importers import foreign_system
+from scheduler.config.importers.source_files import MAX_BYTES
+
+OPENCLAW = EXAMPLES / "openclaw"
+SMALL = """\
+agents:
+  one:
+    runner: {kind: command, argv: [echo]}
+    heartbeat: {interval: 1h, deliver: log}
+"""
+ONE_AGENT = '{agents: {defaults: {workspace: "~/x", heartbeat: {every: "1h", target: "none"}}}}'
+ONE_JOB = (
+    '{"jobs": [{"name": "brief", "schedule": {"kind": "cron", "expr": "0 7 * * *", "tz": "UTC"}, "payload": {"message": "Go."}}]}'
+)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = main(["import", *map(str, arguments), "--timezone", "Europe/Riga"])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_the_config_is_printed_and_the_receipt_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path, "openclaw.json", ONE_AGENT)
+    code, out, err = run(capsys, "openclaw", source)
+    assert code == 0
+    path = write(tmp_path, "config.yaml", out)
+    assert main(["check", "-c", str(path)]) == 0
+    assert out.startswith(f"# Imported by `heartbeatd import openclaw` from {source}.\n")
+    assert f"kept     {source}:1 agents.defaults.heartbeat.every -> agents.main.heartbeat.interval\n" in err
+    assert "receipt: 3 values: 3 kept, 0 changed, 0 dropped" in err
+
+
+def test_several_files_become_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "openclaw", write(tmp_path, "openclaw.json", ONE_AGENT), write(tmp_path, "jobs.json", ONE_JOB))
+    assert code == 0
+    assert "agents:\n  main:\n" in out
+    assert "cron:\n  brief:\n" in out
+    assert "jobs[0].schedule.expr -> cron.brief.schedule" in err
+
+
+def test_the_receipt_as_json_has_every_value(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "openclaw", OPENCLAW / "openclaw.json", OPENCLAW / "jobs.json", "--format", "json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    by_key = {entry["key"]: entry for entry in found["receipt"]}
+    assert by_key["jobs[0].payload.timeoutSeconds"] | {"file": "", "line": 0} == {
+        "file": "",
+        "line": 0,
+        "key": "jobs[0].payload.timeoutSeconds",
+        "status": "changed",
+        "as": ["cron.Morning-brief.timeout"],
+        "from": 300,
+        "to": "5m",
+    }
+    assert by_key["jobs[0].state.lastRunStatus"]["loss"] is False
+    assert by_key["jobs[0].payload.thinking"] | {"file": ""} == {
+        "file": "",
+        "line": 9,
+        "key": "jobs[0].payload.thinking",
+        "status": "dropped",
+        "why": "heartbeatd has no such setting",
+        "loss": True,
+    }
+    assert found["variables"]["TELEGRAM_BOT_TOKEN"] == "channels.telegram.botToken"
+    assert found["config"].startswith("# Imported by")
+    assert found["problems"] == []
+
+
+def test_into_a_config_only_adds_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"# mine\n{SMALL}# the end\n"
+    path = write(tmp_path, "config.yaml", text)
+    path.chmod(0o640)
+    code, out, err = run(
+        capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), write(tmp_path, "jobs.json", ONE_JOB), "--into", path
+    )
+    assert (code, err) == (0, "")
+    assert f"{path}: 1 agent, 1 job added" in out
+    after = path.read_text("utf-8")
+    lines = iter(after.splitlines())
+    assert all(line in lines for line in text.splitlines())
+    assert oct(path.stat().st_mode)[-3:] == "640"
+    assert main(["check", "-c", str(path)]) == 0
+
+
+def test_importing_the_same_files_again_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "config.yaml", SMALL)
+    files = (OPENCLAW / "openclaw.json", OPENCLAW / "jobs.json", OPENCLAW / "ops" / "HEARTBEAT.md")
+    assert run(capsys, "openclaw", *files, "--into", path)[0] == 0
+    before = path.read_bytes()
+    code, out, _ = run(capsys, "openclaw", *files, "--into", path)
+    assert code == 0
+    assert "nothing to add" in out
+    assert path.read_bytes() == before
+
+
+def test_an_entry_with_a_name_that_is_taken_gets_another_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path, "config.yaml", "agents:\n  main:\n    runner: {kind: command, argv: [echo]}\n    heartbeat: {interval: 1h}\n"
+    )
+    code, out, _ = run(
+        capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), write(tmp_path, "jobs.json", ONE_JOB), "--into", path
+    )
+    assert code == 0
+    assert "agents.defaults.heartbeat.every -> agents.main-2.heartbeat.interval" in out
+    assert "    agent: main-2\n" in path.read_text("utf-8")
+
+
+def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "config.yaml", SMALL + "nonsense: 1\n")
+    before = path.read_bytes()
+    code, _, err = run(capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), "--into", path)
+    assert code == 2
+    assert "nonsense" in err
+    assert path.read_bytes() == before
+
+
+def test_into_a_config_without_a_place_for_agents_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "agents: {a: {runner: {kind: command, argv: [echo]}, heartbeat: {interval: 1h}}}\n"
+    path = write(tmp_path, "config.yaml", text)
+    code, _, err = run(capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), "--into", path)
+    assert code == 2
+    assert "has no place to insert agents; write `agents:` on a line of its own" in err
+    assert path.read_text("utf-8") == text
+
+
+def test_into_a_missing_config_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), "--into", tmp_path / "none.yaml")
+    assert code == 2
+    assert "none.yaml cannot be read: No such file or directory" in err
+
+
+def test_strict_writes_nothing_if_a_setting_would_be_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "config.yaml", SMALL)
+    code, out, err = run(capsys, "openclaw", OPENCLAW / "openclaw.json", "--into", path, "--strict")
+    assert code == 2
+    assert "settings would be lost; nothing was written" in err
+    assert "added," not in out
+    assert path.read_text("utf-8") == SMALL
+    code, out, err = run(capsys, "openclaw", OPENCLAW / "openclaw.json", "--strict")
+    assert (code, out) == (2, "")
+
+
+def test_strict_accepts_records_and_empty_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ONE_JOB.replace('"name"', '"id": "x", "createdAtMs": 1, "state": {"lastStatus": "ok"}, "description": null, "name"')
+    code, out, _ = run(capsys, "openclaw", write(tmp_path, "jobs.json", job), "--strict")
+    assert code == 0
+    assert "brief:" in out
+
+
+def test_a_damaged_file_is_used_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (OPENCLAW / "jobs.json").read_text("utf-8")
+    source = write(tmp_path, "jobs.json", whole[: whole.index('"Inbox"')])
+    code, out, err = run(capsys, "openclaw", source)
+    assert code == 1
+    assert "Morning-brief:" in out
+    assert "Reminder:" in out
+    line = whole[: whole.index('"Inbox"')].count("\n") + 1
+    assert f"{source}:{line}: the file ends here; the rest of the file was left out" in err
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    huge = write(tmp_path, "huge.json", "[" + " " * MAX_BYTES + "]")
+    code, out, err = run(
+        capsys, "openclaw", tmp_path / "none.json", tmp_path / "pipe", tmp_path, huge, write(tmp_path, "a.json", ONE_AGENT)
+    )
+    assert code == 1
+    assert "agents:\n  main:" in out
+    assert "none.json: cannot be read: No such file or directory" in err
+    assert "pipe: cannot be read: not a regular file" in err
+    assert f"{huge}: is larger than 4 MiB and was not read" in err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "\0\0\0",
+        "[" * 100_000,
+        "{" * 100_000,
+        '{"a":' * 100_000,
+        "a: " * 5000,
+        "- " * 5000,
+        "[[[[",
+        "{agents: {list: 5, defaults: [1]}, channels: 7, jobs: 3}",
+        '{"jobs": [null, 1, [], {}, {"schedule": {}}, {"schedule": {"kind": "cron", "expr": "x"}}, {"schedule": {"atMs": 1e300}}]}',
+        '{"agents": {"list": [{"id": {"a": 1}, "heartbeat": {"every": "\\u0000", "activeHours": "night"}}]}}',
+        "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: &d [*c, *c, *c, *c]\ne: [*d, *d, *d, *d]\n",
+        "\u202e\x1b[31mred: 1",
+        "not a config at all",
+    ],
+)
+@pytest.mark.parametrize("name", ["x.json", "x.yaml", "x.toml", ".env", "HEARTBEAT.md", "x"])
+def test_no_content_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str) -> None:
+    code, out, err = run(capsys, "openclaw", write(tmp_path, name, content))
+    assert code in (0, 1)
+    assert "Traceback" not in err
+    assert not set(out + err) & set("\x00\x1b\u202e")
+
+
+@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+def test_a_file_of_another_kind_has_nothing_to_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str) -> None:
+    source = write(tmp_path, "x.yaml", "services:\n  web: {image: nginx}\nvolumes: []\n")
+    code, out, err = run(capsys, system, source)
+    assert (code, out) == (1, "")
+    assert "there is nothing to import in these files" in err
+    assert f"{source}:2 services.web.image" in err
+
+
+def test_slow_patterns_are_not_given_long_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of these takes minutes if a pattern tries all ways to divide the spaces."""
+    size = 1_000_000
+    for name, content in (
+        ("x", "\n" * size),
+        ("x.toml", "[" + " " * size),
+        ("H.md", "tasks:\n- " + " " * size + "x\n1. " + " " * size),
+    ):
+        assert run(capsys, "openclaw", write(tmp_path, name, content))[0] in (0, 1)
+
+
+def test_aliases_are_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 7))
+    code, _, err = run(capsys, "openclaw", write(tmp_path, "x.yaml", f"a0: &a0 [1]\n{levels}"))
+    assert code == 1
+    assert "the file has more than 20,000 values; the rest was left out" in err
+
+
+def test_an_unknown_system_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "clawd", "x.json")
+    assert code == 2
+    assert "'clawd' is not" in err
+
+
+def test_the_example_in_the_documentation_gives_the_receipt_shown_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (HOME / "docs" / "coming-from.md").read_text("utf-8")
+    (shown,) = re.findall(r"```json5\n(.*?)```", page, re.DOTALL)
+    (receipt,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    source = write(tmp_path, "openclaw.json", shown)
+    assert main(["import", "openclaw", str(source), "--timezone", "Europe/Berlin"]) == 0
+    assert capsys.readouterr().err.replace(f"{tmp_path}/", "") == receipt
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--timezone", "Europe/Riga"], "Europe/Riga (set with --timezone)"),
+        ([], "(the time zone of this host; --timezone sets another)"),
+    ],
+)
+def test_the_receipt_names_the_source_of_a_time_zone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    hours = ONE_AGENT.replace('every: "1h"', 'every: "1h", activeHours: {start: "08:00", end: "22:00"}')
+    source = write(tmp_path, "openclaw.json", hours)
+    assert main(["import", "openclaw", str(source), *options]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "active_hours.timezone" in line]
+    assert line.endswith(reason)
+
+
+def test_the_documentation_names_every_system() -> None:
+    page = (HOME / "docs" / "coming-from.md").read_text("utf-8")
+    assert [name for name in foreign_system.SYSTEM_NAMES if f"| `{name}` |" not in page] == []

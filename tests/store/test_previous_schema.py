@@ -1,0 +1,130 @@
+"""A daemon takes over a database that the previous version wrote, and continues its runs, wakes and messages.
+
+data/database_2026_11.sql is what heartbeatd of November 2026 left behind when it was killed on 2 March 2026 at 12:33 UTC in a test
+like these: there are rows in every table. When the schema changes, add a dump of the last schema and keep this one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from checkout import DATA
+from world import World, utc
+
+from scheduler.store import spend
+from scheduler.store.database import APPLICATION_ID, open_read_only_any_version
+
+DUMP = DATA / "database_2026_11.sql"
+CONFIG = """
+limits: {budget: {usd_per_day: 5}}
+channels:
+  ops-room: {kind: webhook, url: "https://chat.example.org/hook"}
+  dead-room: {kind: webhook, url: "https://dead.example.org/hook"}
+  chat: {kind: telegram, url: "tgram://123:ABC/{target}"}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat:
+      interval: 45m
+      stagger: 0s
+      checklist: "- look at the disk\\n- [every 4h] read the mail\\n"
+      budget: {runs_per_day: 40, usd_per_run: 0.01}
+      deliver: [ops-room, last]
+  slow:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: dead-room, timeout: 5h, budget: {usd_per_run: 0.02}}
+cron:
+  retried: {command: sync, schedule: "*/20 * * * *", retries: 3, deliver: dead-room, on_failure: {after: 1, deliver: ops-room}}
+  later: {command: report, at: "2026-03-05 09:00"}
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The database of the previous version, at the place where a World looks for it."""
+    path = tmp_path / "state" / "heartbeatd.db"
+    path.parent.mkdir(mode=0o700)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(DUMP.read_text("utf-8"))
+        connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def world(state: Path, tmp_path: Path) -> World:
+    """A daemon of this version, started two minutes after the earlier one was killed."""
+    return World(tmp_path, CONFIG, start="2026-03-02 12:35")
+
+
+def row_counts(connection: sqlite3.Connection) -> dict[str, int]:
+    tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
+    return {table: connection.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+
+
+def test_the_dump_has_rows_in_every_table(state: Path) -> None:
+    with closing(sqlite3.connect(state)) as connection:
+        assert [table for table, rows in row_counts(connection).items() if rows == 0] == []
+
+
+def test_an_interrupted_run_is_attempted_again(world: World) -> None:
+    world.settle()
+    (run,) = [row for row in world.records("slow") if row["slot"] == "2026-03-02T12:30:00Z"]
+    assert (run["id"], run["attempt"], run["outcome"]) == (29, 2, "ok")
+
+
+def test_waiting_wakes_are_delivered(world: World) -> None:
+    world.run(hours=1)
+    woken = {call.name: call for call in world.calls if "You were woken" in call.stdin}
+    assert "By api pager:" in woken["ops"].stdin
+    assert woken["ops"].at == utc("2026-03-02 13:02")  # a gateway held the lane until then
+    assert "By api queue:" in woken["slow"].stdin
+
+
+def test_queued_messages_are_delivered(world: World) -> None:
+    world.run(hours=12)
+    assert [text for _, name, text in world.delivered if name == "slow"] == ["Nothing new, but a word."]
+
+
+def test_a_later_alert_goes_to_the_known_target(world: World) -> None:
+    world.scripts["ops"] = lambda call: "The disk is full."
+    world.run(hours=1)
+    sent = world.store.connection.execute("select channel, whom from outbox where text = 'The disk is full.' order by id")
+    assert [tuple(row) for row in sent] == [("ops-room", ""), ("chat", "4711")]
+
+
+def test_every_slot_still_has_exactly_one_run_record(world: World) -> None:
+    world.run(hours=2)
+    slots = [(row["name"], row["trigger"], row["slot"]) for row in world.records()]
+    assert len(slots) == len(set(slots))
+    on_the_grid = [row["slot"][11:16] for row in world.records("ops") if row["trigger"] == "interval"]
+    assert on_the_grid[-4:] == ["12:15", "13:00", "13:45", "14:30"]
+
+
+def test_an_open_incident_ends_with_its_notification(world: World) -> None:
+    world.run(hours=1)
+    assert [text for _, name, text in world.delivered if name == "retried"] == [
+        "Cron job retried works again. Before that, it failed 14 times in a row, since 2026-03-02 08:00 UTC (5h)."
+    ]
+
+
+def test_a_one_time_job_that_was_seen_before_still_runs_at_its_time(world: World) -> None:
+    world.run_until("2026-03-05 09:01")
+    assert world.history("later") == ["03-05 09:00 at ok"]
+
+
+def test_spending_of_the_day_is_kept(state: Path) -> None:
+    with closing(sqlite3.connect(state)) as before:
+        spent = before.execute("select sum(nanos), sum(runs) from spend").fetchone()
+    with closing(open_read_only_any_version(state)) as db:
+        assert tuple(db.execute("select sum(nanos), sum(runs) from spend").fetchone()) == spent
+
+
+def test_the_report_reads_runs_that_the_previous_version_wrote(world: World) -> None:
+    world.settle()
+    run = world.records("ops")[0]
+    assert (run["woken_by"], run["models"], run["worker"]) == (None, [], None)
+    assert set(spend.budgets_in_force(world.store.connection)) == {("", ""), ("heartbeat", "ops")}

@@ -1,0 +1,319 @@
+"""Messages in Telegram have buttons: mute for two hours, acknowledge, run again. Only genuine presses in the chat have an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import complaints
+from daemon_process import Begin
+from run_async import with_http
+from servers import telegram
+from servers.scripted import reply
+from servers.telegram import Telegram, refusal
+from world import MakeWorld, World, send_by_transport
+
+from scheduler.channels.telegram_buttons import Press, Presses
+from scheduler.engine.button_poller import BotCall, ButtonPoller, call_bot
+from scheduler.engine.buttons import PressButton
+from scheduler.insight.status_data import read_status
+from scheduler.model.events import ButtonPressed
+from scheduler.telemetry.event_log import EventLog
+from scheduler.work.executor import Done
+
+CONFIG = """\
+host: web1
+channels:
+  phone: {{url: "${{TG}}", base_url: "{url}", allow_private: true, buttons: true}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, on_failure: {{after: 1}}}}
+cron:
+  backup: {{every: 1h, command: backup, deliver: phone, retries: 0, on_failure: {{after: 1}}}}
+"""
+
+
+class AtOnce:
+    """An executor that sends each request to a bot at once."""
+
+    def __init__(self) -> None:
+        self._results: dict[int, Done[BotCall, Presses]] = {}
+
+    def submit(self, number: int, task: BotCall) -> None:
+        self._results[number] = Done(task, asyncio.run(with_http(lambda http: call_bot(task, http))))
+
+    def results(self) -> list[tuple[int, Done[BotCall, Presses]]]:
+        return list(self._results.items())
+
+    def ack(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._results.pop(number)
+
+    def inflight(self) -> dict[int, BotCall]:
+        return {}
+
+    def cancel(self, number: int, why: str) -> None: ...
+
+    def give_up(self, number: int, done: Done[BotCall, Presses]) -> None: ...
+
+
+class Chat:
+    """A world whose agent writes to a chat, and a person there who presses buttons."""
+
+    def __init__(self, world: World, phone: Telegram) -> None:
+        self.world, self.phone = world, phone
+        self.poller = ButtonPoller(AtOnce(), world.inbox.submit)
+
+    def poll(self) -> float | None:
+        """Ask for presses once, and carry them out."""
+        wait = None
+        self.world.clock.advance(timedelta(seconds=1))  # the shortest time between two requests
+        for _ in range(2):  # the first asks, the second reads the answer
+            wait = self.poller.poll(self.world.clock.monotonic, self.world.engine.plan.settings.channels)
+            self.world.settle()
+        return wait
+
+    def press(self, label: str, message: int = -1, **more: Any) -> str:
+        """Press a button and return the text that is shown."""
+        self.phone.press(self.phone.buttons(message)[label], **more)
+        self.poll()
+        return self.phone.answers[-1]
+
+    def press_data(self, data: str) -> str:
+        self.phone.press(data)
+        self.poll()
+        return self.phone.answers[-1]
+
+    @property
+    def results(self) -> list[str]:
+        return [event.result for event in self.world.events_of(ButtonPressed)]
+
+
+@pytest.fixture
+def chat(make_world: MakeWorld, phone: Telegram) -> Chat:
+    """The agent has reported a full disk, and reports more mail every hour."""
+    world = make_world(CONFIG.format(url=phone.url), environ={"TG": telegram.URL}, send=send_by_transport)
+    found = ["[disk!] 97 %", *(f"[disk!] 97 %\n[mail{number}] waits" for number in range(1, 99))]
+    world.scripts["ops"] = lambda call: found[len([each for each in world.calls if each.name == "ops"]) - 1]
+    world.run(minutes=30)
+    return Chat(world, phone)
+
+
+def muted(world: World, name: str = "ops") -> Any:
+    entries = read_status(world.store.connection, world.clock.now)["entries"]
+    return next(each["muted"] for each in entries if each["name"] == name)
+
+
+def test_an_alert_names_agent_and_host_and_has_three_buttons(chat: Chat) -> None:
+    assert chat.phone.texts == ["[ops@web1] [disk] CRITICAL: 97 %"]
+    assert list(chat.phone.buttons()) == ["Mute 2h", "Acknowledge", "Run again"]
+    assert max(len(data) for data in chat.phone.buttons().values()) <= 64
+
+
+def test_a_button_mutes_for_two_hours(chat: Chat) -> None:
+    assert chat.press("Mute 2h") == "ops is muted for two hours."
+    assert (muted(chat.world)["by"], muted(chat.world)["until"]) == ("anna on phone", "2026-03-02T10:30:01Z")
+    chat.world.run(hours=2)
+    assert len(chat.phone.texts) == 1
+    chat.world.run(hours=1)
+    assert "[mail3] waits" in chat.phone.texts[1]
+
+
+def test_a_button_acknowledges_the_conditions_of_the_message(chat: Chat) -> None:
+    assert chat.press("Acknowledge") == "disk: no messages until worse or over."
+    chat.world.run(hours=10)
+    assert not [text for text in chat.phone.texts[1:] if "[disk]" in text]
+
+
+def test_a_button_runs_the_agent_again(chat: Chat) -> None:
+    assert chat.press("Run again") == "ops runs again."
+    chat.world.run(minutes=1)
+    assert [row["trigger"] for row in chat.world.records("ops")] == ["interval", "api"]
+
+
+def test_the_notification_of_a_failed_job_has_buttons_for_the_job(chat: Chat) -> None:
+    chat.world.scripts["backup"] = lambda call: 3
+    chat.world.run(hours=1)
+    job = next(index for index, text in enumerate(chat.phone.texts) if text.startswith("[backup@web1]"))
+    assert list(chat.phone.buttons(job)) == ["Mute 2h", "Run again"]
+    before = len(chat.world.calls)
+    assert chat.press("Run again", job) == "backup runs again."
+    assert chat.press("Mute 2h", job) == "backup is muted for two hours."
+    chat.world.run(minutes=1)
+    assert [call.name for call in chat.world.calls[before:]] == ["backup"]
+    assert muted(chat.world, "backup")["by"] == "anna on phone"
+
+
+def test_a_button_can_be_used_once(chat: Chat) -> None:
+    chat.press("Mute 2h")
+    assert chat.press("Mute 2h") == "This button was used before."
+    assert chat.results == ["applied", "replayed"]
+
+
+def test_a_button_expires_after_a_day(chat: Chat) -> None:
+    chat.world.run(hours=24)
+    assert chat.press("Mute 2h", 0).startswith("This button has expired")
+    assert (chat.results, muted(chat.world)) == (["expired"], None)
+
+
+def test_a_press_in_another_chat_has_no_effect(chat: Chat) -> None:
+    assert chat.press("Mute 2h", chat="-1002") == "This button is not valid in this chat."
+    assert (chat.results, muted(chat.world)) == (["wrong_chat"], None)
+
+
+def forgeries(genuine: str) -> list[str]:
+    action, number, expires, code = genuine.split(":")
+    later = f"{int(expires, 16) + 3600:x}"
+    return [
+        "",
+        "m",
+        ":::",
+        "m:::",
+        "m:x:y:z",
+        f"{action}:{number}:{expires}:{'A' * len(code)}",
+        f"{action}:{number}:{expires}:",
+        f"{action}:{number}:{later}:{code}",
+        f"r:{number}:{expires}:{code}",
+        f"x:{number}:{expires}:{code}",
+        f"{action}:{int(number, 16) + 1:x}:{expires}:{code}",
+        f"{action}:{'f' * 40}:{expires}:{code}",
+        f"{action}:-{number}:{expires}:{code}",
+        f"{action}:{number}:{'f' * 40}:{code}",
+        f"{action}:{number}:{expires}:\N{FIRE}",
+        genuine + ":",
+    ]
+
+
+def test_the_data_of_a_button_is_no_link(chat: Chat) -> None:
+    """A link is not bound to a chat."""
+    press = Press("", "", "", "link", chat.phone.buttons()["Mute 2h"])
+    assert not chat.world.request(PressButton("phone", press, is_link=True)).is_done
+    assert (chat.results, muted(chat.world)) == (["forged"], None)
+
+
+def test_a_forged_button_has_no_effect_and_is_counted(chat: Chat) -> None:
+    forged = forgeries(chat.phone.buttons()["Mute 2h"])
+    calls = len(chat.world.calls)
+    assert {chat.press_data(data) for data in forged} == {"This button is not valid."}
+    assert (chat.results, muted(chat.world), len(chat.world.calls)) == (["forged"] * len(forged), None, calls)
+
+
+def test_the_first_refused_press_is_a_warning_and_the_others_are_not(chat: Chat, caplog: pytest.LogCaptureFixture) -> None:
+    for data in forgeries(chat.phone.buttons()["Mute 2h"]):
+        chat.press_data(data)
+    log = EventLog()
+    with caplog.at_level(logging.DEBUG):
+        for event in chat.world.events_of(ButtonPressed):
+            log.log_event(event)
+    levels = [record.levelno for record in caplog.records if record.getMessage() == "button"]
+    assert levels == [logging.WARNING, *[logging.DEBUG] * (len(levels) - 1)]
+
+
+def test_a_button_of_an_earlier_database_is_not_valid(chat: Chat, make_world: MakeWorld) -> None:
+    old = chat.phone.buttons()["Mute 2h"]
+    chat.world.store.connection.execute("update outbox set key = 'that of another message'")
+    assert chat.press_data(old) == "This button is not valid."
+
+
+def test_a_press_that_is_refused_by_the_engine_says_why_and_can_be_repeated(chat: Chat) -> None:
+    chat.world.reload(chat.world.yaml.replace("interval: 1h", "interval: 1h, enabled: false"))
+    assert "is disabled" in chat.press("Run again")
+    chat.world.reload(chat.world.yaml)
+    assert chat.press("Run again") == "ops runs again."
+    assert chat.results == ["failed", "applied"]
+
+
+def test_a_poll_that_fails_is_repeated_with_longer_pauses_and_logged_once(chat: Chat, caplog: pytest.LogCaptureFixture) -> None:
+    chat.phone.script = [refusal(409, "Conflict: terminated by other getUpdates request") for _ in range(3)]
+    waits = []
+    for _ in range(3):
+        waits.append(chat.poll())
+        chat.world.clock.advance(timedelta(seconds=waits[-1] or 0))
+    assert len(chat.phone.script) == 0
+    assert waits == [5.0, 10.0, 20.0]
+    assert chat.press("Mute 2h") == "ops is muted for two hours."
+    chat.poll()
+    lines = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "buttons"]
+    assert [line["problem"] and line["problem"].partition(": ")[2] for line in lines] == [
+        "Conflict: terminated by other getUpdates request",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        {},
+        [None],
+        [{}],
+        [{"update_id": "7"}],
+        [{"update_id": 7, "callback_query": None}],
+        [{"update_id": 7, "callback_query": {"id": 7}}],
+        [{"update_id": 7, "callback_query": {"id": "7", "message": [], "from": None, "data": ["m"]}}],
+        [{"update_id": 7, "message": {"text": "m:1:1:1"}}],
+    ],
+)
+def test_an_update_that_is_no_press_has_no_effect_and_does_not_stop_the_polls(chat: Chat, result: Any) -> None:
+    chat.phone.script = [reply({"ok": True, "result": result})]
+    chat.poll()
+    chat.world.clock.advance(timedelta(minutes=1))
+    assert chat.press("Mute 2h") == "ops is muted for two hours."
+    assert chat.results in (["applied"], ["forged", "applied"])
+
+
+def test_a_server_that_answers_at_once_is_asked_once_a_second(chat: Chat) -> None:
+    before = len(chat.phone.requests)
+    for _ in range(50):
+        wait = chat.poller.poll(chat.world.clock.monotonic, chat.world.engine.plan.settings.channels)
+    assert (wait, len(chat.phone.requests) - before) == (1.0, 1)
+
+
+def test_without_buttons_nothing_is_polled(make_world: MakeWorld, phone: Telegram) -> None:
+    yaml = CONFIG.format(url=phone.url).replace(", buttons: true", "")
+    world = make_world(yaml, environ={"TG": telegram.URL}, send=send_by_transport, scripts={"ops": lambda call: "Disk full"})
+    world.run(minutes=1)
+    assert Chat(world, phone).poll() is None
+    assert (phone.buttons(), [request.path.rpartition("/")[2] for request in phone.requests]) == ({}, ["sendMessage"])
+
+
+def test_only_telegram_has_buttons(tmp_path: Path) -> None:
+    yaml = CONFIG.format(url="http://127.0.0.1:9").replace('base_url: "http://127.0.0.1:9", ', "")
+    (line,) = complaints(tmp_path, yaml.replace("${TG}", "discord://42/abc"))
+    assert "channels.phone.buttons: only telegram has buttons; remove buttons" in line
+
+
+DAEMON = """\
+state: state/h.db
+host: web1
+server: {{listen: "127.0.0.1:0"}}
+channels:
+  phone: {{url: "{tg}", base_url: "{url}", allow_private: true, buttons: true}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "cat >/dev/null; echo The disk is full."]}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone}}
+"""
+
+
+def test_a_running_daemon_obeys_a_button(daemon: Begin, phone: Telegram) -> None:
+    phone.poll_seconds = 0.3
+    running = daemon(DAEMON.format(tg=telegram.URL, url=phone.url))
+    running.wait_until(lambda: phone.messages)
+    assert phone.texts == ["[ops@web1] The disk is full."]
+    phone.press("m:1:ffffffff:forged")
+    running.wait_until(lambda: len(phone.answers) == 1)
+    phone.press(phone.buttons()["Mute 2h"])
+    running.wait_until(lambda: len(phone.answers) == 2)
+    assert phone.answers == ["This button is not valid.", "ops is muted for two hours."]
+    (ops,) = running.json("status")["entries"]
+    assert ops["muted"]["by"] == "anna on phone"
+    page = running.metrics()
+    assert 'heartbeatd_button_presses_total{channel="phone",result="forged"} 1\n' in page
+    assert 'heartbeatd_muted{kind="heartbeat",name="ops"} 1\n' in page
+    assert running.stop() == 0

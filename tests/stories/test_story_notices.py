@@ -1,0 +1,601 @@
+"""Failure notifications end to end: sent once per incident, with reminders, on a new error, and on recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import complaints, read
+from metrics_page import Page
+from servers import discord, gateway, telegram
+from servers.discord import Discord
+from servers.scripted import Server, page, reset
+from servers.telegram import Telegram, refusal
+from test_story_slots import agent, job
+from world import MakeWorld, World, send_by_transport, utc
+
+from heartbeat.runners import ProcessResult
+from scheduler.channels.message import DeliveryResult
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.engine.delivery import Delivery
+from scheduler.engine.pending_runs import ReportResult
+from scheduler.engine.requests import ResendMessage
+from scheduler.insight.status_data import read_status
+from scheduler.telemetry.event_log import EventLog
+
+HOOKS = """\
+channels:
+  hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}
+  other: {kind: webhook, url: "http://127.0.0.1:1/y", allow_private: true}
+"""
+REFUSED = DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
+TAKEN = DeliveryResult("delivered")
+
+
+def process_result(code: int, errors: str = "", output: str = "") -> ProcessResult:
+    return ProcessResult(
+        code, output.encode(), errors.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
+    )  # fmt: skip
+
+
+def message_lines(world: World, name: str = "ops") -> list[str]:
+    """The time and first line of each message about an entry."""
+    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, who, text in world.delivered if who == name]
+
+
+def notices(world: World) -> list[tuple[str, str, str]]:
+    """The kind, channel and state of each failure notification, oldest first."""
+    rows = world.store.connection.execute("select notice, channel, state from outbox where notice is not null order by id")
+    return [tuple(row) for row in rows]
+
+
+def fail_until(world: World, text: str, error: Callable[[int], str] | None) -> None:
+    """Let time pass while each run fails with the error for its number; None: runs succeed."""
+    world.scripts["ops"] = lambda call: process_result(1, error(len(world.calls))) if error else "HEARTBEAT_OK"
+    world.run_until(text)
+
+
+def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
+    fail_until(world, "2026-03-03 12:00", None)
+    assert sum(row["outcome"] == "failed" for row in world.records()) == 48
+    assert message_lines(world) == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 14:30 Agent ops still has the same problem: it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
+        "03-02 20:30 Agent ops still has the same problem: it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h 30m).",
+        "03-03 02:30 Agent ops still has the same problem: it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h 30m).",
+        "03-03 08:00 Agent ops works again. Before that, it failed 48 times in a row, since 2026-03-02 08:00 UTC (1d).",
+    ]
+
+
+def test_a_notification_has_the_error_and_the_command_for_details(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 08:31", lambda count: "no space left on device")
+    assert world.delivered[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
+
+
+def test_a_single_failure_of_a_heartbeat_is_not_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 08:29", lambda count: "no")
+    fail_until(world, "2026-03-02 12:00", None)
+    assert (message_lines(world), len(world.records())) == ([], 9)
+
+
+def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
+    assert message_lines(world) == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops has a different problem now: it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+    ]
+
+
+def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
+    assert len(message_lines(world)) == 4 + 1
+
+
+def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="{after: 3}"))
+    fail_until(world, "2026-03-02 08:59", lambda count: "no")
+    fail_until(world, "2026-03-02 09:29", None)
+    fail_until(world, "2026-03-02 10:29", lambda count: "no")
+    assert message_lines(world) == []
+    fail_until(world, "2026-03-02 10:31", lambda count: "no")
+    assert message_lines(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
+
+
+def test_an_incident_survives_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 08:45", lambda count: "no")
+    world.downtime(minutes=5)
+    fail_until(world, "2026-03-02 09:15", lambda count: "no")
+    world.downtime(minutes=5)
+    fail_until(world, "2026-03-02 10:00", None)
+    assert [line[12:31] for line in message_lines(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
+
+
+def test_disabling_an_agent_ends_its_incident(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 08:45", lambda count: "no")
+    world.reload(agent(retries="0", enabled="false"))
+    assert read_status(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
+    world.reload(agent(retries="0"))
+    fail_until(world, "2026-03-02 10:15", lambda count: "no")
+    assert [line[12:40] for line in message_lines(world)] == ["Agent ops failed 2 times in "] * 2
+
+
+def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="none"))
+    fail_until(world, "2026-03-02 20:00", lambda count: "no")
+    fail_until(world, "2026-03-02 21:00", None)
+    assert (message_lines(world), notices(world)) == ([], [])
+
+
+def test_a_successful_run_needs_no_incident_query(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    with world.traced_statements() as statements:
+        world.run(hours=3)
+    assert len(world.records()) == 7
+    assert [statement for statement in statements if "incident" in statement] == []
+
+
+def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + job(every="30m", deliver="hook"))
+    world.scripts["measure"] = lambda call: (
+        process_result(2, "tape 1 torn", "wrote 17 files\n") if utc("2026-03-02 09:45") > call.at else "well"
+    )
+    world.run_until("2026-03-02 10:05")
+    failure = "exit: exit code 2: tape 1 torn"
+    assert [(f"{when:%H:%M}", text) for when, _, text in world.delivered] == [
+        (
+            "08:30",
+            f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nOutput: wrote 17 files\nMore: heartbeatd show 1",
+        ),
+        ("10:00", "well"),
+        ("10:00", "Cron job measure works again. Before that, it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h 30m)."),
+    ]
+
+
+def test_a_job_without_notifications_still_delivers_its_output(make_world: MakeWorld) -> None:
+    world = make_world(job(every="30m", deliver="log", on_failure="none"))
+    world.scripts["measure"] = lambda call: process_result(2, "torn")
+    world.run(minutes=65)
+    assert [text for *_, text in world.delivered] == ["measure ended failed: exit code 2: torn"] * 2
+
+
+@pytest.mark.parametrize(
+    ("channels", "keys", "told_on"),
+    [
+        (HOOKS, {"deliver": "none"}, ["log"]),
+        (HOOKS.partition("  other")[0], {}, ["hook"]),
+        (HOOKS, {"deliver": "other"}, ["other"]),
+        (HOOKS, {"deliver": "other", "on_failure": "{deliver: [hook, log]}"}, ["hook", "log"]),
+        ("", {}, ["log"]),
+    ],
+)
+def test_a_failed_job_is_reported_on_some_channel(
+    make_world: MakeWorld, channels: str, keys: dict[str, str], told_on: list[str]
+) -> None:
+    world = make_world(channels + job(every="30m", **keys))
+    world.scripts["measure"] = lambda call: 1
+    world.run(minutes=31)
+    assert notices(world) == [("failing", channel, "delivered") for channel in told_on]
+
+
+def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck="{command: look, on_error: skip}"))
+    broken = process_result(3, "look: not found")
+    world.prechecks["ops"] = lambda call: broken if call.at < utc("2026-03-02 09:15") else process_result(0, output="NO_WORK")
+    world.run(hours=2)
+    assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
+    assert message_lines(world) == [
+        "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops works again. Before that, it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+    ]
+    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
+
+
+def test_a_failure_incident_does_not_end_because_a_check_passes_again(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
+    file = world.write("ops/HEARTBEAT.md", "- look\n")
+    world.prechecks["ops"] = lambda call: "NO_WORK" if call.at >= utc("2026-03-02 10:15") else "mail"
+    fail_until(world, "2026-03-02 08:59", lambda count: "no")
+    file.rename(file.with_suffix(".old"))
+    file.mkdir()
+    world.run_until("2026-03-02 09:59")
+    file.rmdir()
+    file.with_suffix(".old").rename(file)
+    fail_until(world, "2026-03-02 10:59", lambda count: "no")
+    assert [line[12:] for line in world.history()] == [
+        *["interval failed exit"] * 2, *["interval skipped checklist_unreadable"] * 2,
+        "interval failed exit", "interval skipped precheck",
+    ]  # fmt: skip
+    assert [line for line in message_lines(world) if "works again" in line] == []
+
+
+def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(checklist="HEARTBEAT.md"))
+    world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
+    world.run(minutes=31)
+    assert message_lines(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
+    assert "checklist_unreadable: its checklist file cannot be read" in world.delivered[0][2]
+
+
+def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", active_hours='"08:00-09:00"'))
+    fail_until(world, "2026-03-03 07:00", lambda count: "no")
+    assert len(message_lines(world)) == 1
+    fail_until(world, "2026-03-03 08:05", None)
+    assert len(message_lines(world)) == 2
+
+
+def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    fail_until(world, "2026-03-02 08:05", lambda count: "no")
+    db = world.store.connection
+    assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
+        "times": 1,
+        "reason": "exit",
+        "since": "2026-03-02T08:00:00Z",
+        "told_at": None,
+    }
+    fail_until(world, "2026-03-02 09:05", lambda count: "no")
+    told_at = "2026-03-02T08:30:00Z"
+    assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
+        "times": 3,
+        "reason": "exit",
+        "since": "2026-03-02T08:00:00Z",
+        "told_at": told_at,
+    }
+    fail_until(world, "2026-03-02 09:35", None)
+    assert read_status(db, world.clock.now)["entries"][0]["failing"] is None
+
+
+# --- messages that a channel does not accept --------------------------------------------------------------------------
+
+
+def alert_in_every_run(world: World) -> None:
+    """Let each run of the agent end with a different alert."""
+    world.scripts["ops"] = lambda call: f"ALERT: number {len(world.calls)}"
+
+
+def channels_answering(answers: dict[str, DeliveryResult], sent: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
+    """Channels with these answers; accepted messages are appended to the list."""
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        result = answers.get(delivery.channel.name, TAKEN)
+        if result is TAKEN:
+            sent.append((delivery.channel.name, delivery.message.text.splitlines()[0]))
+        return result
+
+    return send
+
+
+def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda call: 1})
+    sent: list[Any] = []
+    world.send = channels_answering({"hook": REFUSED}, sent)
+    world.run(hours=1, minutes=5)
+    assert sent[0] == (
+        "other",
+        "A message from cron job sick could not be delivered to the channel hook and is not sent any more.",
+    )
+
+
+def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
+    alert_in_every_run(world)
+    answers, sent = {"hook": REFUSED}, []
+    world.send = channels_answering(answers, sent)
+    world.run_until("2026-03-02 09:45")
+    lost = ("other", "A message from agent ops could not be delivered to the channel hook and is not sent any more.")
+    assert sent == [lost]
+    del answers["hook"]
+    world.run_until("2026-03-02 10:15")
+    answers["hook"] = REFUSED
+    world.run_until("2026-03-02 11:15")
+    assert sent == [lost, ("hook", "ALERT: number 5"), lost]
+
+
+def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
+    alert_in_every_run(world)
+    answers, sent = {"hook": REFUSED}, []
+    world.send = channels_answering(answers, sent)
+    world.run(minutes=5)
+    del answers["hook"]
+    world.run(minutes=30)
+    answers["hook"] = REFUSED
+    world.request(ResendMessage(1))
+    world.run(minutes=30)
+    assert [(row["id"], len(row["notices"])) for row in world.records()] == [(1, 1), (2, 0), (3, 1)]
+
+
+def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
+    alert_in_every_run(world)
+    world.send = channels_answering({"hook": REFUSED}, [])
+    world.run(minutes=5)
+    row = world.records()[0]
+    assert (row["delivery"]["state"], row["text"]) == ("dead", "ALERT: number 1")
+    assert row["notices"][0] | {"text": ""} == {
+        "notice": "undelivered hook",
+        "channel": "other",
+        "state": "delivered",
+        "text": "",
+    }
+    assert row["notices"][0]["text"].splitlines()[1:3] == [REFUSED.error, "Its text: heartbeatd show 1"]
+    assert "number 1" not in row["notices"][0]["text"]
+
+
+def test_a_dead_letter_is_logged_if_every_channel_is_dead(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
+    alert_in_every_run(world)
+    world.send = channels_answering({"hook": REFUSED, "other": REFUSED}, [])
+    world.run(minutes=5)
+    assert notices(world) == [("undelivered hook", "other", "dead"), ("undelivered other", "log", "delivered")]
+
+
+def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook", retries="0"))
+    sent: list[tuple[str, str]] = []
+    world.send = channels_answering({"hook": REFUSED}, sent)
+    world.scripts["ops"] = lambda call: "ALERT: now" if len(world.calls) == 1 else 1
+    world.run_until("2026-03-02 09:05")
+    assert sent[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
+
+
+def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
+    alert_in_every_run(world)
+    world.send = channels_answering({"hook": REFUSED}, [])
+    world.run_until("2026-03-02 08:45")
+    world.downtime(minutes=1)
+    world.run_until("2026-03-02 09:45")
+    assert notices(world) == [("undelivered hook", "other", "delivered")]
+
+
+def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"))
+    alert_in_every_run(world)
+    world.send = lambda _: DeliveryResult("retry", "down")
+    world.run(minutes=3)
+    world.send = lambda _: TAKEN
+    world.reload(HOOKS.replace("  hook:", "  hook2:") + agent(deliver="other"))
+    world.run(minutes=10)
+    assert [notice[0] for notice in notices(world)] == ["undelivered hook"]
+
+
+TELEGRAM = '{{url: "${{TG}}", base_url: "{url}", allow_private: true, prefix: none}}'
+DISCORD = '{{url: "${{DC}}", base_url: "{url}", allow_private: true, prefix: none}}'
+
+
+def world_with_real_channels(make_world: MakeWorld, phone: Telegram, guild: Discord, **keys: str) -> World:
+    """A world with local servers for Telegram and Discord behind the real transports."""
+    channels = f"channels:\n  phone: {TELEGRAM.format(url=phone.url)}\n  guild: {DISCORD.format(url=guild.url)}\n"
+    environ = {"TG": telegram.URL, "DC": discord.URL}
+    return make_world(channels + agent(interval="1d", **keys), environ=environ, send=send_by_transport)
+
+
+def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(
+    make_world: MakeWorld, phone: Telegram, guild: Discord
+) -> None:
+    world = world_with_real_channels(make_world, phone, guild, deliver="[phone, guild]")
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
+    phone.script = guild.script = [page(502)] * 50
+    world.run(minutes=45)
+    assert len(phone.requests + guild.requests) < 12
+    assert (phone.texts, guild.texts) == ([], [])
+    phone.script.clear()
+    world.run(hours=3)
+    assert (phone.texts, guild.texts) == (["ALERT: the disk is full"], ["ALERT: the disk is full"])
+    assert (len(world.calls), notices(world)) == (1, [])
+
+
+def test_a_permanently_refused_message_is_dead_reported_on_another_channel_and_still_readable(
+    make_world: MakeWorld, phone: Telegram, guild: Discord
+) -> None:
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone")
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
+    phone.script = [refusal(400, "Bad Request: chat not found", status=200)] * 3
+    world.run(hours=1)
+    row = world.records()[0]
+    assert (row["delivery"]["state"], row["text"], len(phone.requests)) == ("dead", "ALERT: the disk is full", 1)
+    assert len(guild.texts) == 1
+    assert "chat not found" in guild.texts[0]
+
+
+def test_a_day_long_channel_outage_is_reported_once_on_another_channel_without_more_agent_calls(
+    make_world: MakeWorld, phone: Telegram, guild: Discord
+) -> None:
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone")
+    world.scripts["ops"] = lambda call: "ALERT: the disk is full"
+    phone.script = [page(502)] * 50
+    world.run(hours=22)
+    assert (guild.texts, world.records()[0]["delivery"]["state"]) == ([], "pending")
+    world.run(hours=1, minutes=59)
+    assert (len(guild.texts), world.records()[0]["delivery"]["state"]) == (1, "dead")
+    assert len(world.calls) == 1
+
+
+def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(make_world: MakeWorld) -> None:
+    channels = "channels: {guild: {url: 'discord://42/abc', prefix: none}}\n"
+    world = make_world(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
+    world.send = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
+    world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "x" * 5000
+    world.run(minutes=31)
+    assert [len(text) for *_, text in world.delivered] == [2000, 2000, 1000]
+
+
+@pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])
+def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone: Telegram, guild: Discord, trouble: Any) -> None:
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: 1
+    phone.script = [trouble]
+    world.run(hours=2)
+    assert [text.splitlines()[0] for text in phone.texts] == ["Agent ops failed at 2026-03-02 08:00 UTC."]
+
+
+def test_an_answer_of_100_kb_is_a_failure_that_is_reported(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: "ALERT " * 17_000
+    world.run(minutes=5)
+    assert [text.splitlines()[1] for text in phone.texts] == ["bad_answer: the answer is larger than 65536 bytes"]
+
+
+def test_an_error_of_100_kb_is_shortened_in_the_notification(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
+    world = world_with_real_channels(make_world, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda call: process_result(1, "ä" * 100_000)
+    world.run(minutes=5)
+    assert [len(text) < 800 for text in guild.texts] == [True]
+
+
+# --- the on_failure settings ------------------------------------------------------------------------------------------
+
+BASE = "channels: {hook: {kind: webhook, url: 'https://example.org/x'}, other: {kind: webhook, url: 'https://example.org/y'}}\n"
+OPS = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, %s}}}\n"
+JOB = "cron: {nightly: {every: 6h, command: x, %s}}\n"
+
+
+def test_on_failure_is_inherited_merged_and_reset(tmp_path: Path) -> None:
+    text = (
+        "defaults: {heartbeat: {on_failure: {remind: 1h, deliver: other}}, cron: {on_failure: {after: 4}}}\n" + BASE + OPS + JOB
+    )
+    beat, work = read_both(tmp_path, text % ("deliver: hook, on_failure: {after: 3}", "deliver: hook"))
+    assert (beat.after, beat.remind, beat.deliver) == (3, timedelta(hours=1), ("other",))
+    assert (work.after, work.remind, work.deliver) == (4, timedelta(hours=6), ("hook",))
+    beat, work = read_both(tmp_path, text % ("on_failure: none", "on_failure: none"))
+    assert (beat.after, work.after) == (0, 0)
+
+
+def read_both(folder: Path, text: str) -> tuple[Any, Any]:
+    from scheduler.work import plan
+
+    return tuple(entry.on_failure for entry in plan.make_plan(read(folder, text).settings).entries.values())  # type: ignore[return-value]
+
+
+def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
+    read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "on_failure: {after: 2}")
+    rows = {
+        row.key: row.value for name in ("ops", "nightly") for row in list_effective_values(tmp_path / "config.yaml", {}, name)
+    }
+    assert {key: value for key, value in rows.items() if "on_failure." in key} == {
+        "heartbeat.on_failure.after": "2",
+        "heartbeat.on_failure.remind": "6h",
+        "heartbeat.on_failure.deliver": "[hook]",
+        "on_failure.after": "2",
+        "on_failure.remind": "6h",
+        "on_failure.deliver": "[log]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{after: 0}", "on_failure.after: 0 is out of range; write a number from 1 to 1000"),
+        ("{remind: 6}", "on_failure.remind: 6 has no unit; write 6s or 6m"),
+        ("{remind: 0s}", "on_failure.remind: '0s' is zero; write 90s, 30m or 1h30m"),
+        ("{deliver: hok}", "on_failure.deliver: 'hok' is not a declared channel; did you mean hook?"),
+        (
+            "{deliver: none}",
+            "on_failure.deliver: failures would not be sent to anyone; write on_failure: none if that is intended",
+        ),
+        ("{delivr: hook}", "on_failure.delivr: unknown key; did you mean deliver?"),
+        ("never", "on_failure: 'never' is not allowed here; write none"),
+    ],
+)
+def test_invalid_on_failure_settings_are_reported(tmp_path: Path, written: str, complaint: str) -> None:
+    (beat,) = complaints(tmp_path, BASE + OPS % f"on_failure: {written}")
+    (work,) = complaints(tmp_path, BASE + JOB % f"on_failure: {written}")
+    assert beat.partition("agents.ops.heartbeat.")[2] == complaint
+    assert work.partition("cron.nightly.")[2] == complaint
+
+
+def test_a_channel_used_only_for_notifications_needs_its_secret(tmp_path: Path) -> None:
+    text = BASE.replace("https://example.org/y", "${HOOK}") + OPS % "deliver: hook, on_failure: {deliver: other}"
+    assert [line.partition(": ")[2] for line in complaints(tmp_path, text)] == [
+        "channels.other.url: HOOK is not set; set it in the environment or in the env_file"
+    ]
+
+
+# --- failed prechecks of runs that continue ---------------------------------------------------------------------------
+
+
+def precheck_results(*outputs: object) -> Callable[[object], object]:
+    """A precheck with these results in turn that repeats the last one."""
+    left = list(outputs)
+    return lambda call: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_world: MakeWorld) -> None:
+    broken = process_result(3, "look: not found")
+    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": precheck_results(broken, broken, broken, "2 mails")})
+    metrics = Page(world)
+    world.run(minutes=95)
+    assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
+    assert message_lines(world) == [
+        "03-02 08:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops works again. Before that, its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+    ]
+    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
+    assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
+    assert world.store.connection.execute("select failures, troubles from entry").fetchone()[:] == (0, 0)
+
+
+def test_a_failed_precheck_is_logged_with_its_reason(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(agent(precheck="./look.sh"), prechecks={"ops": precheck_results(process_result(3, "look: not found"))})
+    world.run(minutes=1)
+    journal = EventLog()
+    for happened in world.events:
+        journal.log_event(happened)
+    [line] = [record for record in caplog.records if record.message == "run"]
+    assert (line.levelname, vars(line)["fields"]["precheck_problem"]) == ("WARNING", "exit code 3: look: not found")
+
+
+def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_incident(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": precheck_results("1", "1", process_result(3))})
+    world.scripts["ops"] = lambda call: process_result(1, "boom") if len(world.calls) < 3 else "HEARTBEAT_OK"
+    world.run(minutes=95)
+    assert message_lines(world) == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:00 Agent ops works again. Before that, it failed 2 times in a row, since 2026-03-02 08:00 UTC (1h).",
+        "03-02 09:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 09:00 UTC (30m).",
+    ]
+
+
+def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": precheck_results(process_result(3))})
+    metrics = Page(world)
+    world.scripts["ops"] = lambda call: process_result(1, "boom")
+    world.run(minutes=31)
+    assert message_lines(world) == ["03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m)."]
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
+
+
+def test_a_precheck_that_fails_before_an_async_answer_counts_when_it_arrives(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()] * 4) as server:
+        world = make_world(
+            f"""
+agents:
+  ops:
+    runner: {{kind: http, url: "{server.url}"}}
+    heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, precheck: ./look.sh}}
+""",
+            prechecks={"ops": precheck_results(process_result(3, "look: not found"))},
+        )
+        metrics = Page(world)
+        for _ in range(2):
+            world.run(minutes=10)
+            world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+            world.run(minutes=20)
+    assert [line.split("although")[1] for line in message_lines(world)] == [
+        " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."
+    ]
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}

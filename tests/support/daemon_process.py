@@ -1,0 +1,142 @@
+"""Real daemon processes: starts `heartbeatd run` in a folder, waits for its log lines, and runs commands beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0  # seconds until a wait fails the test
+
+AGENT = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
+    heartbeat: {{interval: {interval}, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+JOB = "cron:\n  tick: {{every: 1s, command: {command}}}\n"
+
+GATEWAY = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+agents:
+  ops:
+    runner: {{kind: http, url: "{url}"}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+
+
+def config(script: str = "cat >/dev/null; echo HEARTBEAT_OK", interval: str = "1h", job: str | None = None) -> str:
+    return AGENT.format(script=script, interval=interval) + (JOB.format(command=job) if job else "")
+
+
+class Daemon:
+    """A `heartbeatd run` in a folder of its own."""
+
+    def __init__(self, folder: Path, yaml: str) -> None:
+        self.folder = folder
+        self.config = folder / "config.yaml"
+        self.log: list[str] = []
+        self.config.write_text(yaml, "utf-8")
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command("run"), cwd=self.folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        self.expect(" started ")
+
+    def expect(self, pattern: str) -> str:
+        """The next log line that matches the pattern."""
+        assert self.process.stderr is not None
+        deadline = time.monotonic() + PATIENCE
+        rest = b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stderr, selectors.EVENT_READ)
+            while time.monotonic() < deadline:
+                if not ready.select(deadline - time.monotonic()):
+                    break
+                chunk = os.read(self.process.stderr.fileno(), 65536)
+                if not chunk:
+                    break
+                *lines, rest = (rest + chunk).split(b"\n")
+                self.log += [line.decode() for line in lines]
+                found = [line.decode() for line in lines if re.search(pattern, line.decode())]
+                if found:
+                    return found[0]
+        raise AssertionError(f"no line with {pattern!r} in:\n" + "\n".join(self.log[-30:]))
+
+    def wait_until(self, question: Callable[[], Any]) -> Any:
+        """The first result that is true."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            answer = question()
+            if answer:
+                return answer
+            time.sleep(0.02)  # the state is in another process
+        raise AssertionError("\n".join(self.log[-30:]))
+
+    def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self._command(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run_command(*arguments, "--format", "json").stdout)
+
+    def runs(self, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.json("runs", "--limit", "10000", *arguments)
+        return found
+
+    def metrics(self) -> str:
+        from urllib.request import urlopen
+
+        url = json.loads((self.folder / "state" / "daemon.json").read_text())["url"]
+        with urlopen(f"{url}/metrics", timeout=10) as page:
+            return str(page.read().decode())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._wait()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self._wait()
+
+    def _wait(self) -> int:
+        code = self.process.wait(PATIENCE)
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), True)
+        self.log += self.process.stderr.read().decode().splitlines()
+        self.process.stderr.close()
+        return code
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "scheduler", "-c", str(self.config), *arguments]
+
+
+Begin = Callable[[str], Daemon]
+
+
+@contextmanager
+def daemons_in(folder: Path) -> Iterator[Begin]:
+    """A function that starts a daemon in the folder with a config. At the end of the context, those that still run are killed."""
+    started: list[Daemon] = []
+
+    def start(yaml: str) -> Daemon:
+        started.append(Daemon(folder, yaml))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        if daemon.process.poll() is None:
+            daemon.kill()

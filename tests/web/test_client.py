@@ -1,0 +1,519 @@
+"""The Python client of the API, with and without asyncio: its methods, answers, errors, pages and events, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import httpx2
+import pytest
+from checkout import HOME
+from web_daemon import CONFIG, TOKENS, WebDaemon
+
+from heartbeatd import AsyncClient, Client, Event, HeartbeatdError, generate_sync_client, http_messages
+from heartbeatd.models import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
+from scheduler.channels.message import DeliveryResult
+from scheduler.system import state_lock
+from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.web.openapi import Operation
+from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, RequestBody, parse_body
+from scheduler.web.routes import OPERATIONS
+
+CHIEF, READER, OPSMAN, EDITOR = (TOKENS[name] for name in ("chief", "reader", "opsman", "editor"))
+MORE_METHODS = {"close", "iterate_runs", "iterate_undelivered"}
+
+
+def methods_of(client: type[Any]) -> dict[str, Callable[..., Any]]:
+    return {name: method for name, method in vars(client).items() if not name.startswith("_")}
+
+
+# --- the methods are those of the API ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_each_operation_of_the_api_is_a_method(client: type[Any]) -> None:
+    assert set(methods_of(client)) == {operation.handler.__name__ for operation in OPERATIONS} | MORE_METHODS
+
+
+def body_of(operation: Operation) -> type[RequestBody]:
+    """The body that the client sends. Only Alertmanager sends its own."""
+    (body,) = (body for body in operation.bodies or (EmptyBody,) if body is not AlertmanagerBody)
+    return body
+
+
+def keys_of(operation: Operation) -> set[str]:
+    """The names of everything that a request contains."""
+    return {
+        *re.findall(r"\{(\w+)\}", operation.path),
+        *(each.name for each in operation.query),
+        *body_of(operation).allowed_keys(),
+    }
+
+
+def wire_name(parameter: str) -> str:
+    """`for_` and `from_` have a trailing underscore, because Python has these words."""
+    return parameter.rstrip("_")
+
+
+NAMED = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.handler.__name__)
+
+
+@NAMED
+def test_a_method_has_the_parameters_of_its_operation(operation: Operation) -> None:
+    method = getattr(Client, operation.handler.__name__)
+    parameters = list(inspect.signature(method).parameters)[1:]
+    expected = {"last_event_id"} if operation.media_type == "text/event-stream" else keys_of(operation)
+    assert {wire_name(parameter) for parameter in parameters} == expected
+
+
+EXAMPLES: dict[str, Any] = {
+    "all": True,
+    "at": datetime(2026, 3, 2, 8, tzinfo=UTC),
+    "changes": {"timezone": "UTC"},
+    "findings": None,
+    "error": None,
+    "for_": timedelta(minutes=90),
+    "from_": datetime(2026, 3, 2, 8, tzinfo=UTC),
+    "hash": "0" * 64,
+    "id": 7,
+    "kind": "agent",
+    "last_event_id": "boot1-3",
+    "limit": 10,
+    "on": date(2026, 3, 2),
+    "pending_approvals": 2,
+    "queue": 1,
+    "run": None,
+    "since": datetime(2026, 3, 2, 8, tzinfo=UTC),
+    "sort": "cost",
+    "until": None,
+    "until_changed": True,
+    "dry_run": True,
+    "truncated": False,
+}
+
+
+@NAMED
+def test_a_method_sends_the_request_of_its_operation(operation: Operation) -> None:
+    """Path, query and body are as the server reads them. `at` and `on` are sent one at a time."""
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(404, json={"error": {"code": "not_found", "message": "there is none"}})
+
+    with Client("http://127.0.0.1:1", "t") as client:
+        client._http.close()
+        client._http = httpx2.Client(transport=httpx2.MockTransport(answer))
+        method = getattr(client, operation.handler.__name__)
+        given = {name: EXAMPLES.get(name, f"a {name}/é") for name in inspect.signature(method).parameters}
+        given.pop("at", None)
+        if "id" in body_of(operation).allowed_keys():
+            given["id"] = "chat:1"  # a holder
+        with pytest.raises(HeartbeatdError, match="there is none"):
+            next(iter(method(**given)))
+    (request,) = sent
+    assert request.method == operation.method
+    path, _, query = request.url.raw_path.decode().partition("?")
+    assert re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", operation.path), path)
+    assert request.headers["authorization"] == "Bearer t"
+    if operation.media_type != "text/event-stream":
+        expected = {wire_name(name) for name, value in given.items() if value is not None}
+        body = json.loads(request.content or b"{}")
+        parts = set(re.findall(r"\{(\w+)\}", operation.path))
+        assert set(httpx2.QueryParams(query)) | set(body) == expected - (parts - set(body_of(operation).allowed_keys()))
+        if operation.method != "GET":
+            parse_body(body, body_of(operation))
+
+
+def test_the_client_without_asyncio_is_generated_from_the_other() -> None:
+    """After a change, run `make client`."""
+    source = (HOME / "heartbeatd/async_client.py").read_text("utf-8")
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(HOME / "heartbeatd/sync_client.py"), "-"]
+    text = generate_sync_client.generate(source)
+    formatted = subprocess.run(ruff, input=text, cwd=HOME, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert formatted == (HOME / "heartbeatd/sync_client.py").read_text("utf-8")
+    assert not re.search("async |await |Async", formatted)
+
+
+def test_the_models_are_those_of_all_answers() -> None:
+    import heartbeatd.models as models
+
+    for operation in OPERATIONS:
+        for answer in operation.answers:
+            assert getattr(models, answer.__name__) is answer
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@NAMED
+def test_a_method_returns_the_answer_of_its_operation(client: type[Any], operation: Operation) -> None:
+    found = get_type_hints(getattr(client, operation.handler.__name__))["return"]
+    if operation.answers:
+        assert set(get_args(found) or (found,)) == set(operation.answers)
+    else:
+        assert get_args(found) == (Event,)
+
+
+def test_programs_of_users_can_be_type_checked() -> None:
+    """`make types` checks the client itself."""
+    assert (HOME / "heartbeatd/py.typed").exists()
+    assert (HOME / "scheduler/py.typed").exists()  # the models are there
+
+
+def test_the_import_loads_nothing_of_the_engine() -> None:
+    code = "import heartbeatd, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
+    names = set(loaded.stdout.split())
+    libraries = {
+        "aiohttp",
+        "anthropic",
+        "apprise",
+        "click",
+        "croniter",
+        "rich",
+        "sqlite3",
+        "starlette",
+        "uvicorn",
+        "_ruamel_yaml",
+    }
+    assert names & libraries == set()
+    assert not [name for name in names if name.startswith(("scheduler.engine", "scheduler.store", "heartbeat.", "cron."))]
+
+
+def test_the_variable_of_a_run_is_that_of_the_daemon() -> None:
+    assert http_messages.RUN_ID_VARIABLE == RUN_ID_VARIABLE
+
+
+# --- requests to a real server -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
+    """A daemon with eight runs and, for a channel that is down, six messages, three of them given up."""
+    channel = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+    with WebDaemon(tmp_path_factory.mktemp("client"), channel + CONFIG.replace("deliver: log", "deliver: hook")) as daemon:
+        daemon.world.scripts = {"ops": lambda call: f"ops at {call.at}", "web": lambda call: f"web at {call.at}"}
+        states = iter([DeliveryResult("dead", "400")] * 3)
+        daemon.world.send = lambda delivery: next(states, DeliveryResult("retry", "503"))
+        for _ in range(3):
+            daemon.do(lambda: daemon.world.run(minutes=30))
+        daemon.do(daemon.world.settle)
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon: WebDaemon) -> Iterator[Client]:
+    with Client(daemon.server.url, CHIEF) as client:
+        yield client
+
+
+def run_async(daemon: WebDaemon, use: Callable[[AsyncClient], Any], token: str = CHIEF) -> Any:
+    async def main() -> Any:
+        async with AsyncClient(daemon.server.url, token) as client:
+            return await use(client)
+
+    return asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_answers_are_typed(daemon: WebDaemon, client: Client) -> None:
+    status = client.get_status()
+    assert {entry.name for entry in status.entries} == {"ops", "web", "measure"}
+    assert client.get_caller().name == "chief"
+    run = client.list_runs(name="ops", limit=1).runs[0]
+    assert isinstance(run, RunRecord)
+    assert run.slot == datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+    assert client.get_run(run.id).text == run.text
+    plan = client.get_plan(for_=timedelta(hours=2), name="ops")
+    assert plan.until - plan.from_ == timedelta(hours=2)
+    assert client.get_plan(for_="1h", all=True).entries[0].days[0].firings
+    assert isinstance(client.get_explanation("ops", on=date(2026, 3, 2)), ExplanationOn)
+    assert isinstance(client.get_explanation("ops", at=daemon.now), ExplanationAt)
+    assert client.get_explanation("ops").now.would_run
+    assert client.get_overview(on="today").zone == "UTC"
+    assert [agent.name for agent in client.list_agents().agents] == ["ops", "web"]
+    assert [job.name for job in client.list_jobs().cron] == ["measure"]
+    assert client.list_conditions(state="all").conditions == []
+
+
+def test_changes_are_made(client: Client, daemon: WebDaemon) -> None:
+    assert client.pause_agent("web", for_=timedelta(hours=1)).paused == ["agent/web"]
+    assert client.get_agent("web").state == "paused"
+    assert client.resume_agent("web").resumed == ["agent/web"]
+    assert client.mute_agent("web", until=daemon.now + timedelta(hours=3)).muted_until == daemon.now + timedelta(hours=3)
+    assert client.unmute_agent("web").was_muted
+    assert client.hold_lane("ops", "chat:1", timedelta(minutes=2)).id == "chat:1"
+    wake = client.wake_agent("ops", "the door rang")
+    assert client.get_wake(wake.wake).name == "ops"
+    assert client.release_lane("ops", "chat:1").id == "chat:1"
+    assert client.record_activity("ops", queue=2).queue == 2
+
+
+def test_the_config_is_edited_or_the_lines_are_returned(daemon: WebDaemon) -> None:
+    with Client(daemon.server.url, EDITOR) as editor, Client(daemon.server.url, READER) as reader:
+        version = reader.get_agent_config("ops").hash
+        suggested = reader.patch_agent_config("ops", {"heartbeat": {"interval": "45m"}}, version)
+        assert isinstance(suggested, ConfigSuggestion)
+        assert "interval: 45m" in suggested.yaml
+        edited = editor.patch_agent_config("ops", {"heartbeat": {"interval": "45m"}}, version, dry_run=True)
+        assert isinstance(edited, ConfigEdited)
+        assert any("45m" in line for line in edited.diff)
+        with pytest.raises(HeartbeatdError) as failed:
+            editor.patch_agent_config("ops", {"heartbeat": {"interval": "soon"}}, version)
+        assert (failed.value.code, failed.value.status) == ("config_errors", 422)
+        assert failed.value.problems[0].path == "agents.ops.heartbeat.interval"
+        assert "'soon' is not a duration" in failed.value.message
+        with pytest.raises(HeartbeatdError) as failed:
+            editor.put_checklist("ops", "- look\n")
+        assert failed.value.code == "in_config"
+
+
+def test_an_error_has_its_code_message_and_advice(client: Client, daemon: WebDaemon) -> None:
+    with pytest.raises(HeartbeatdError) as failed:
+        client.get_run(999)
+    assert (failed.value.code, failed.value.status, failed.value.message) == ("not_found", 404, "there is no run 999")
+    assert failed.value.advice == ""
+    with Client(daemon.server.url, READER) as reader, pytest.raises(HeartbeatdError) as failed:
+        reader.pause_all()
+    assert failed.value.code == "forbidden"
+    assert failed.value.advice == "add operate to server.tokens.reader.may"
+    copied = pickle.loads(pickle.dumps(failed.value))
+    assert (copied.code, copied.status, copied.message) == ("forbidden", 403, failed.value.message)
+
+
+@pytest.mark.parametrize("name", ["..", ".", ""])
+def test_a_name_cannot_lead_to_another_operation(client: Client, name: str) -> None:
+    """/agents/../pause would pause everything."""
+    with pytest.raises(HeartbeatdError, match="is not a name"):
+        client.pause_agent(name)
+    with pytest.raises(HeartbeatdError) as failed:
+        client.pause_agent("a/../../x")
+    assert failed.value.code == "not_found"
+
+
+def test_pages_are_followed(client: Client, daemon: WebDaemon) -> None:
+    runs = client.list_runs(limit=100).runs
+    assert [run.id for run in client.iterate_runs(limit=2)] == [run.id for run in runs]
+    messages = [message.id for message in client.list_undelivered().outbox]
+    assert len(messages) == 6
+    assert [message.id for message in client.iterate_undelivered(limit=4)] == messages
+
+    async def collect(later: AsyncClient) -> Any:
+        return [run.id async for run in later.iterate_runs(limit=2)], [each.id async for each in later.iterate_undelivered()]
+
+    assert run_async(daemon, collect) == ([run.id for run in runs], messages)
+
+
+def test_the_client_for_asyncio_sends_the_same_requests_at_the_same_time(daemon: WebDaemon) -> None:
+    async def use(later: AsyncClient) -> Any:
+        return await asyncio.gather(*(later.get_agent(name) for name in ("ops", "web") * 20))
+
+    assert {agent.name for agent in run_async(daemon, use)} == {"ops", "web"}
+
+
+# --- events --------------------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_typed(daemon: WebDaemon, client: Client) -> None:
+    with closing(client.stream_events("boot1-0")) as events:
+        first = next(events)
+        assert (first.type, first.kind, first.trigger) == ("started", "heartbeat", "interval")
+        assert first.slot == datetime(2026, 3, 2, 8, tzinfo=UTC)
+        types = {first.type} | {next(events).type for _ in range(8)}
+    assert {"started", "ended", "said"} <= types
+
+
+def test_a_reader_resumes_when_a_reload_ends_the_stream(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path) as daemon:
+        daemon.world.scripts["ops"] = lambda call: f"the disk is full at {call.at}"
+
+        async def follow(later: AsyncClient) -> list[Event]:
+            found: list[Event] = []
+            events = later.stream_events("boot1-0")
+            run = partial(asyncio.to_thread, daemon.do, lambda: daemon.world.run(minutes=30))
+            await run()
+            async for event in events:
+                found.append(event)
+                if len(found) == 2:
+                    daemon.config.write_text(CONFIG.replace("30m", "15m"))
+                    await later.reload_config()
+                    await run()
+                if "reloaded" in {each.type for each in found} and event.type == "delivered":
+                    await events.aclose()
+            return found
+
+        found = run_async(daemon, follow)
+        numbers = [int(event.id.rpartition("-")[2]) for event in found]
+        assert numbers == list(range(1, len(found) + 1))  # none is missing, none comes twice
+        assert [event.config_hash for event in found if event.type == "reloaded"] == [daemon.settings.hash]
+
+
+def test_an_id_that_no_header_can_hold_is_rejected(client: Client) -> None:
+    with pytest.raises(HeartbeatdError, match="is no ID of an event"):
+        next(client.stream_events("é"))
+
+
+def test_a_rejected_reader_raises_the_error(daemon: WebDaemon) -> None:
+    with Client(daemon.server.url, TOKENS["waker"]) as waker, pytest.raises(HeartbeatdError) as failed:
+        next(waker.stream_events())
+    assert failed.value.code == "forbidden"
+
+
+# --- where the daemon is, and connections that fail ------------------------------------------------------------------------------
+
+
+def state_folder(folder: Path, url: str, token: str = CHIEF) -> Path:
+    """A state folder as that of a daemon that runs in this process."""
+    (folder / "config.yaml").write_text("state: data/own.db\n")
+    (folder / "data").mkdir()
+    (folder / "data/daemon.json").write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    (folder / "data/token").write_text(f"{token}\n")
+    return folder / "data/own.db"
+
+
+def locked(database: Path) -> state_lock.StateLock:
+    path = database.with_name(f"{database.name}.lock")
+    return state_lock.StateLock.take(path, started_at=datetime(2026, 3, 2, tzinfo=UTC), instance="x")
+
+
+def test_the_daemon_is_found_by_its_config_and_its_state_folder(
+    daemon: WebDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = state_folder(tmp_path, daemon.server.url)
+    with (
+        locked(database),
+        Client() as plain,
+        Client(config=tmp_path / "config.yaml") as by_config,
+        Client(state=database) as by_state,
+    ):
+        assert {client.get_caller().name for client in (plain, by_config, by_state)} == {"chief"}
+        monkeypatch.setenv("HEARTBEATD_TOKEN", READER)
+        assert plain.get_caller().name == "reader"
+    with Client() as stopped, pytest.raises(HeartbeatdError) as failed:
+        stopped.get_status()
+    assert failed.value.code == "not_running"
+    assert failed.value.advice == "start it with `heartbeatd run`, or pass url= and token="
+
+
+def test_the_address_of_an_earlier_process_is_not_used(tmp_path: Path) -> None:
+    database = state_folder(tmp_path, "http://127.0.0.1:1")
+    (tmp_path / "data/daemon.json").write_text(json.dumps({"pid": 1, "url": "http://127.0.0.1:1"}))
+    with locked(database), Client(state=database) as client, pytest.raises(HeartbeatdError, match="does not listen yet"):
+        client.get_status()
+
+
+def test_the_environment_names_the_address_and_the_token(daemon: WebDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTBEATD_URL", f"{daemon.server.url}/")
+    with Client() as client:
+        with pytest.raises(HeartbeatdError, match="there is no token for"):
+            client.get_caller()
+        monkeypatch.setenv("HEARTBEATD_TOKEN", OPSMAN)
+        assert client.get_caller().name == "opsman"
+
+
+def test_without_a_connection_nothing_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:2")  # the daemon is local, and no proxy gets its token
+    with Client("http://127.0.0.1:1", "t") as client, pytest.raises(HeartbeatdError) as failed:
+        client.run_job("measure")
+    assert failed.value.code == "unreachable"
+    assert failed.value.message.startswith("http://127.0.0.1:1 cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "code"),
+    [("ftp://127.0.0.1", "t", "bad_url"), ("nonsense", "t", "bad_url"), ("http://127.0.0.1:1", "a\nb", "bad_token")],
+)
+def test_a_wrong_address_or_token_is_reported_without_the_token(url: str, token: str, code: str) -> None:
+    with Client(url, token) as client, pytest.raises(HeartbeatdError) as failed:
+        client.get_status()
+    assert failed.value.code == code
+    assert token == "t" or token not in str(failed.value)
+
+
+class Broken:
+    """A server that takes each connection, counts it, and answers with these bytes."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self.answer = answer
+        self.requests = 0
+
+    def __enter__(self) -> Broken:
+        import socket
+        import threading
+
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.open: list[Any] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            connection.recv(65536)
+            self.requests += 1
+            if self.answer is None:
+                self.open.append(connection)
+                continue
+            connection.sendall(self.answer)
+            connection.close()
+
+    def __exit__(self, *_: object) -> None:
+        import socket
+
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        for connection in self.open:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (b"", "interrupted"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "interrupted"),
+        (None, "timeout"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "unexpected_answer"),
+        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\n<br>", "unexpected_answer"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "unexpected_answer"),
+        (b"nonsense\r\n\r\n", "interrupted"),
+    ],
+)
+def test_a_request_that_may_have_been_carried_out_is_not_repeated(answer: bytes | None, code: str) -> None:
+    with Broken(answer) as broken, Client(broken.url, "t", timeout=0.3) as client:
+        with pytest.raises(HeartbeatdError) as failed:
+            client.wake_agent("ops")
+        assert failed.value.code == code
+        assert broken.requests == 1
+
+
+def test_the_token_is_in_no_log_line_and_in_no_representation(daemon: WebDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    for logger in (None, "httpx2", "httpcore2"):  # another test may have set their levels
+        caplog.set_level(logging.DEBUG, logger)
+    with Client(daemon.server.url, CHIEF) as client:
+        client.get_status()
+        assert CHIEF not in repr(client._source) + str(vars(client))
+    assert "HTTP Request" in caplog.text
+    assert CHIEF not in caplog.text
+
+
+def test_a_request_of_a_run_names_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_ID_VARIABLE, "boot1.7")
+    with Client("http://127.0.0.1:1", "t", headers={"X-Proxy": "1"}) as client:
+        headers = http_messages.request_headers(client._source.find_address(), client._headers)
+    assert headers == {"Authorization": "Bearer t", "X-Proxy": "1", "X-Heartbeatd-Run": "boot1.7"}

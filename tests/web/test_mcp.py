@@ -1,0 +1,229 @@
+"""The MCP server, driven by the official client: over HTTP with tokens of each kind, and as a program on stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from checkout import HOME
+from daemon_process import Daemon
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from web_daemon import WebDaemon
+
+from scheduler.web.mcp_server import TOOLS
+
+pytestmark = pytest.mark.once
+
+CONFIG = """\
+server: {listen: "127.0.0.1:0", tokens: {
+  reader: {value: "reader-token-with-enough-bits-in-it", may: [read]},
+  waker: {value: "waker-token-with-enough-bits-in-it-1", may: [wake]},
+  self: {value: "self-token-with-enough-bits-in-it-11", may: [read, edit, wake, operate], agents: [ops]}}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat:
+      interval: 30m   # twice an hour
+      stagger: 0s
+      deliver: log
+  web:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+"""
+TOKENS = {
+    "reader": "reader-token-with-enough-bits-in-it",
+    "waker": "waker-token-with-enough-bits-in-it-1",
+    "self": "self-token-with-enough-bits-in-it-11",
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    (tmp_path / "agents/ops").mkdir(parents=True)
+    (tmp_path / "agents/ops/HEARTBEAT.md").write_text("- look at the disk\n")
+    with WebDaemon(tmp_path, CONFIG) as running:
+        yield running
+
+
+def talk(daemon: WebDaemon, token: str, use: Callable[[Client], Awaitable[Any]], mode: str = "auto") -> Any:
+    """Connect with a token, and use the client."""
+
+    async def run() -> Any:
+        headers = {"Authorization": f"Bearer {TOKENS.get(token, token)}"}
+        async with httpx2.AsyncClient(headers=headers) as http:
+            transport = streamable_http_client(f"{daemon.server.url}/mcp", http_client=http)
+            async with Client(transport, mode=mode) as client:  # type: ignore[arg-type]
+                return await use(client)
+
+    return asyncio.run(run())
+
+
+def call(daemon: WebDaemon, token: str, tool: str, **arguments: Any) -> Any:
+    return talk(daemon, token, lambda client: client.call_tool(tool, arguments))
+
+
+def names_of_tools(daemon: WebDaemon, token: str, mode: str = "auto") -> list[str]:
+    listed = talk(daemon, token, lambda client: client.list_tools(), mode)
+    return [tool.name for tool in listed.tools]
+
+
+def version(daemon: WebDaemon) -> str:
+    return hashlib.sha256(daemon.config.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_the_tools_that_a_token_may_use_are_listed(daemon: WebDaemon, mode: str) -> None:
+    assert names_of_tools(daemon, "self", mode) == [tool.name for tool in TOOLS]
+    assert names_of_tools(daemon, "reader", mode) == ["status", "get", "set", "get_checklist", "logs", "explain", "plan"]
+    assert names_of_tools(daemon, "waker", mode) == ["test", "wake"]
+
+
+EVERY_CALL: dict[str, dict[str, Any]] = {
+    "status": {},
+    "get": {"agent": "ops", "all_values": True},
+    "set": {"agent": "ops", "changes": {"heartbeat": {"interval": "1h"}}},
+    "toggle": {"agent": "ops", "on": False, "for": "2h"},
+    "get_checklist": {"agent": "ops"},
+    "set_checklist": {"agent": "ops", "text": "- look again\n"},
+    "test": {"agent": "ops"},
+    "logs": {"agent": "ops", "limit": 3},
+    "explain": {"agent": "ops"},
+    "wake": {"agent": "ops", "text": "look now"},
+    "mute": {"agent": "ops", "for": "1h"},
+    "plan": {"for": "24h"},
+}
+
+
+@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
+def test_every_tool_works_for_its_own_agent_and_no_other(daemon: WebDaemon, tool: str) -> None:
+    arguments = dict(EVERY_CALL[tool])
+    if tool == "set_checklist":
+        arguments["hash"] = call(daemon, "self", "get_checklist", agent="ops").structured_content["hash"]
+    result = call(daemon, "self", tool, **arguments)
+    assert not result.is_error, result.content
+    assert json.loads(result.content[0].text) == result.structured_content
+    if "agent" in arguments:
+        foreign = call(daemon, "self", tool, **arguments | {"agent": "web"})
+        assert (foreign.is_error, foreign.content[0].text) == (True, "the token 'self' is only for the agents ops")
+
+
+def test_an_agent_changes_its_own_interval(daemon: WebDaemon) -> None:
+    result = call(daemon, "self", "set", agent="ops", changes={"heartbeat": {"interval": "1h"}})
+    assert (result.structured_content["written"], result.structured_content["hash"]) == (True, version(daemon))
+    assert daemon.config.read_text() == CONFIG.replace("30m   # twice", "1h   # twice")
+
+
+def test_an_agent_that_may_not_edit_gets_the_lines_to_write(daemon: WebDaemon) -> None:
+    result = call(daemon, "reader", "set", agent="ops", changes={"heartbeat": {"interval": "1h"}})
+    assert result.structured_content["yaml"] == "agents:\n  ops:\n    heartbeat:\n      interval: 1h\n"
+    assert daemon.config.read_text() == CONFIG
+
+
+def test_errors_say_what_to_do_instead(daemon: WebDaemon) -> None:
+    wrong_value = call(daemon, "self", "set", agent="ops", changes={"heartbeat": {"interval": "soon"}})
+    assert wrong_value.is_error
+    assert "agents.ops.heartbeat.interval: 'soon' is not" in wrong_value.content[0].text
+    stale = call(daemon, "self", "set_checklist", agent="ops", text="- x\n", hash="0" * 64)
+    assert (stale.is_error, "has changed since you read it" in stale.content[0].text) == (True, True)
+    assert "may not wake" in call(daemon, "reader", "wake", agent="ops", text="x").content[0].text
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "error"),
+    [
+        ("fly", {}, "there is no tool 'fly'; the tools are status, get"),
+        ("get", {}, "'agent' is a required property"),
+        ("get", {"agent": 7}, "agent: 7 is not of type 'string'"),
+        ("get", {"agent": "ops", "more": 1}, "Additional properties are not allowed"),
+        ("logs", {"agent": "ops", "limit": 10**9}, "limit: 1000000000 is greater than the maximum of 50"),
+        ("get", {"agent": "../../config"}, "Not Found"),
+        (
+            "toggle",
+            {"agent": "ops", "on": True, "for": "2h"},
+            "for: leave it out, because `on: true` resumes the heartbeat at once",
+        ),
+        (
+            "mute",
+            {"agent": "ops", "muted": False, "for": "2h"},
+            "for: leave it out, because `muted: false` ends the mute at once",
+        ),
+    ],
+)
+def test_a_wrong_call_is_an_error_that_names_the_fault(
+    daemon: WebDaemon, tool: str, arguments: dict[str, Any], error: str
+) -> None:
+    result = call(daemon, "self", tool, **arguments)
+    assert result.is_error
+    assert error in result.content[0].text
+
+
+def test_without_a_valid_token_the_answer_is_401(daemon: WebDaemon) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    accept = {"Accept": "application/json, text/event-stream"}
+    for token in (None, "no-token-with-enough-bits-in-it-111"):
+        assert daemon.send("POST", "/mcp", body, token, accept).status == 401
+
+
+def test_a_request_that_is_too_large_is_refused(daemon: WebDaemon) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x" * 2_000_000}}
+    assert daemon.send("POST", "/mcp", body, TOKENS["self"], {"Accept": "application/json, text/event-stream"}).status == 413
+
+
+def test_checklists_and_runs_are_resources(daemon: WebDaemon) -> None:
+    async def use(client: Client) -> tuple[list[str], str, str]:
+        uris = [str(resource.uri) for resource in (await client.list_resources()).resources]
+        checklist, runs = [(await client.read_resource(uri)).contents[0] for uri in uris[:2]]
+        return uris, checklist.text, runs.text  # type: ignore[union-attr]
+
+    uris, checklist, runs = talk(daemon, "self", use)
+    assert uris == ["heartbeatd://agents/ops/checklist", "heartbeatd://agents/ops/runs"]
+    assert checklist == "- look at the disk\n"
+    assert {run["name"] for run in json.loads(runs)["runs"]} <= {"ops"}
+
+
+@pytest.mark.parametrize(
+    ("token", "uri", "error"),
+    [
+        ("self", "heartbeatd://agents/web/checklist", "the token 'self' is only for the agents ops"),
+        ("self", "heartbeatd://agents/ops/secrets", "there is no resource heartbeatd://agents/ops/secrets; read"),
+        ("self", "file:///etc/passwd", "there is no resource file:///etc/passwd; read"),
+        ("waker", "heartbeatd://agents/ops/runs", "the token 'waker' may not read"),
+    ],
+)
+def test_a_resource_that_may_not_be_read_is_an_error(daemon: WebDaemon, token: str, uri: str, error: str) -> None:
+    async def use(client: Client) -> str:
+        with pytest.raises(MCPError) as raised:
+            await client.read_resource(uri)
+        return raised.value.error.message
+
+    assert error in talk(daemon, token, use)
+
+
+@pytest.mark.process
+def test_the_command_offers_the_tools_on_stdin_and_stdout(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, CONFIG.replace("argv: [agent]", "argv: [cat]"))
+    try:
+        daemon.wait_until(lambda: (tmp_path / "state/daemon.json").exists())
+        arguments = ["-m", "scheduler", "-c", str(tmp_path / "config.yaml"), "mcp"]
+        names = {}
+        for token in ("waker", None):
+            env = {"HEARTBEATD_TOKEN": TOKENS[token]} if token else {}
+            env |= {"PYTHONPATH": str(HOME)}
+            names[token] = asyncio.run(_tools_of_program(StdioServerParameters(command=sys.executable, args=arguments, env=env)))
+        assert names == {"waker": ["test", "wake"], None: [tool.name for tool in TOOLS]}
+    finally:
+        daemon.kill()
+
+
+async def _tools_of_program(program: StdioServerParameters) -> list[str]:
+    async with Client(program) as client:
+        return [tool.name for tool in (await client.list_tools()).tools]
