@@ -15,7 +15,7 @@ import click
 
 from scheduler.cli.options import InputError
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
-from scheduler.model.state_address import address_file, describe_server, server_of_path
+from scheduler.model.state_address import address_file, address_problem, describe_server, server_of_path
 from scheduler.store import config_history
 from scheduler.store.database import check_file, check_links
 from scheduler.store.locations import open_read_only_any_version
@@ -75,7 +75,8 @@ class DaemonProcess:
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
     """The files of the database that `--state` or the config at `path` names. The config may be invalid.
 
-    Raises InputError if the config has several shards, and none or an unknown one is chosen.
+    Raises InputError if the config has several shards, and none or an unknown one is chosen, and if the address of a server
+    contains a password.
     """
     from scheduler.config.file.lenient_reading import read_shard, read_state_path, read_state_server, real_path
 
@@ -85,9 +86,16 @@ def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
             raise InputError(f"{path} has {shard.of} shards; name one of them: heartbeatd --shard 0 ...")
         if shard is not None and shard.index is not None and shard.index >= shard.of:
             raise InputError(f"{shard.index} is not the number of a shard; write a number from 0 to {shard.of - 1}")
-        return DaemonFiles(read_state_path(path, os.environ), read_state_server(path, os.environ))
-    server = server_of_path(state)
+        return DaemonFiles(read_state_path(path, os.environ), _without_password(read_state_server(path, os.environ)))
+    server = _without_password(server_of_path(state))
     return DaemonFiles(read_state_path(path, {}) if server else real_path(state), server)
+
+
+def _without_password(server: str | None) -> str | None:
+    """The address of a server, which may be printed. Raises InputError if it contains a password."""
+    if server is not None and (problem := address_problem(server)):
+        raise InputError(problem)
+    return server
 
 
 def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:

@@ -14,6 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from config_file import write
 from rich.cells import cell_len
 
 from scheduler.cli.main import main
@@ -564,3 +565,27 @@ def test_times_are_in_the_configs_zone_or_without_a_readable_config_in_the_hosts
     assert output[-1] == f"times in {zone}"
     assert [line.split()[0] for line in output[1:-1]] == ["1"]
     assert f"slot       2026-11-20 {slot} {zone}" in shown
+
+
+def test_no_command_prints_the_password_of_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config, the option and the environment may contain such an address, although `check` refuses it."""
+    addresses = ("postgresql://bot:secretpass@db.invalid/x", "postgres://bot@db.invalid/x?sslpassword=secretpass")
+    reading = [["backup", str(tmp_path / "copy.db")], ["status"], ["runs"], ["explain"], ["doctor"], ["outbox"], ["report"]]
+    by_config = [*reading, ["check"], ["reload"], ["wake", "ops", "-m", "x"], ["cancel", "1"], ["set", "agents.ops.model", "x"]]
+    for address in addresses:
+        path = write(tmp_path, f'state: "{address}"\nagents: {{}}\n')
+        calls = [[*words, "-c", str(path)] for words in by_config]
+        calls += [[*words, "-c", str(path), "--state", address] for words in reading]
+        calls += [["migrate", address, str(tmp_path / "new.db")], ["migrate", str(tmp_path / "old.db"), address]]
+        for words in calls:
+            code, (out, err) = main(words), capsys.readouterr()
+            assert (code != 0, "secretpass" in out + err) == (True, False), (words, out, err)
+    assert main(["backup", str(tmp_path / "copy.db"), "-c", str(path)]) == 2
+    assert "a password must not be in the address" in capsys.readouterr().err
+    path = write(tmp_path, "agents: {}\n")
+    monkeypatch.setenv("HEARTBEATD__state", addresses[0])
+    for words in by_config:
+        main([*words, "-c", str(path)])
+        assert "secretpass" not in "".join(capsys.readouterr()), words
