@@ -35,11 +35,11 @@ agents:
 class Receiver:
     """The links of the messages that the daemon has sent."""
 
-    def __init__(self, daemon: WebDaemon) -> None:
+    def __init__(self, daemon: WebDaemon, answer: str = "[disk!] 97 %") -> None:
         self.daemon = daemon
         self.links: list[dict[str, str]] = []
         daemon.world.send = self._take
-        daemon.world.scripts["ops"] = lambda call: "[disk!] 97 %"
+        daemon.world.scripts["ops"] = lambda call: answer
         daemon.do(lambda: daemon.world.run(minutes=31))
 
     def _take(self, delivery: Delivery) -> DeliveryResult:
@@ -97,6 +97,14 @@ def test_get_shows_what_a_link_does_and_post_does_it_once(receiver: Receiver) ->
 def test_links_acknowledge_and_run(receiver: Receiver) -> None:
     assert b"disk: no messages until worse or over." in receiver.confirm(receiver.path("acknowledge")).body
     assert b"ops runs again." in receiver.confirm(receiver.path("run")).body
+
+
+def test_a_key_that_a_model_wrote_is_text_on_the_page_behind_a_link(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path, CONFIG) as daemon:
+        receiver = Receiver(daemon, "[disk <b>full</b>!] 97 %")
+        done = receiver.confirm(receiver.path("acknowledge"))
+    assert (done.status, b"disk &lt;b&gt;full&lt;/b&gt;: no messages until worse or over." in done.body) == (200, True)
+    assert b"<b>" not in done.body
 
 
 def test_a_forged_link_has_no_effect_and_is_counted(receiver: Receiver) -> None:

@@ -116,6 +116,17 @@ def test_every_tool_works_for_its_own_agent_and_no_other(daemon: WebDaemon, tool
         assert (foreign.is_error, foreign.content[0].text) == (True, "the token 'self' is only for the agents ops")
 
 
+def test_an_agent_that_mutes_itself_until_something_changes_is_heard_again_after_a_change(daemon: WebDaemon) -> None:
+    daemon.world.scripts["ops"] = lambda call: "[disk!] 97 %"
+    daemon.do(lambda: daemon.world.run(minutes=31))
+    assert call(daemon, "self", "mute", agent="ops", until_changed=True).structured_content["until_changed"] is True
+    daemon.do(lambda: daemon.world.run(minutes=30))
+    assert daemon.get("/api/v1/agents/ops", TOKENS["self"]).data["muted"]["until_changed"] is True
+    daemon.world.scripts["ops"] = lambda call: "[disk!] 97 %\n[mail!] 300 wait"
+    daemon.do(lambda: daemon.world.run(minutes=30))
+    assert daemon.get("/api/v1/agents/ops", TOKENS["self"]).data["muted"] is None
+
+
 def test_an_agent_changes_its_own_interval(daemon: WebDaemon) -> None:
     result = call(daemon, "self", "set", agent="ops", changes={"heartbeat": {"interval": "1h"}})
     assert (result.structured_content["written"], result.structured_content["hash"]) == (True, version(daemon))
