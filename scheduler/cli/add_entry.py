@@ -17,19 +17,25 @@ from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
 from scheduler.config.build import load, templates
+from scheduler.config.build.config_data import map_at
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.build.templates import JOB_TEMPLATES, TEMPLATES
 from scheduler.config.build.time_checks import TimeCheck
-from scheduler.config.file import config_text, entry_insertion
-from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file import entry_insertion
 from scheduler.config.file.entry_insertion import NewEntry, NoInsertionPoint
+from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.message_parts import format_duration
+from scheduler.insight.schedule_texts import schedule_text
+from scheduler.model import entry_schedule
+from scheduler.model.settings import LOG_CHANNEL
 from scheduler.store import entries
 from scheduler.system import files
 
 ECHO = {"kind": "command", "argv": ["echo", "HEARTBEAT_OK"]}
 ECHO_ADVICE = "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p]."
 AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
+INTERVAL_HELP = "The time between runs.  [default: as in `defaults`, otherwise chosen by the template]"
+LOGS = (LOG_CHANNEL, [LOG_CHANNEL])
 JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host (certificate)."
 
 
@@ -42,7 +48,7 @@ def add() -> None:
 @click.argument("name")
 @click.option("--template", type=click.Choice([*TEMPLATES]), required=True, help="What the agent watches.")
 @click.option("--target", help=AGENT_TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help="The time between runs.  [default: chosen by the template]")
+@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
 @click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
 @options.config_option
 @options.color_option
@@ -52,16 +58,19 @@ def agent(name: str, template: str, target: str | None, interval: timedelta | No
     The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. A
     HEARTBEAT.md is written if the agent has none. The rest of the config is not changed.
     """
-    before, root = _read_config(path)
-    _check_is_new(name, "agents", root, path)
-    shared, comment = _shared_keys(root)
+    before, old = _read_config(path)
+    _check_is_new(name, "agents", old.data.file, path)
+    shared, comment = _shared_keys(old)
+    inherits = interval is None and _sets_one_of(map_at(old.data.agent, "heartbeat"), HEARTBEAT_SCHEDULE_KEYS)
     try:
-        keys = templates.agent_keys(template, target, _as_text(interval), shared)
+        keys = templates.agent_keys(template, target, _as_text(interval), shared, has_interval=inherits)
     except templates.NoTarget as error:
         raise InputError(str(error)) from None
     after, loaded = _insert_entry(path, before, "agents", NewEntry(name, keys, comment))
     _write_config(path, before, after, dry_run=dry_run)
     beat = loaded.settings.heartbeats[name]
+    schedule = entry_schedule.heartbeat_schedule_text(beat)
+    _print_effect(name, schedule, inherits=inherits, what="messages go to", targets=beat.deliver)
     checklist = beat.workspace / beat.checklist
     if beat.reads_checklist and not os.path.lexists(checklist):
         _write_checklist(checklist, templates.checklist_text(template), dry_run=dry_run)
@@ -73,7 +82,7 @@ def agent(name: str, template: str, target: str | None, interval: timedelta | No
 @click.argument("name")
 @click.option("--template", type=click.Choice(JOB_TEMPLATES), required=True, help="What the job watches.")
 @click.option("--target", help=JOB_TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help="The time between runs.  [default: chosen by the template]")
+@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
 @click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
 @options.config_option
 @options.color_option
@@ -83,14 +92,19 @@ def job(name: str, template: str, target: str | None, interval: timedelta | None
     The job fails if it finds something to do. You then get a failure notification with its output. The rest of the config is not
     changed.
     """
-    before, root = _read_config(path)
-    _check_is_new(name, "cron", root, path)
+    before, old = _read_config(path)
+    _check_is_new(name, "cron", old.data.file, path)
+    inherits = interval is None and _sets_one_of(old.data.job, JOB_SCHEDULE_KEYS)
     try:
-        keys = templates.job_keys(template, target, _as_text(interval))
+        keys = templates.job_keys(template, target, _as_text(interval), has_interval=inherits)
     except templates.NoTarget as error:
         raise InputError(str(error)) from None
-    after, _ = _insert_entry(path, before, "cron", NewEntry(name, keys))
+    after, loaded = _insert_entry(path, before, "cron", NewEntry(name, keys))
     _write_config(path, before, after, dry_run=dry_run)
+    added = loaded.settings.jobs[name]
+    schedule = entry_schedule.job_schedule_text(added)
+    targets = (added.on_failure_deliver or added.deliver) if added.on_failure_after else ()
+    _print_effect(name, schedule, inherits=inherits, what="failures are reported to", targets=targets)
     if not dry_run:
         click.echo(f"next: heartbeatd check; heartbeatd cron run {name} --wait; heartbeatd logs {name}")
 
@@ -99,16 +113,24 @@ def _as_text(interval: timedelta | None) -> str | None:
     return format_duration(interval) if interval else None
 
 
-def _read_config(path: Path) -> tuple[bytes, Mapping[str, Any]]:
-    """The content of the config and its data. Raises InputError, and ConfigError if it is invalid."""
+def _sets_one_of(keys: Mapping[str, Any], wanted: tuple[str, ...]) -> bool:
+    return any(keys.get(key) is not None for key in wanted)
+
+
+def _print_effect(name: str, schedule: str, *, inherits: bool, what: str, targets: tuple[str, ...]) -> None:
+    """Say what the config makes of the new entry: when it runs, and where its messages go."""
+    origin = " (set in defaults)" if inherits else ""
+    click.echo(f"{name} runs {schedule_text(schedule)}{origin}, {what} {', '.join(targets) or 'nobody'}")
+
+
+def _read_config(path: Path) -> tuple[bytes, LoadedConfig]:
+    """The content of the config and what it loads to. Raises InputError, and ConfigError if it is invalid."""
     try:
         before = files.read_file(path)
     except OSError as error:
         advice = "`heartbeatd init DIR` writes a config to begin with"
         raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
-    load.load_config(path, os.environ, resolve_secrets=False, content=before)
-    root = config_text.parse_content(before, Diagnostics(str(path)))
-    return before, root if isinstance(root, Mapping) else {}
+    return before, load.load_config(path, os.environ, resolve_secrets=False, content=before, may_be_empty=True)
 
 
 def _check_is_new(name: str, section: str, root: Mapping[str, Any], path: Path) -> None:
@@ -117,21 +139,25 @@ def _check_is_new(name: str, section: str, root: Mapping[str, Any], path: Path) 
         raise InputError(f"{path} already has {noun} {name!r}; choose another name")
 
 
-def _shared_keys(root: Mapping[str, Any]) -> tuple[dict[str, object], tuple[str, ...]]:
+def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ...]]:
     """The keys that say how a new agent is called, and a comment if there is no agent to take them from.
 
-    Keys that `defaults` sets are left out.
+    Keys that `defaults` sets are left out. So is `deliver` if no other agent has one, or if the others have `log` although the
+    config has a channel that an agent without `deliver` uses.
     """
-    defaults = root.get("defaults") or {}
-    others = [each for each in (root.get("agents") or {}).values() if isinstance(each, Mapping) and "runner" in each]
+    defaults = config.data.agent
+    others = [each for each in map_at(config.data.file, "agents").values() if isinstance(each, Mapping)]
+    called = [each for each in others if "runner" in each]
     shared: dict[str, object] = {}
     comment: tuple[str, ...] = ()
-    if "runner" not in (defaults.get("agent") or {}):
-        shared = {key: others[-1][key] for key in ("runner", "model") if key in others[-1]} if others else {"runner": ECHO}
-        comment = () if others else (ECHO_ADVICE,)
-    if "deliver" not in (defaults.get("heartbeat") or {}):
+    if "runner" not in defaults:
+        shared = {key: called[-1][key] for key in ("runner", "model") if key in called[-1]} if called else {"runner": ECHO}
+        comment = () if called else (ECHO_ADVICE,)
+    if "deliver" not in map_at(defaults, "heartbeat"):
         beats = [each["heartbeat"] for each in others if isinstance(each.get("heartbeat"), Mapping)]
-        shared["heartbeat"] = {"deliver": next((beat["deliver"] for beat in reversed(beats) if "deliver" in beat), "log")}
+        deliver = next((beat["deliver"] for beat in reversed(beats) if "deliver" in beat), None)
+        if deliver is not None and not (deliver in LOGS and len(config.settings.channels) == 2):
+            shared["heartbeat"] = {"deliver": deliver}
     return shared, comment
 
 

@@ -156,6 +156,54 @@ def test_defaults_are_not_repeated(tmp_path: Path) -> None:
     assert "deliver" not in added
 
 
+PHONE = "channels: {phone: {kind: command, argv: [send]}}\n"
+TWO_CHANNELS = "channels: {phone: {kind: command, argv: [send]}, ops: {kind: command, argv: [send]}}\n"
+RUNNER = "runner: {kind: command, argv: [ask]}"
+NEW_ENTRIES = [  # the config before, and what is said of an agent and of a job that is added to it
+    ("", "every 30m, messages go to log", "every 30m, failures are reported to log"),
+    ("# my config\n", "every 30m, messages go to log", "every 30m, failures are reported to log"),
+    (f"{PHONE}agents:\n", "every 30m, messages go to phone", "every 30m, failures are reported to phone"),
+    ("cron:\n  old: {every: 1h, command: ls}\n", "every 30m, messages go to log", "every 30m, failures are reported to log"),
+    (
+        f"{PHONE}agents:\n  one: {{{RUNNER}, heartbeat: {{interval: 1h, deliver: log}}}}\n",
+        "every 30m, messages go to phone",
+        "every 30m, failures are reported to phone",
+    ),
+    (
+        f"{TWO_CHANNELS}defaults: {{agent: {{{RUNNER}}}}}\nagents:\n  one: {{heartbeat: {{interval: 1h, deliver: [ops]}}}}\n",
+        "every 30m, messages go to ops",
+        "every 30m, failures are reported to log",
+    ),
+    (
+        f"{PHONE}defaults:\n  heartbeat: {{interval: 2h, deliver: log}}\n  cron: {{every: 3h, on_failure: {{deliver: log}}}}\n",
+        "every 2h (set in defaults), messages go to log",
+        "every 3h (set in defaults), failures are reported to log",
+    ),
+    (
+        'defaults:\n  heartbeat: {schedule: "0 9 * * *"}\n  cron: {schedule: "0 8 * * *", deliver: log, on_failure: none}\n',
+        "by '0 9 * * *' (set in defaults), messages go to log",
+        "by '0 8 * * *' (set in defaults), failures are reported to nobody",
+    ),
+]
+
+
+def test_a_new_entry_follows_defaults_and_channels_and_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, agent, job in NEW_ENTRIES:
+        for kind, expected in (("agent", agent), ("job", job)):
+            config = write(tmp_path, text)
+            assert add(config, kind, "disk", "--template", "disk") == 0, (text, capsys.readouterr().err)
+            printed = capsys.readouterr().out
+            assert f"\ndisk runs {expected}\n" in printed, text
+            assert config.read_text().startswith(text)
+
+
+def test_an_interval_that_is_asked_for_replaces_that_of_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(tmp_path, 'defaults: {heartbeat: {schedule: "0 9 * * *"}, cron: {every: 2h}}\n')
+    for kind in ("agent", "job"):
+        assert add(config, kind, "disk", "--template", "disk", "--interval", "45m") == 0
+        assert "\ndisk runs every 45m, " in capsys.readouterr().out
+
+
 def check_of(config: Path, name: str) -> str:
     beat = load_config(config, {}).settings.heartbeats[name]
     assert beat.precheck is not None

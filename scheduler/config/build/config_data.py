@@ -32,13 +32,21 @@ class ConfigData:
 
 
 def read_config_data(
-    path: Path, environ: Mapping[str, str], diagnostics: Diagnostics, content: bytes | None = None, root: MarkedMap | None = None
+    path: Path,
+    environ: Mapping[str, str],
+    diagnostics: Diagnostics,
+    content: bytes | None = None,
+    root: MarkedMap | None = None,
+    *,
+    may_be_empty: bool = False,
 ) -> ConfigData:
     """Read the file and apply the overrides. `root` is the data of `content`, if it was parsed before. Raises ConfigError."""
     content = read_content(path, diagnostics) if content is None else content
     document = marked_yaml.MarkedDocument(root, NO_POSITION) if root is not None else parse_past_errors(content, diagnostics)
     root = document.node
-    if root is None and not diagnostics.is_partial:
+    if root is None and may_be_empty:
+        root = MarkedMap()
+    elif root is None and not diagnostics.is_partial:
         diagnostics.add_error(NO_POSITION, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
     elif root is not None and not isinstance(root, MarkedMap) and not diagnostics.is_partial:
         message = f"this must be keys with values, not {describe_type(root)}; `heartbeatd init DIR` writes a config to begin with"

@@ -65,17 +65,19 @@ def load_config(
     root: MarkedMap | None = None,
     time_check: TimeCheck | None = None,
     check_files: bool = False,
+    may_be_empty: bool = False,
 ) -> LoadedConfig:
     """Read and check a config. Raises ConfigError with all of its errors.
 
     `for_worker`: a secret without a value is a `MissingSecret` and no error, because a worker need not have all of them.
     Without `resolve_secrets` all secrets are empty, and neither the env_file nor referenced files are read. `content` replaces
     the content of the file, to check it before it is written; `root` is its data, if it was parsed already. With `time_check`,
-    times in the past are reported. With `check_files`, missing files, folders and programs are warnings.
+    times in the past are reported. With `check_files`, missing files, folders and programs are warnings. With `may_be_empty`, a
+    config without agents and jobs is valid, because they are about to be added.
     """
     diagnostics = Diagnostics(str(path))
     with pause_garbage_collection():
-        source = read_config_data(path, environ, diagnostics, content, root)
+        source = read_config_data(path, environ, diagnostics, content, root, may_be_empty=may_be_empty)
         settings = _build_settings(
             path,
             source,
@@ -85,6 +87,7 @@ def load_config(
             look=check_files,
             for_worker=for_worker,
             resolve_secrets=resolve_secrets,
+            may_be_empty=may_be_empty,
         )
     diagnostics.raise_errors()
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
@@ -100,6 +103,7 @@ def _build_settings(
     look: bool,
     for_worker: bool,
     resolve_secrets: bool,
+    may_be_empty: bool,
 ) -> Settings:
     root = source.root
     checked = _check_top_level(root, diagnostics)
@@ -130,7 +134,8 @@ def _build_settings(
         section, warning = _warn_unlimited(kind, number)
         if number:
             diagnostics.add_warning(root.marks[section][0], section, warning)
-    if not context.agents and not _named_entries(root, "cron", diagnostics) and not _might_hold_entries(root, diagnostics):
+    has_entries = context.agents or _named_entries(root, "cron", diagnostics) or _might_hold_entries(root, diagnostics)
+    if not has_entries and not may_be_empty:
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
     server = http_settings.build_server(config.server, nodes["server"])

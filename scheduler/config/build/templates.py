@@ -80,25 +80,29 @@ class NoTarget(ValueError):
     """The template needs a target; the message says what to write."""
 
 
-def agent_keys(name: str, target: str | None, interval: str | None, shared: Mapping[str, object]) -> dict[str, object]:
+def agent_keys(
+    name: str, target: str | None, interval: str | None, shared: Mapping[str, object], *, has_interval: bool
+) -> dict[str, object]:
     """The keys of an agent from the template `name`. `shared` are keys such as `runner` that it has in common with other agents.
 
-    Raises NoTarget.
+    With `has_interval`, the interval of the template is left out, because `defaults` set one. Raises NoTarget.
     """
     template = TEMPLATES[name]
     command = _check_command(name, target, found="", none="echo NO_WORK", end=DISK_ENDS["agent"])
-    beat = {"interval": interval or template.interval, "precheck": {"command": command, "unchanged": _QUIET}}
+    times = {} if has_interval else {"interval": interval or template.interval}
+    beat = {**times, "precheck": {"command": command, "unchanged": _QUIET}}
     given = shared.get("heartbeat")
     return {**shared, "heartbeat": {**beat, **(given if isinstance(given, Mapping) else {})}}
 
 
-def job_keys(name: str, target: str | None, interval: str | None) -> dict[str, object]:
+def job_keys(name: str, target: str | None, interval: str | None, *, has_interval: bool) -> dict[str, object]:
     """The keys of a job that fails if there is something to do, so that its output is in the failure notification.
 
-    Raises NoTarget.
+    With `has_interval`, the interval of the template is left out, because `defaults` set one. Raises NoTarget.
     """
     command = _check_command(name, target, found="; exit 1", none=":", end=DISK_ENDS["job"])
-    return {"every": interval or TEMPLATES[name].interval, "command": command}
+    times = {} if has_interval else {"every": interval or TEMPLATES[name].interval}
+    return {**times, "command": command}
 
 
 def checklist_text(name: str) -> str:

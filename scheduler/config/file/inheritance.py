@@ -5,9 +5,9 @@ from __future__ import annotations
 from scheduler.config.file.marked_yaml import MarkedMap
 
 # Alternatives: an entry that sets one of these keys does not inherit the others.
-_JOB_SCHEDULE_KEYS = ("schedule", "every", "at")
+JOB_SCHEDULE_KEYS = ("schedule", "every", "at")
 _JOB_ACTION_KEYS = ("command", "prompt")
-_HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
+HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
 # The parts of these values belong together: the zone or days of one window must not be merged into another window
 _REPLACED_WHOLE = ("active_hours",)
 
@@ -34,7 +34,7 @@ def merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
 
 def merge_job(base: MarkedMap, over: MarkedMap) -> MarkedMap:
     """`merge_maps` for a job: its own `schedule`, `every` or `at` replaces an inherited one, as do `command` and `prompt`."""
-    for either in (_JOB_SCHEDULE_KEYS, _JOB_ACTION_KEYS):
+    for either in (JOB_SCHEDULE_KEYS, _JOB_ACTION_KEYS):
         base = _without_alternatives(base, over, either)
     return merge_maps(base, over)
 
@@ -43,7 +43,7 @@ def merge_agent(base: MarkedMap, over: MarkedMap) -> MarkedMap:
     """`merge_maps` for an agent: its own `schedule` replaces an inherited `interval`, and the other way round."""
     below, above = base.get("heartbeat"), over.get("heartbeat")
     if isinstance(below, MarkedMap) and isinstance(above, MarkedMap):
-        base = MarkedMap({**base, "heartbeat": _without_alternatives(below, above, _HEARTBEAT_SCHEDULE_KEYS)}, base.marks)
+        base = MarkedMap({**base, "heartbeat": _without_alternatives(below, above, HEARTBEAT_SCHEDULE_KEYS)}, base.marks)
     return merge_maps(base, over)
 
 
