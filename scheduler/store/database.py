@@ -16,7 +16,7 @@ from sqlite_utils import Database
 
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
-from scheduler.system.files import sync_folder
+from scheduler.system.files import sync_to_disk
 
 APPLICATION_ID = 0x48425444  # "HBTD": marks the file as ours
 BUSY_MS = 1_000
@@ -309,19 +309,28 @@ def _inode(path: Path) -> int | None:
 
 
 def _create_database(path: Path) -> None:
-    """Create a new database in the same folder and move it to its path: readers find either none or a complete one."""
+    """Create a new database in the same folder and move it to its path: readers find either none or a complete one.
+
+    It is written to the disk once, before the move: after a power cut an unfinished file is created again from the start.
+    """
     fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
+    files = (fresh, *_log_files(fresh))
+    for file in files:
+        file.unlink(missing_ok=True)
     try:
         _create_private(fresh)
         with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+            for pragma in ("journal_mode = memory", "synchronous = off"):
+                connection.execute(f"pragma {pragma}")
             _apply_migrations(fresh, connection)
+            connection.execute("pragma journal_mode = wal")
+        sync_to_disk(fresh)
         fresh.replace(path)
     except BaseException:
-        for file in (fresh, fresh.with_name(fresh.name + "-journal")):
+        for file in files:
             file.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_to_disk(path.parent)
 
 
 def _create_private(path: Path) -> None:
@@ -373,7 +382,7 @@ def back_up(path: Path, copy: Path) -> None:
         except sqlite3.DatabaseError as error:
             raise StoreError(f"cannot copy {path} to {copy}: {error}") from error
     unfinished.rename(copy)
-    sync_folder(copy.absolute().parent)
+    sync_to_disk(copy.absolute().parent)
 
 
 def _copy(connection: sqlite3.Connection, copy: Path) -> None:

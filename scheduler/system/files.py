@@ -46,7 +46,7 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
         os.fsync(file.fileno())
         if read_file(real) != before:
             raise FileChanged(f"{path} was changed in the meantime; nothing was written, try again")
-    sync_folder(real.parent)
+    sync_to_disk(real.parent)
 
 
 def write_private_file(path: Path, content: bytes) -> None:
@@ -95,9 +95,9 @@ def _copy_owner_and_mode(file: BinaryIO, like: os.stat_result) -> None:
     os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
 
 
-def sync_folder(folder: Path) -> None:
-    """Make new names in this folder survive a loss of power."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_to_disk(path: Path) -> None:
+    """Make the content of a file, or the new names in a folder, survive a loss of power."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

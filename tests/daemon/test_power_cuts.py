@@ -23,7 +23,7 @@ CUTS = 200
 
 
 def lost(folder: Path, files: dict[str, bytes], reported: set[int]) -> set[int]:
-    """The reported runs that are missing after the cut. All of them if the database cannot be opened."""
+    """The reported runs that are missing after the cut. All of them, and 0, if the database cannot be opened."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     for name, content in files.items():
@@ -32,8 +32,8 @@ def lost(folder: Path, files: dict[str, bytes], reported: set[int]) -> set[int]:
         store = Store.open(folder / "heartbeatd.db", check=True)
         kept = {row[0] for row in store.connection.execute("select id from run where state = 'closed'")}
         store.close()
-    except (StoreError, sqlite3.DatabaseError):
-        return reported
+    except (StoreError, sqlite3.DatabaseError, UnicodeDecodeError):
+        return reported | {0}
     return reported - kept
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 SECTOR = 512  # bytes
 TOLD = "told"
 CALL = re.compile(r"^(?:\d+ +)?(pwrite64|write|ftruncate|fsync|fdatasync)\((\d+)<([^>]*)>(?:, (.*))?\) += (\d+)")
+RENAME = re.compile(r'^(?:\d+ +)?rename\("([^"]*)", "([^"]*)"\) += 0')
 WRITTEN = re.compile(r'"((?:\\x[0-9a-f]{2})*)", \d+(?:, (\d+))?')
-STRACE = ("strace", "-y", "-xx", "-s", "1000000", "-e", "trace=pwrite64,write,ftruncate,fsync,fdatasync")
+STRACE = ("strace", "-y", "-xx", "-s", "1000000", "-e", "trace=pwrite64,write,ftruncate,fsync,fdatasync,rename")
 
 YAML = """
 agents:
@@ -31,11 +32,12 @@ agents:
 
 @dataclass(frozen=True)
 class Step:
-    """One call: a write, a truncation (`data` None) or a sync (`at` None) of a file, or the report of finished runs."""
+    """One call: a write, a truncation (`data` None) or a sync (`at` None) of a file, its rename, or the report of finished runs."""
 
     file: str
     at: int | None = None
     data: bytes | None = None
+    new_name: str | None = None
 
 
 @dataclass
@@ -46,17 +48,15 @@ class Disk:
     since: dict[str, list[Step]] = field(default_factory=dict)
 
     def take(self, step: Step) -> None:
+        if step.new_name is not None:  # which survives, although the content need not
+            self.synced[step.new_name] = self.synced.pop(step.file, bytearray())
+            self.since[step.new_name] = self.since.pop(step.file, [])
+            return
         if step.at is not None:
             self.since.setdefault(step.file, []).append(step)
             return
         for earlier in self.since.pop(step.file, []):
             _apply(self.synced.setdefault(step.file, bytearray()), earlier, lambda: True)
-
-    def settle(self) -> None:
-        """Treat all data as synced and drop the journals of unfinished files."""
-        for file in list(self.since):
-            self.take(Step(file))
-        self.synced = {name: content for name, content in self.synced.items() if not name.endswith("-journal")}
 
     def after_a_cut(self, chance: random.Random) -> dict[str, bytes]:
         """The files as a cut may leave them: all, none or some sectors of each unsynced call."""
@@ -80,23 +80,26 @@ def watched(folder: Path, synchronous: str) -> list[Step]:
 
 
 def cuts(steps: list[Step], number: int, chance: random.Random) -> Iterator[tuple[dict[str, bytes], set[int]]]:
-    """The files after this many cuts, each with the runs reported as done by then."""
+    """The files after this many cuts, each with the runs reported as done by then. A tenth is before the first report."""
     disk, reported = Disk(), set[int]()
     begun = next(place for place, step in enumerate(steps) if step.file == TOLD)
     ended = max(place for place, step in enumerate(steps) if step.file == TOLD)
-    wanted = set(chance.sample(range(begun + 1, ended), number))
+    early = min(number // 10, begun)
+    wanted = {*chance.sample(range(begun), early), *chance.sample(range(begun, ended), number - early)}
     for place, step in enumerate(steps[:ended]):
         if step.file == TOLD:
             reported |= {int(word) for word in (step.data or b"").split()}
         else:
             disk.take(step)
-        if place == begun:
-            disk.settle()
         if place in wanted:
             yield disk.after_a_cut(chance), set(reported)
 
 
 def _steps(line: str) -> Iterator[Step]:
+    if renamed := RENAME.match(line):
+        old, new = (Path(_plain(path).decode()).name for path in renamed.groups())
+        yield Step(old, new_name=new)
+        return
     call = CALL.match(line)
     if call is None:
         return
@@ -108,7 +111,7 @@ def _steps(line: str) -> Iterator[Step]:
         return
     path = Path(_plain(file).decode())
     if path.name.startswith("heartbeatd.db") and not path.name.endswith("-shm"):  # recreated at each start
-        yield from _of_file(name, path.name.replace(".new", ""), given)  # created under a temporary name
+        yield from _of_file(name, path.name, given)
 
 
 def _of_file(name: str, file: str, given: str | None) -> Iterator[Step]:
@@ -141,9 +144,14 @@ def _apply(content: bytearray, step: Step, keeps) -> None:
 
 
 def _write(folder: Path, synchronous: str) -> None:
-    """Simulate a daemon for some hours and report the recorded runs after each tick."""
+    """Create a database, simulate a daemon for some hours and report the recorded runs after each tick."""
     from world import World
 
+    from scheduler.store.database import Store
+
+    state = folder / "state" / "heartbeatd.db"
+    state.parent.mkdir(mode=0o700)
+    Store.open(state).close()
     world = World(folder, YAML, scripts={"a1": lambda call: f"ALERT at {call.at}"})
     world.store.connection.execute(f"pragma synchronous = {synchronous}")
     reported: set[int] = set()
