@@ -4,6 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# With it, each process of a test run would compile the code and rewrite the asserts of all tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: all bench client cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit

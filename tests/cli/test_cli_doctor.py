@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from config_file import write
+from world import open_store
 
 from scheduler.cli import doctor
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
 from scheduler.insight import installation_checks
-from scheduler.store.database import Store
 
 CONFIG = """\
 state: state/heartbeatd.db
@@ -34,7 +34,7 @@ def found(config: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> se
 def make_database(config: Path) -> Path:
     state = config.parent / "state"
     state.mkdir(mode=0o700)
-    Store.open(state / "heartbeatd.db").close()
+    open_store(state / "heartbeatd.db").close()
     return state
 
 
@@ -108,7 +108,7 @@ def test_an_invalid_config_is_an_error_and_the_other_checks_are_still_made(
 
 
 def test_dead_letters_cause_a_warning(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store.open(make_database(config) / "heartbeatd.db")
+    store = open_store(make_database(config) / "heartbeatd.db")
     with store.transaction() as db:
         db.execute(
             "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state,"

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from config_file import write
 from rich.cells import cell_len
+from world import open_store
 
 from scheduler.cli.main import main
 from scheduler.cli.output import (
@@ -57,7 +58,7 @@ def in_kolkata(tmp_path: Path) -> str:
 @pytest.fixture
 def store(state: Path) -> Iterator[Store]:
     """A database with an agent `ops`, and a job and an agent `both`."""
-    store = Store.open(state)
+    store = open_store(state)
     with store.transaction() as db:
         tx = _transaction(db, NOON)
         for kind, name in ((Kind.HEARTBEAT, "ops"), (Kind.HEARTBEAT, "both"), (Kind.CRON, "both")):

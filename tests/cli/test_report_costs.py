@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from test_cli_reading import add_run
 from test_report_data import NOON, WEEK, columns
+from world import open_store
 
 from scheduler.cli import report_text as report
 from scheduler.insight.report_data import build_report
@@ -24,7 +25,7 @@ MIDDLE = NOON - WEEK / 2
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(tmp_path / "heartbeatd.db")
+    store = open_store(tmp_path / "heartbeatd.db")
     yield store
     store.close()
 

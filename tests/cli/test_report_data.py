@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from test_cli_reading import add_run, live
-from world import AgentCall, Delayed, MakeWorld, utc
+from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import report_text as report
@@ -36,7 +36,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(state: Path) -> Iterator[Store]:
-    store = Store.open(state)
+    store = open_store(state)
     yield store
     store.close()
 
@@ -413,7 +413,7 @@ def test_an_outcome_is_shown_with_its_reason_and_its_deliveries(
 
 
 def test_a_report_of_some_agents_equals_that_of_a_database_without_all_others(tmp_path: Path) -> None:
-    stores = [Store.open(tmp_path / name) for name in ("all.db", "ops.db")]
+    stores = [open_store(tmp_path / name) for name in ("all.db", "ops.db")]
     for store in stores:
         add_run(store, NOON - WEEK, "alert", name="ops", cost_usd=0.25, tokens=TOKENS, model_used="small")
         add_run(store, NOON - WEEK / 2, "skipped", reason="busy", slots=3, name="ops")

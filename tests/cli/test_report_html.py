@@ -23,7 +23,7 @@ from run_async import new_http_client
 from test_cli_reading import add_run
 from test_report_costs import tokens, usage
 from test_report_data import NOON, WEEK
-from world import utc
+from world import open_store, utc
 
 from heartbeat.runners import Resources
 from scheduler.cli.main import main
@@ -81,8 +81,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(state: Path) -> Iterator[Store]:
-    store = Store.open(state)
-    store.connection.execute("pragma synchronous = off")  # slow, and only needed against power cuts
+    store = open_store(state)
     yield store
     store.close()
 

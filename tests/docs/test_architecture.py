@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from test_layers import ROOMS_FROM_THE_GROUND
-
-from scheduler.store.database import Store
+from world import open_store
 
 PAGE = (HOME / "docs" / "architecture.md").read_text("utf-8")
 PATHS = re.findall(r"^### (.+?)\n\n((?:\d+\. .+\n)+)", PAGE, re.MULTILINE)
@@ -68,7 +67,7 @@ def test_each_file_that_the_page_names_exists() -> None:
 
 def test_the_page_lists_every_table(tmp_path: Path) -> None:
     section = PAGE.split("## Tables\n")[1].split("\n## ")[0]
-    store = Store.open(tmp_path / "heartbeatd.db")
+    store = open_store(tmp_path / "heartbeatd.db")
     tables = store.connection.execute(
         "select name from sqlite_master where type = 'table' and name not glob '[_s]*_*'"
     ).fetchall()

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from world import Delayed, MakeWorld, World, utc
+from world import Delayed, MakeWorld, World, open_store, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
-from scheduler.store.database import Store, open_read_only
+from scheduler.store.database import open_read_only
 
 CONFIG = """
 agents:
@@ -194,7 +194,7 @@ def test_a_channel_without_undelivered_messages_is_not_listed(make_world: MakeWo
 
 
 def test_a_database_that_no_daemon_has_used_has_no_boot(tmp_path: Any) -> None:
-    store = Store.open(tmp_path / "new.db")
+    store = open_store(tmp_path / "new.db")
     status = status_data.read_status(store.connection, utc("2026-03-02 08:00"))
     store.close()
     assert (status["daemon"], status["config_hash"], status["entries"], status["downs"]) == (None, None, [], [])
