@@ -10,6 +10,7 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from heartbeat import findings, verdict
+from heartbeat.checklist import count_boxes
 from heartbeat.checks import Situation, Skip, create_missing_checklist, first_obstacle, load_checklist
 from heartbeat.decision import Action, Decision, InvalidDecision, decision_prompt, parse_decision
 from heartbeat.findings import Finding, KnownCondition
@@ -53,8 +54,9 @@ class Beat:
     `reason` says why the run was skipped or failed, `suppression` why nothing is delivered although the agent was called.
     `text` is the text to deliver, empty for nothing, and `answer` the agent's whole answer. `asked_at` is when the agent was
     last called, `failures` is the number of failures in a row. `told` has the digests of the delivered texts and when each was
-    first delivered. `truncated`: the answer was cut at a token limit, which the last line of `text` says too. `findings` are
-    those of the answer, and `conditions` those of this and earlier answers that still hold.
+    first delivered. `checked` has the checklist items with an `every` and when each was last checked. `truncated`: the answer was
+    cut at a token limit, which the last line of `text` says too. `findings` are those of the answer, and `conditions` those of
+    this and earlier answers that still hold.
     """
 
     at: datetime
@@ -67,6 +69,7 @@ class Beat:
     asked_at: datetime | None = None
     failures: int = 0
     told: tuple[tuple[str, datetime], ...] = ()
+    checked: tuple[tuple[str, datetime], ...] = ()
     truncated: bool = False
     findings: tuple[Finding, ...] = ()
     conditions: tuple[OpenCondition, ...] = ()
@@ -142,19 +145,31 @@ class _AgentCallbacks:
 
 
 def _run_beat(spec: Heartbeat, agent: _AgentCallbacks, before: Beat, now: datetime, woken_by: str | None) -> Beat:
-    found = load_checklist(spec)
-    obstacle = first_obstacle(Situation(spec, now, woken=woken_by is not None, paused=False, checklist=found))
+    found, checked = load_checklist(spec), dict(before.checked)
+    situation = Situation(spec, now, woken=woken_by is not None, paused=False, checklist=found, last_prompted=checked)
+    obstacle = first_obstacle(situation)
     skipped = replace(_carry_over(before, now), outcome="skipped")
     if obstacle is not None:
         return replace(skipped, reason=obstacle, error=create_missing_checklist(spec, obstacle) or "")
-    wakes = (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else ()
-    text = "" if isinstance(found, Skip) else found
-    facts = PromptFacts(now, before.asked_at, before.failures, wakes, text, conditions=_known_conditions(before))
+    selection = situation.selection
+    facts = PromptFacts(
+        now,
+        before.asked_at,
+        before.failures,
+        (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else (),
+        selection.text,
+        progress=count_boxes("" if isinstance(found, Skip) else found),
+        conditions=_known_conditions(before),
+    )
     try:
         answer = _get_answer(spec, agent, facts)
     except CallError as error:
         answer = error.answer
-    return _judge_answer(spec, before, now, answer)
+    run = _judge_answer(spec, before, now, answer)
+    if run.outcome == "failed":
+        return run
+    kept = {item: at for item, at in checked.items() if item in selection.recurring_items}
+    return replace(run, checked=tuple((kept | dict.fromkeys(sorted(selection.prompted_items), now)).items()))
 
 
 def _get_answer(spec: Heartbeat, agent: _AgentCallbacks, facts: PromptFacts) -> Answer | None:
@@ -195,7 +210,15 @@ def _to_decision(value: object) -> Decision:
 
 def _carry_over(before: Beat, now: datetime) -> Beat:
     """The values that one run passes to the next, whatever its result."""
-    return Beat(now, "ok", asked_at=before.asked_at, failures=before.failures, told=before.told, conditions=before.conditions)
+    return Beat(
+        now,
+        "ok",
+        asked_at=before.asked_at,
+        failures=before.failures,
+        told=before.told,
+        checked=before.checked,
+        conditions=before.conditions,
+    )
 
 
 def _known_conditions(before: Beat) -> tuple[KnownCondition, ...]:
@@ -213,6 +236,8 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
     if answer.failure is not None:
         return replace(run, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
     content = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
+    if answer.truncated:
+        content = verdict.without_cut_end(content)
     run = replace(run, answer=answer.text, truncated=answer.truncated)
     if answer.truncated and not content.strip() and not (answer.report and answer.report.findings):
         error = "the answer was cut at its token limit before it contained any text"

@@ -222,6 +222,51 @@ def test_an_unknown_attribute_raises_attribute_error() -> None:
     assert NOW.tzinfo is UTC
 
 
+MARKED = (
+    "# Mail\n- [every 3h] Is mail unanswered?\n- Is the door open?\n\n# House\n- [paused] Is it warm?\n- [completed] Paint it.\n"
+)
+MAIL, DOOR = "Is mail unanswered?", "Is the door open?"
+
+
+def items_of(prompt: str) -> list[str]:
+    return [item for item in (MAIL, DOOR, "Is it warm?", "Paint it.", "# House", "[every", "[paused]") if item in prompt]
+
+
+def test_the_annotations_of_a_checklist_decide_what_is_in_the_prompt() -> None:
+    runs = [  # hours since the first run, the answer, more arguments, and the items in the prompt
+        (0, OSError("gone"), {}, [MAIL, DOOR]),
+        (1, "HEARTBEAT_OK", {}, [MAIL, DOOR]),  # a failed run has checked nothing
+        (2, "HEARTBEAT_OK", {}, [DOOR]),
+        (3, OSError("gone"), {}, [DOOR]),
+        (3.5, "x", {"active_hours": "08:00-09:00"}, []),
+        (4, "The mail is old.", {}, [MAIL, DOOR]),
+        (5, "HEARTBEAT_OK", {"woken_by": "a test"}, [MAIL, DOOR]),
+        (7, "HEARTBEAT_OK", {}, [DOOR]),
+        (8, {"action": "skip"}, {"decide": None}, [MAIL, DOOR]),
+        (9, "HEARTBEAT_OK", {"checklist": MARKED.replace("[every 3h]", "[every 1h]")}, [MAIL, DOOR]),
+        (9.5, "HEARTBEAT_OK", {"checklist": MARKED.replace("mail", "post")}, [DOOR]),
+        (10, "HEARTBEAT_OK", {}, [MAIL, DOOR]),  # while it was not on the list, it was forgotten
+    ]
+    last: Beat | None = None
+    for hours, said, more, items in runs:
+        agent = Agent(said)
+        more = {"decide": agent} if "decide" in more else more
+        given = {"now": NOW + timedelta(hours=hours), "checklist": MARKED, "last": last, **more}
+        last = heartbeat.beat(agent, **given)
+        assert [item for prompt in agent.asked for item in items_of(prompt)] == items, hours
+    for text in ("- [paused] Is it warm?\n", "- [completed] Paint it.\n"):
+        assert ended(beat(checklist=text)) in ("skipped nothing_due", "skipped checklist_empty"), text
+    recurring = "- [every 3h] Is mail unanswered?\n"
+    first = beat(checklist=recurring)
+    assert ended(beat(checklist=recurring, now=NOW + timedelta(hours=1), last=first)) == "skipped nothing_due"
+
+
+def test_the_prompt_counts_the_boxes_of_a_checklist_without_work() -> None:
+    agent = Agent("HEARTBEAT_OK")
+    heartbeat.beat(agent, now=NOW, checklist="- [x] one\n- [x] two\n", on_empty="run")
+    assert "Boxes so far: 0 open, 2 done." in agent.asked[0]
+
+
 def test_reasoning_is_neither_classified_nor_delivered() -> None:
     assert beat("<think>FAILED?</think>HEARTBEAT_OK").suppression == "heartbeat_ok"
     assert beat("<think>hm</think>The disk is full.").text == "The disk is full."
@@ -231,6 +276,7 @@ def test_reasoning_is_neither_classified_nor_delivered() -> None:
 def test_a_truncated_answer_has_a_note_in_its_last_line() -> None:
     cut = beat({"text": "Half of", "truncated": True})
     assert (cut.truncated, cut.answer, cut.text) == (True, "Half of", f"Half of\n\n{CUT_NOTE}")
+    assert beat({"text": "All is well.\n[disk:/va", "truncated": True}).text == f"All is well.\n\n{CUT_NOTE}"
     nothing = beat({"text": "<think>hm", "truncated": True})
     assert (nothing.outcome, nothing.reason, nothing.failures) == ("failed", "bad_answer", 1)
 
