@@ -109,6 +109,14 @@ LANE_OBSTACLES = (
     " on worker.id = job.worker_id where job.lock = %(lane)s and job.status = 'doing'"
     " and worker.last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) limit 1"
 )
+# The jobs of these attempts that are still those of the worker that has fetched them.
+CLAIMED = (
+    "select wanted.number, job.id, wanted.key from unnest(%(ids)s::bigint[], %(keys)s::text[], %(workers)s::bigint[])"
+    " with ordinality as wanted (id, key, worker_id, number) join procrastinate_jobs as job on job.id = wanted.id"
+    " and job.status = 'doing' and (job.worker_id = wanted.worker_id or job.worker_id is null)"
+    " left join heartbeatd_attempt as attempt on attempt.job_id = job.id"
+    " where attempt.key is null or attempt.key = wanted.key"
+)
 # Rows that another process has locked are left out: it fetches or ends the job at this moment, or is frozen.
 LOCK_ATTEMPTS = (
     "select attempt.key, job.id, job.status = 'todo' from heartbeatd_attempt as attempt"
@@ -163,6 +171,18 @@ class FetchedJob:
     payload: str
     seconds_left: float
     held_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An attempt that a worker has fetched: its job, its key, and the registration of the worker at that time.
+
+    The number of a job alone is not enough: after a failover of the server that has lost commits, another job may get it.
+    """
+
+    job_id: int
+    key: str
+    worker_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +409,8 @@ class JobQueue:
         Nothing is ended for as long as a lease after a start of the server, so that workers can reach it first.
         """
         rows = await self._all(
-            "select attempt.key, attempt.job_id, coalesce(attempt.worker, '') as worker from heartbeatd_attempt as attempt"
-            " join procrastinate_jobs as job on job.id = attempt.job_id"
+            "select attempt.key, attempt.job_id, job.worker_id, coalesce(attempt.worker, '') as worker"
+            " from heartbeatd_attempt as attempt join procrastinate_jobs as job on job.id = attempt.job_id"
             " left join procrastinate_workers as worker on worker.id = job.worker_id"
             " where attempt.owner = any(%(owners)s) and attempt.result is null and job.status = 'doing'"
             " and (worker.id is null or worker.last_heartbeat < now() - make_interval(secs => %(lease)s))"
@@ -399,8 +419,8 @@ class JobQueue:
             owners=list(owners),
             lease=lease,
         )
-        ended = await self.finish([(row["job_id"], result(row["worker"])) for row in rows]) if rows else set()
-        return [row["key"] for row in rows if row["job_id"] in ended]
+        lost = [(Claimed(row["job_id"], row["key"], row["worker_id"]), result(row["worker"])) for row in rows]
+        return sorted(await self.finish(lost)) if lost else []
 
     async def find_workers(self, lease: float) -> list[str]:
         """The names of the workers that have renewed their lease."""
@@ -518,30 +538,39 @@ class JobQueue:
         )
         return bool(rows)
 
-    async def finish(self, results: Sequence[tuple[int, str]]) -> set[int]:
-        """End jobs, each together with its result, and notify the schedulers. Returns the jobs that had no result before."""
+    async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
+        """End attempts with their results, and notify the schedulers. Returns the keys of those whose results were accepted.
+
+        A result is accepted only from the worker that has fetched the attempt, and only the first one.
+        """
         rows = await self._all(
-            "with ended as (update heartbeatd_attempt set result = new.result, ended_at = now()"
-            " from unnest(%(ids)s::bigint[], %(results)s::text[]) as new (id, result)"
-            " where heartbeatd_attempt.job_id = new.id and heartbeatd_attempt.result is null returning job_id, owner),"
-            " gone as (delete from procrastinate_jobs where id = any(%(ids)s) returning id),"
+            f"with mine as ({CLAIMED}),"  # noqa: S608 (a constant)
+            " ended as (update heartbeatd_attempt as attempt set result = (%(results)s::text[])[mine.number], ended_at = now()"
+            " from mine where attempt.job_id = mine.id and attempt.key = mine.key and attempt.result is null"
+            " returning attempt.key, attempt.owner),"
+            " gone as (delete from procrastinate_jobs where id in (select id from mine) returning id),"
             " notified as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
-            " select job_id, (select count(*) from notified), (select count(*) from gone) from ended",
-            ids=[job_id for job_id, _ in results],
+            " select key, (select count(*) from notified), (select count(*) from gone) from ended",
+            **_columns([claimed for claimed, _ in results]),
             results=[result for _, result in results],
             channel=RESULT_CHANNEL,
         )
-        return {row["job_id"] for row in rows}
+        return {row["key"] for row in rows}
 
-    async def end_reasons(self, job_ids: Collection[int]) -> dict[int, str]:
-        """Why attempts in progress are to end, for those that are. An attempt that no longer exists is `cancelled`."""
+    async def end_reasons(self, attempts: Sequence[Claimed]) -> dict[str, str]:
+        """Why attempts in progress are to end, for those that are, by key.
+
+        An attempt that no longer exists, or that the server has given to another worker, is `cancelled`.
+        """
         rows = await self._all(
-            "select wanted.id, case when key is null then 'cancelled' else end_reason end as why"
-            " from unnest(%(ids)s::bigint[]) as wanted (id) left join heartbeatd_attempt on job_id = wanted.id"
-            " where key is null or end_reason is not null",
-            ids=list(job_ids),
+            f"with mine as ({CLAIMED})"  # noqa: S608 (a constant)
+            " select wanted.key, coalesce(end_reason, 'cancelled') as why from unnest(%(keys)s::text[]) as wanted (key)"
+            " left join mine on mine.key = wanted.key"
+            " left join heartbeatd_attempt as attempt on attempt.job_id = mine.id and attempt.key = mine.key"
+            " where attempt.key is null or end_reason is not null",
+            **_columns(attempts),
         )
-        return {row["id"]: row["why"] for row in rows}
+        return {row["key"]: row["why"] for row in rows}
 
     # What both call.
 
@@ -581,6 +610,14 @@ class JobQueue:
                 raise
             except TimeoutError as error:
                 raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
+
+
+def _columns(attempts: Sequence[Claimed]) -> dict[str, Any]:
+    return {
+        "ids": [each.job_id for each in attempts],
+        "keys": [each.key for each in attempts],
+        "workers": [each.worker_id for each in attempts],
+    }
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule
+from heartbeat.runners import Tokens
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome
@@ -32,10 +33,15 @@ R = TypeVar("R")
 
 SCHEMA = 1  # of payloads; the neighbouring schemas are accepted too
 FINGERPRINTS_KEPT = 10_000
+LARGEST_NUMBER = 10**15  # above each id, count and time (in microseconds) of a payload; sums of many fit into a column
 
 
 class InvalidPayload(Exception):
     """A payload cannot be read. The message is one line that gives the reason and what to do."""
+
+
+# Any of these is raised for a payload that no heartbeatd has written.
+UNREADABLE = (InvalidPayload, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 class AttemptRefused(Exception):
@@ -116,14 +122,14 @@ class Codec(ABC, Generic[T, R]):
         try:
             data = _load(payload, "worker")
             if "interrupted" in data:
-                return Done(task, None, Interrupted(str(data["interrupted"]), was_stopped=bool(data.get("in_order"))))
+                return Done(task, None, Interrupted(_read_text(data["interrupted"]), was_stopped=bool(data.get("in_order"))))
             if data.get("never_begun"):
-                return Done(task, None, NotTaken(data["not_taken"]) if data.get("not_taken") else NeverBegun())
+                return Done(task, None, NotTaken(_read_text(data["not_taken"])) if data.get("not_taken") else NeverBegun())
             if "error" in data:
-                number = data.get("errno")
-                return Done(task, None, OSError(number, data["error"]) if number else RuntimeError(data["error"]))
+                number, text = _from_json(int | None, data.get("errno")), _read_text(data["error"])
+                return Done(task, None, OSError(number, text) if number else RuntimeError(text))
             return Done(task, None if data["result"] is None else self.result_from_json(data["result"]))
-        except (InvalidPayload, LookupError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             return Done(task, None, RuntimeError(f"the result of a worker cannot be read: {error}"))
 
 
@@ -189,14 +195,18 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
             data = _load(payload, "scheduler")
             entry = self._entries().get((Kind(str(data["kind"])), str(data["name"])))
             return None if entry is None else _claim_from_json(data, entry)
-        except (InvalidPayload, LookupError, TypeError, ValueError):
+        except UNREADABLE:
             return None
 
     def result_to_json(self, result: AttemptResult) -> Any:
         return _to_json(result)
 
     def result_from_json(self, data: Any) -> AttemptResult:
-        return typing.cast("AttemptResult", _from_json(AttemptResult, data))
+        result = typing.cast("AttemptResult", _from_json(AttemptResult, data))
+        used = [number for call in result.calls for number in (call.cost_usd or 0, *(call.tokens or Tokens()).by_kind().values())]
+        if any(number < 0 for number in used):
+            raise ValueError("a call has used less than nothing")
+        return replace(result, findings=())  # the scheduler decides what happens to each
 
     def is_success(self, result: AttemptResult) -> bool:
         return result.outcome in SUCCESSES
@@ -289,7 +299,7 @@ def _load(payload: str, other: str) -> Mapping[str, Any]:
     try:
         data = json.loads(payload)
         schema = int(data["schema"])
-    except (ValueError, LookupError, TypeError):
+    except UNREADABLE:
         raise InvalidPayload(f"it is not a payload of a {other} of heartbeatd") from None
     if abs(schema - SCHEMA) > 1:
         version = data.get("version", "?")
@@ -329,30 +339,59 @@ def _fields_of(kind: type) -> Mapping[str, Any]:
     return typing.get_type_hints(kind)
 
 
+def _read_text(data: Any) -> str:
+    """A text that can be stored: lone surrogates, which no encoding can represent, become question marks."""
+    return _expect(data, str).encode(errors="replace").decode()
+
+
+def _expect(data: Any, *kinds: type[T]) -> T:
+    """The data, if it is of one of these types. Raises TypeError."""
+    if type(data) not in kinds:
+        raise TypeError(f"{type(data).__name__} in place of {kinds[0].__name__}")
+    return typing.cast("T", data)
+
+
+def _read_number(kind: type[int | float], data: Any) -> int | float:
+    number: int | float = _expect(data, int) if kind is int else _expect(data, float, int)
+    if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:  # nor is a NaN within any limits
+        raise ValueError("a number is too large")
+    return number
+
+
 def _from_json(kind: Any, data: Any, given: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-    """The value of this type. Raises ValueError, LookupError or TypeError."""
+    """The value of this type. Raises one of UNREADABLE."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _from_union(arguments, data)
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(_from_json(arguments[0], each) for each in data)
-        return tuple(_from_json(each, part) for each, part in zip(arguments, data, strict=True))
+            return tuple(_from_json(arguments[0], each) for each in _expect(data, list))
+        return tuple(_from_json(each, part) for each, part in zip(arguments, _expect(data, list), strict=True))
     if origin is frozenset:
-        return frozenset(_from_json(arguments[0], each) for each in data)
+        return frozenset(_from_json(arguments[0], each) for each in _expect(data, list))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _from_json(arguments[1], each) for key, each in data.items()}
+        return {_read_text(key): _from_json(arguments[1], each) for key, each in _expect(data, dict).items()}
     if kind is timedelta:
-        return timedelta(microseconds=data)
+        return timedelta(microseconds=_read_number(float, data))
     if kind in (datetime, date):
         return kind.fromisoformat(data)
-    if not isinstance(kind, type) or kind in (object, str, int, float, bool):
+    if kind is str:
+        return _read_text(data)
+    if kind in (int, float):
+        return _read_number(kind, data)
+    if kind is bool:
+        return _expect(data, bool)
+    if not isinstance(kind, type) or kind is object:
         return data
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return kind(*(_from_json(each, part) for each, part in zip(_fields_of(kind).values(), data, strict=True)))
+        return kind(*(_from_json(each, part) for each, part in zip(_fields_of(kind).values(), _expect(data, list), strict=True)))
     if is_dataclass(kind):
         known = _fields_of(kind)
-        read = {name: _from_json(known[name], each) for name, each in data.items() if name in known and name not in given}
+        read = {
+            name: _from_json(known[name], each)
+            for name, each in _expect(data, dict).items()
+            if name in known and name not in given
+        }
         return kind(**{**read, **given})
     return kind(data)
 

@@ -8,6 +8,7 @@ are measured by a monotonic clock from what the database says, so the clocks of 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
 from scheduler.net.http_client import HttpClient
-from scheduler.store.job_queue import FetchedJob, JobQueue, QueueUnavailable
+from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
@@ -63,20 +64,25 @@ class WorkerCounts:
 
 @dataclass(eq=False, slots=True)
 class _Attempt:
-    """A task that this worker has fetched, until its result is written.
+    """A task that this worker has fetched, until its result is written. `number` is its own in this process.
 
     `interrupted`: the worker has ended it, and this replaces its result. `end_reason`: its scheduler has ended it.
     `may_be_written`: a commit with its result was tried, and how that ended is unknown.
     """
 
-    job_id: int
-    key: str
+    number: int
+    claimed: Claimed
     ends_at: float
     interrupted: Interrupted | None = None
     end_reason: str | None = None
     timer: asyncio.TimerHandle | None = None
     waiting: asyncio.Future[None] | None = None
     may_be_written: bool = False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its result will be that it was ended."""
+        return self.interrupted is not None or self.end_reason is not None
 
 
 class RemoteWorker(Generic[T, R]):
@@ -123,7 +129,8 @@ class RemoteWorker(Generic[T, R]):
             self._carry_job, lambda job: mark(job.task), self._on_result, loop, process_id
         )
         self._attempts: dict[int, _Attempt] = {}
-        self._unwritten: dict[int, str] = {}  # results that are not written yet, by job
+        self._unwritten: dict[int, str] = {}  # results that are not written yet, by attempt
+        self._numbers = itertools.count(1)  # of attempts
         self._is_unavailable = False
         self._worker_id: int | None = None
         self._fetch_uncertain_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
@@ -284,7 +291,7 @@ class RemoteWorker(Generic[T, R]):
                 asked_at = self._clock()
                 try:
                     if asked_at < self._fetch_uncertain_until:
-                        fetched = await self._queue.fetched_jobs(worker_id, self._name, list(self._attempts))
+                        fetched = await self._queue.fetched_jobs(worker_id, self._name, self._jobs_of(worker_id))
                     fetched += await self._queue.fetch(worker_id, self._name, room)
                 except QueueUnavailable as error:
                     self._fetch_uncertain_until = self._clock() + self._lease
@@ -296,10 +303,21 @@ class RemoteWorker(Generic[T, R]):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._jobs_announced.wait()
 
-    def _accept(self, fetched: FetchedJob, asked_at: float, worker_id: int | None) -> None:
+    def _jobs_of(self, worker_id: int) -> list[int]:
+        return [each.claimed.job_id for each in self._attempts.values() if each.claimed.worker_id == worker_id]
+
+    def _find_in_progress(self, key: str) -> _Attempt | None:
+        """The attempt with this key that this worker executes, and has not begun to end."""
+        return next((each for each in self._attempts.values() if each.claimed.key == key and not each.is_ending), None)
+
+    def _accept(self, fetched: FetchedJob, asked_at: float, worker_id: int) -> None:
         """Begin a fetched task. The deadline is measured from before the request, so it is rather too early than too late."""
-        attempt = _Attempt(fetched.job_id, fetched.key or "", asked_at + fetched.seconds_left)
-        self._attempts[fetched.job_id] = attempt
+        claimed = Claimed(fetched.job_id, fetched.key or "", worker_id)
+        if fetched.key is not None and (known := self._find_in_progress(fetched.key)) is not None:
+            known.claimed = claimed  # a failover of the server has lost the commit of its first fetch
+            return
+        attempt = _Attempt(next(self._numbers), claimed, asked_at + fetched.seconds_left)
+        self._attempts[attempt.number] = attempt
         if fetched.key is None:
             self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", was_stopped=True)))
             return
@@ -355,11 +373,11 @@ class RemoteWorker(Generic[T, R]):
         if attempt.interrupted is not None:
             self._set_result(attempt, Done(None, None, attempt.interrupted))
         else:
-            self._local.submit(attempt.job_id, _Job(task, attempt.ends_at))
+            self._local.submit(attempt.number, _Job(task, attempt.ends_at))
 
     def _refuse(self, attempt: _Attempt, problem: Exception) -> None:
         text = str(problem) if isinstance(problem, AttemptRefused) else f"{self._name} cannot run it: {problem}"
-        log_event(logging.WARNING, "attempt_refused", attempt=attempt.key, problem=text)
+        log_event(logging.WARNING, "attempt_refused", attempt=attempt.claimed.key, problem=text)
         self.counts.ended["refused"] += 1
         self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
 
@@ -371,13 +389,13 @@ class RemoteWorker(Generic[T, R]):
         return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
 
     def _end_overdue(self, attempt: _Attempt) -> None:
-        self._local.cancel(attempt.job_id, "timeout")
+        self._local.cancel(attempt.number, "timeout")
         self._give_up_later(attempt)
 
     def _interrupt(self, attempt: _Attempt, interruption: Interrupted, why: EndReason) -> None:
-        if attempt.job_id not in self._unwritten and attempt.interrupted is None:
+        if attempt.number not in self._unwritten and attempt.interrupted is None:
             attempt.interrupted = interruption
-            self._local.cancel(attempt.job_id, why)
+            self._local.cancel(attempt.number, why)
             self._give_up_later(attempt)
 
     def _give_up_later(self, attempt: _Attempt) -> None:
@@ -385,10 +403,10 @@ class RemoteWorker(Generic[T, R]):
 
     def _give_up(self, attempt: _Attempt) -> None:
         """Forget a task that does not end, even after it was cancelled."""
-        if self._attempts.get(attempt.job_id) is attempt and attempt.job_id not in self._unwritten:
-            task = self._local.inflight().get(attempt.job_id)
+        if self._attempts.get(attempt.number) is attempt and attempt.number not in self._unwritten:
+            task = self._local.inflight().get(attempt.number)
             if task is not None:
-                self._local.give_up(attempt.job_id, Done(task, None, TimeoutError("did not end, even after it was cancelled")))
+                self._local.give_up(attempt.number, Done(task, None, TimeoutError("did not end, even after it was cancelled")))
                 self._results_ready.set()
 
     # Cancellations.
@@ -400,19 +418,19 @@ class RemoteWorker(Generic[T, R]):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._cancellation_announced.wait()
             self._cancellation_announced.clear()
-            wanted = [job_id for job_id in self._attempts if job_id not in self._unwritten]
+            wanted = [each for number, each in self._attempts.items() if number not in self._unwritten]
             if not wanted:
                 continue
             try:
-                reasons = await self._queue.end_reasons(wanted)
+                reasons = await self._queue.end_reasons([attempt.claimed for attempt in wanted])
             except QueueUnavailable as error:
                 self._report_problem(str(error))
                 continue
-            for job_id, why in reasons.items():
-                attempt = self._attempts.get(job_id)
-                if attempt is not None and attempt.end_reason != why:
+            for attempt in wanted:
+                why = reasons.get(attempt.claimed.key)
+                if why is not None and attempt.number in self._attempts and attempt.end_reason != why:
                     attempt.end_reason = why
-                    self._local.cancel(job_id, _end_reason(why))
+                    self._local.cancel(attempt.number, _end_reason(why))
                     self._give_up_later(attempt)
 
     async def _listen(self) -> None:
@@ -445,9 +463,9 @@ class RemoteWorker(Generic[T, R]):
         if not counted:
             self.counts.ended[_word_for(done)] += 1
         try:
-            self._unwritten[attempt.job_id] = self._codec.write_done(done)
+            self._unwritten[attempt.number] = self._codec.write_done(done)
         except (LookupError, TypeError, ValueError) as error:  # it has something that JSON has not
-            self._unwritten[attempt.job_id] = self._codec.write_done(Done(done.task, None, error))
+            self._unwritten[attempt.number] = self._codec.write_done(Done(done.task, None, error))
         self._results_ready.set()
 
     async def _report_results(self) -> None:
@@ -457,32 +475,31 @@ class RemoteWorker(Generic[T, R]):
             self._results_ready.clear()
             ended = self._local.results()
             is_lease_over = self._clock() >= self._lease_ends
-            for job_id, done in ended:
-                if (attempt := self._attempts.get(job_id)) is None:
+            for number, done in ended:
+                if (attempt := self._attempts.get(number)) is None:
                     continue
                 if is_lease_over and attempt.interrupted is None:  # the guard may have ended its program
                     attempt.interrupted = self._cut_off()
                 self._set_result(attempt, done)
-            self._local.ack([job_id for job_id, _ in ended])
+            self._local.ack([number for number, _ in ended])
             if not self._unwritten:
                 continue
-            batch = dict(self._unwritten)
+            batch = [(self._attempts[number], payload) for number, payload in self._unwritten.items()]
             try:
                 await self._record_locked_lanes()  # before the end of the jobs, which have the locks until then
-                written = await self._queue.finish(list(batch.items()))
+                written = await self._queue.finish([(attempt.claimed, payload) for attempt, payload in batch])
             except QueueUnavailable as error:
                 self._report_problem(str(error))
-                for job_id in batch:
-                    self._attempts[job_id].may_be_written = True
+                for attempt, _ in batch:
+                    attempt.may_be_written = True
                 await asyncio.sleep(RETRY_SECONDS)
                 self._results_ready.set()
                 continue
-            for job_id in batch:
-                attempt = self._attempts.pop(job_id)
-                del self._unwritten[job_id]
-                if job_id not in written and not attempt.may_be_written:
+            for attempt, _ in batch:
+                del self._attempts[attempt.number], self._unwritten[attempt.number]
+                if attempt.claimed.key not in written and not attempt.may_be_written:
                     self.counts.stale += 1
-                    log_event(logging.WARNING, "result_too_late", attempt=attempt.key)
+                    log_event(logging.WARNING, "result_too_late", attempt=attempt.claimed.key)
             self._jobs_announced.set()
 
     def _loop_now(self) -> asyncio.AbstractEventLoop:

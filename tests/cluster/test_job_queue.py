@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
 from scheduler.model.secret import Secret
-from scheduler.store.job_queue import FetchedJob, JobQueue, NewAttempt, Withdrawal
+from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
 
@@ -57,6 +58,11 @@ class OwnQueue:
         (job,) = await queue.fetch(worker, "w", 1)
         return worker, job
 
+    @staticmethod
+    async def finish(queue: JobQueue, worker: int, job: FetchedJob) -> set[str]:
+        """End an attempt as this worker."""
+        return await queue.finish([(Claimed(job.job_id, job.key or "", worker), "{}")])
+
 
 @pytest.fixture
 def own(postgres: PostgresServer) -> OwnQueue:
@@ -67,8 +73,8 @@ def test_a_run_is_blocked_by_a_program_that_holds_its_lane_but_not_by_one_that_h
     async def fetch(queue: JobQueue) -> str | None:
         await queue.hold_lanes([own.lane], "vanished", OVER, is_held=True)
         await queue.hold_lanes([own.lane], holder, seconds, is_held=True)
-        _, job = await own.submit_and_fetch(queue)
-        await queue.finish([(job.job_id, "{}")])
+        worker, job = await own.submit_and_fetch(queue)
+        await own.finish(queue, worker, job)
         await queue.forget([own.attempt().key])
         return job.held_by
 
@@ -94,12 +100,22 @@ def test_commands_get_a_lane_in_turn_but_do_not_wait_for_one_that_has_vanished(o
     assert own.use(take_turns) == [None, "first has locked it", None, "second has locked it"]
 
 
-def test_a_command_waits_for_a_run_as_long_as_its_worker_has_a_lease(own: OwnQueue) -> None:
-    async def ask(queue: JobQueue) -> list[str | None]:
-        await own.submit_and_fetch(queue)
-        return [await queue.find_lane_obstacle(own.lane, "command", lease) for lease in (LEASE, OVER)]
+def test_a_worker_that_renewed_its_lease_too_long_ago_is_not_listed_and_no_command_waits_for_it(
+    own: OwnQueue, postgres: PostgresServer
+) -> None:
+    async def ask(queue: JobQueue) -> list[object]:
+        worker, _ = await own.submit_and_fetch(queue)
+        found: list[object] = []
+        for change in (
+            *(f"update {workers} set last_heartbeat = now() - interval '{age} s'" for age in (50, 70)),
+            f"delete from {workers}",
+        ):
+            postgres.query(own.dsn.reveal(), f"{change} where id = {worker}")
+            found += [await queue.find_lane_obstacle(own.lane, "command", LEASE), await queue.find_workers(LEASE)]
+        return found
 
-    assert own.use(ask) == ["a run is in progress on w", None]
+    workers = "procrastinate_workers"
+    assert own.use(ask) == ["a run is in progress on w", ["w"], None, [], None, []]
 
 
 def test_a_program_of_an_earlier_run_is_not_taken_for_one_of_the_run_in_progress(own: OwnQueue) -> None:
@@ -145,7 +161,7 @@ def test_a_cancelled_run_keeps_the_lock_of_its_agent_until_its_worker_has_ended_
         await queue.submit([own.attempt(run=2)])
         withdrawal = await queue.withdraw([job.key or ""], "cancelled")
         before = await queue.fetch(worker, "w", 1)
-        await queue.finish([(job.job_id, "{}")])
+        await own.finish(queue, worker, job)
         (following,) = await queue.fetch(worker, "w", 1)
         return [withdrawal, before, following.key]
 
@@ -190,7 +206,7 @@ def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> N
     async def submit_twice(queue: JobQueue) -> list[FetchedJob]:
         worker, job = await own.submit_and_fetch(queue)
         await queue.submit([own.attempt()])  # again, because the answer was lost
-        await queue.finish([(job.job_id, "{}")])
+        await own.finish(queue, worker, job)
         return await queue.fetch(worker, "w", 1)
 
     assert own.use(submit_twice) == []
@@ -198,8 +214,23 @@ def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> N
 
 def test_a_scheduler_gets_its_own_results_only(own: OwnQueue) -> None:
     async def finish(queue: JobQueue) -> list[list[str]]:
-        _, job = await own.submit_and_fetch(queue)
-        await queue.finish([(job.job_id, "{}")])
+        worker, job = await own.submit_and_fetch(queue)
+        await own.finish(queue, worker, job)
         return [[end.key for end in await queue.results([owner], [])] for owner in (own.owner, "another")]
 
     assert own.use(finish) == [[own.attempt().key], []]
+
+
+def test_a_result_is_accepted_only_from_the_worker_that_has_fetched_the_attempt(own: OwnQueue) -> None:
+    async def write_results(queue: JobQueue) -> list[object]:
+        worker, job = await own.submit_and_fetch(queue)
+        other, mine = await queue.register("other"), Claimed(job.job_id, own.attempt().key, worker)
+        wrong = [replace(mine, worker_id=other), replace(mine, key=own.attempt(run=2).key), replace(mine, job_id=job.job_id + 1)]
+        written: list[object] = [await queue.finish([(each, "{}")]) for each in wrong]
+        written += [await queue.end_reasons([each]) for each in (*wrong, mine)]  # the others are told to end theirs
+        return [*written, await queue.finish([(mine, "{}")]), await queue.finish([(mine, "{}")])]
+
+    key, other_key = own.attempt().key, own.attempt(run=2).key
+    assert own.use(write_results) == [
+        set(), set(), set(), {key: "cancelled"}, {other_key: "cancelled"}, {key: "cancelled"}, {}, {key}, set(),
+    ]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,12 +15,17 @@ from test_story_silence import status_lines
 from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
+from heartbeat.due_items import Selection
+from heartbeat.findings import Finding, Report, Severity
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.runners import Tokens, ToolCall
+from heartbeat.verdict import Suppression
 from scheduler.cli.explain import explain
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
-from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
+from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.work.executor import Done, Interrupted, NotTaken
 from scheduler.work.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
 
@@ -240,6 +247,58 @@ def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: M
     assert codec.read_done(claim, written).result == AttemptResult(Outcome.OK)
     for wrong in ("", "[]", written.replace('"ok"', '"splendid"'), json.dumps({"schema": 99})):
         assert "cannot be read" in str(codec.read_done(claim, wrong).exception)
+
+
+# One result with every field. A worker with a defect, or a person with its credential, may write anything in its place.
+FULL_RESULT = AttemptResult(
+    Outcome.ALERT, Failure.EXIT, Suppression.DUPLICATE, "disk full", "disk full", "broken", 1, "opus", {"checklist": 3}, True,
+    timedelta(minutes=1),
+    (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1)),),
+    PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest"), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",)),
+    (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True, "req1", ("memory",),
+    Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, "disk"), ({"key": "disk"},),
+)  # fmt: skip
+WRONG_VALUES = (["x"], {"x": 1}, "\ud800", True, -1, 2**70, float("nan"))
+
+
+def with_wrong_values(data: Any) -> Iterator[Any]:
+    """Copies of JSON data, each with a wrong value in one place."""
+    yield from WRONG_VALUES
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, part in parts:
+        for wrong in with_wrong_values(part):
+            copy = data.copy()
+            copy[key] = wrong
+            yield copy
+
+
+class MalformedResults(ClaimCodec):
+    """The codec of a scheduler whose worker writes these results, one after the other."""
+
+    payloads: list[str]
+
+    def write_done(self, done: Done[Any, AttemptResult]) -> str:
+        return self.payloads.pop() if self.payloads else super().write_done(done)
+
+
+def test_no_result_of_a_worker_ends_the_scheduler_or_holds_up_another_run(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="none"), through_payloads=True)
+    codec = MalformedResults(lambda: world.engine.plan.entries, world.folder, "w1")
+    written = json.loads(ClaimCodec.write_done(codec, Done(None, FULL_RESULT)))
+    deep = "[" * 100_000 + "]" * 100_000
+    codec.payloads = [
+        *(json.dumps(data) for data in with_wrong_values(written)),
+        *(json.dumps(written | {"error": error, "errno": number}) for error in ("x", ["x"]) for number in (1, [1], 2**70)),
+        json.dumps(written | {"never_begun": True, "not_taken": ["x"]}),
+        f'{{"schema": 1, "result": {deep}}}', f'{{"schema": 1, "result": {{"outcome": "ok", "findings": [{{"x": {deep}}}]}}}}',
+    ]  # fmt: skip
+    world.runs.carry_over = codec
+    while codec.payloads:
+        world.run(minutes=60)
+    world.run(minutes=120)
+    assert world.history()[-1].endswith("ok heartbeat_ok")
+    assert "a worker cannot be read: list in place of str" in " ".join(row["error"] or "" for row in world.records())
+    assert world.engine.health.internal_errors.total() == 0
 
 
 def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world: MakeWorld) -> None:

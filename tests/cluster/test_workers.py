@@ -35,7 +35,16 @@ from scheduler.app import Daemon
 from scheduler.cli.main import main
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.secret import Secret
-from scheduler.store.job_queue import SCHEMA_LOCK, AttemptEnd, FetchedJob, JobQueue, NewAttempt, QueueUnavailable, Withdrawal
+from scheduler.store.job_queue import (
+    SCHEMA_LOCK,
+    AttemptEnd,
+    Claimed,
+    FetchedJob,
+    JobQueue,
+    NewAttempt,
+    QueueUnavailable,
+    Withdrawal,
+)
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Done, Interrupted, NeverBegun
@@ -284,7 +293,7 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
             for waiting in (
                 unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
                 queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
-                queue.fetch(worker, "worker", 1), queue.finish([(1, "{}")]), queue.unregister(worker),
+                queue.fetch(worker, "worker", 1), queue.finish([(Claimed(1, "a", worker), "{}")]), queue.unregister(worker),
                 queue.find_workers(1.0), queue.longest_wait(), queue.is_in_progress("agent/a", "owner/1"),
                 queue.find_in_progress(["owner"], 5.0),
             ):  # fmt: skip
@@ -557,6 +566,27 @@ def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
     assert postgres.query(bench.dsn.reveal(), f"select count(*) from heartbeatd_attempt where owner = '{name}'") == "0"
 
 
+class FetchingWithdrawal(JobQueue):
+    """A queue in which a worker fetches a job during its first withdrawal."""
+
+    is_fetching = True
+
+    async def withdraw(self, keys: Sequence[str], why: str) -> Withdrawal:
+        if self.is_fetching:
+            self.is_fetching = False
+            return Withdrawal(frozenset(), frozenset(keys), frozenset())
+        return await super().withdraw(keys, why)
+
+
+def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench) -> None:
+    executor = bench.make_executor("fetched", lambda: None, kind=FetchingWithdrawal)
+    executor.submit(1, "a")
+    wait_until(executor.is_flushed)
+    executor.cancel(1, "cancelled")
+    wait_until(executor.results)
+    assert isinstance(executor.results()[0][1].exception, NeverBegun)
+
+
 class FailingForget(JobQueue):
     """A queue that fails once when the attempts of an earlier scheduler are to be withdrawn."""
 
@@ -600,6 +630,39 @@ def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: Rem
     bench.start_worker("unheard", shout, kind=LosingFetch)
     wait_until(executor.results)
     assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
+
+
+def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: RemoteBench, postgres: PostgresServer) -> None:
+    """After a failover that has lost the commit of the first fetch."""
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        begun.append(task)
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return task.upper()
+
+    executor = bench.make_executor("again", lambda: None)
+    worker = bench.start_worker("again", carry, kind=LosingFetch)
+    executor.submit(1, "a")
+    wait_until(lambda: begun)
+    wait_until(
+        lambda: (
+            postgres.query(
+                bench.dsn.reveal(),
+                "update procrastinate_jobs set status = 'todo' where queue_name = 'again' and status = 'doing'; select count(*) from"
+                " procrastinate_jobs where queue_name = 'again' and status = 'todo'",
+            )
+            == "1"
+        )
+    )
+    executor.submit(2, "b")  # the worker fetches both
+    wait_until(lambda: "b" in begun)
+    go_on.set()
+    wait_until(lambda: len(executor.results()) == 2)
+    assert (begun, worker.in_progress) == (["a", "b"], 0)
+    assert [done.result for _, done in sorted(executor.results())] == ["A", "B"]
 
 
 class LateFetch(JobQueue):
@@ -790,7 +853,7 @@ class LosingFinish(JobQueue):
 
     has_failed = False
 
-    async def finish(self, results: Sequence[tuple[int, str]]) -> set[int]:
+    async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
         written = await super().finish(results)
         if not self.has_failed:
             self.has_failed = True
@@ -866,17 +929,23 @@ def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_fre
     bench: RemoteBench, postgres: PostgresServer
 ) -> None:
     left: list[str] = []
+    locked_at_end: list[str] = []
     query = "select lane from heartbeatd_lane where holder like '%left behind on leaving'"
+
+    class Watched(JobQueue):
+        async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
+            locked_at_end.append(postgres.query(bench.dsn.reveal(), query))
+            return await super().finish(results)
 
     async def carry(task: str, children: Children) -> str:
         left[:] = [task] if task == "agent/left" else []
         return task
 
-    bench.start_worker("leaving", carry, name="leaving", locked_lanes=lambda: list(left))
+    bench.start_worker("leaving", carry, name="leaving", locked_lanes=lambda: list(left), kind=Watched)
     executor = bench.make_executor("leaving", lambda: None)
     executor.submit(1, "agent/left")
     wait_until(executor.results)
-    assert postgres.query(bench.dsn.reveal(), query) == "agent/left"
+    assert locked_at_end == ["agent/left"]
     executor.submit(2, "agent/other")
     wait_until(lambda: len(executor.results()) == 2)
     assert postgres.query(bench.dsn.reveal(), query) == ""
