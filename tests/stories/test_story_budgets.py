@@ -233,6 +233,20 @@ def test_under_a_budget_a_prompt_is_measured_at_one_token_per_byte(make_world: M
     assert world.records()[0]["charged"] == {"usd": 0.0, "tokens": 0}
 
 
+def test_a_wake_over_two_budgets_waits_until_both_have_room(make_world: MakeWorld) -> None:
+    yaml = "limits: {budget: {runs_per_day: 1}}\n" + program_agent("{runs_per_day: 1}", interval="none", timezone="Asia/Tokyo")
+    world = make_world(yaml)
+    for _ in range(2):
+        world.wake("ops", "look")
+        world.run(minutes=5)
+    world.run_until("2026-03-03 00:05")
+    assert world.history() == [
+        "03-02 08:00 api ok heartbeat_ok",
+        "03-02 08:05 api skipped budget",
+        "03-03 00:00 api ok heartbeat_ok",
+    ]
+
+
 def test_a_skipped_run_does_not_count_against_the_budget(make_world: MakeWorld) -> None:
     world = make_world(program_agent("{usd_per_day: 0.03, usd_per_run: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
     world.run(hours=2, minutes=1)

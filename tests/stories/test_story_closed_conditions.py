@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import CloseCondition
 from scheduler.model.events import ConditionClosed
 from scheduler.model.outcome import Kind
-from scheduler.store.conditions import list_conditions
+from scheduler.store.conditions import MAX_KEPT_CLOSED, list_conditions
 from scheduler.store.entries import find_entry
 
 CONFIG = """
@@ -62,6 +63,19 @@ def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
     assert recorded[:2] == [["disk:/var opened"], ["disk:/var known"]]
     assert recorded[-2:] == [["disk:/var reminded"], ["disk:/var known"]]
     assert sent(world)[1:] == ["[disk:/var] still open, since 2026-03-02 08:00 (1d): 92 % full"]
+
+
+def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_world: MakeWorld) -> None:
+    calm = CONFIG.partition("agents:\n")[2].replace("ops", "calm")
+    scripts = answers(*("\n".join(f"[item{run}-{number}] broken" for number in range(50)) for run in range(12)), "HEARTBEAT_OK")
+    said = iter(["[disk] full", "[disk] resolved"])
+    world = make_world(
+        CONFIG.replace("deliver: phone", "deliver: phone, conditions: {clear_after: 1}") + calm,
+        scripts={**scripts, "calm": lambda _: next(said, "HEARTBEAT_OK")},
+    )
+    world.run(hours=4)
+    closed = list_conditions(world.store.connection, closed=True)
+    assert Counter(each["name"] for each in closed) == {"ops": MAX_KEPT_CLOSED, "calm": 1}
 
 
 def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> None:

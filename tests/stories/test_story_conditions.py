@@ -173,6 +173,13 @@ def test_no_reminder_is_queued_while_the_first_message_is_pending(make_world: Ma
     assert world.store.connection.execute("select count(*) from outbox where notice is null").fetchone()[0] == 1
 
 
+def test_no_reminder_is_queued_beside_a_report_that_waits_for_a_decision_of_a_user(make_world: MakeWorld) -> None:
+    yaml = config().replace("allow_private: true", "allow_private: true, uncertain: hold")
+    world = make_world(yaml, scripts=answers("[disk!] 97 %"), send=lambda _: DeliveryResult("uncertain", "no answer"))
+    world.run(hours=13)
+    assert [row["state"] for row in world.store.connection.execute("select state from outbox")] == ["held"]
+
+
 def test_no_reminder_is_sent_of_a_condition_that_the_last_answer_does_not_mention(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 3, "HEARTBEAT_OK")
     world = make_world(config(interval="8h"), scripts=agent)
@@ -400,6 +407,13 @@ def test_a_finding_that_is_cut_in_each_run_is_sent_with_the_second(make_world: M
     world = make_world(config(), scripts=answers(CUT))
     world.run(hours=2)
     assert [text.splitlines()[0] for text in sent(world)] == ["[disk] the disk /var is nea"]
+
+
+def test_a_finding_of_a_condition_that_was_over_before_is_sent_whole_too(make_world: MakeWorld) -> None:
+    agent = answers("[disk] full", "[disk] resolved", CUT, "[disk] the disk /var is nearly full")
+    world = make_world(config(), scripts=agent)
+    world.run(minutes=50)
+    assert sent(world) == ["[disk] full", "[disk] resolved after 15m: full", "[disk] the disk /var is nearly full"]
 
 
 def test_answers_that_are_always_cut_are_paid_four_times_for_one_output(make_world: MakeWorld) -> None:

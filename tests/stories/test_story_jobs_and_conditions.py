@@ -14,9 +14,11 @@ from servers.scripted import Server
 from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import HoldLane, NoteActivity
+from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
 from scheduler.store import outbox
@@ -122,6 +124,23 @@ def test_an_agent_that_does_not_report_the_failure_releases_the_notification(mak
     assert held["held_back"]["note"].startswith("agent ops did not report it (run ")
 
 
+def test_a_condition_about_two_jobs_is_over_when_both_work_again(make_world: MakeWorld) -> None:
+    other = "  mirror: {schedule: '0 4,5 * * *', command: mirror, wake_heartbeat: ops, wake_on: failure, deliver: phone}"
+    world = make_world(
+        config('active_hours: "00:00-24:00", conditions: {clear_after: 100}', more=other), start=NIGHT,
+        scripts={
+            "nightly-backup": in_turn(FAILED, ""), "mirror": in_turn(FAILED, ""),
+            "ops": lambda call: (
+                "[backups] failed: " + ", ".join(job for job in ("nightly-backup", "mirror") if f"cron {job}, outcome failed" in call.stdin)
+            ),
+        },
+    )  # fmt: skip
+    world.run_until("2026-03-03 02:00")  # the mirror works since 05:00, and nightly-backup does not
+    assert [line for line in sent(world) if "resolved" in line] == []
+    world.run_until("2026-03-03 04:00")
+    assert [line[:30] for line in sent(world) if "resolved" in line] == ["03-03 03:00 [backups] resolved"]
+
+
 def test_a_condition_that_the_agent_mentions_again_is_no_report_of_another_failure(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start="2026-03-01 12:00",
@@ -129,6 +148,16 @@ def test_a_condition_that_the_agent_mentions_again_is_no_report_of_another_failu
     )  # fmt: skip
     world.run_until("2026-03-02 09:00")
     assert sent(world) == ["03-01 12:00 [disk:/var] 92 % full", f"03-02 08:00 {FAILURE}"]
+
+
+def test_a_notification_that_was_held_back_is_tried_for_a_day_from_its_release(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake("HEARTBEAT_OK")})
+    works_from = utc("2026-03-03 06:00")  # 27 hours after the failure, 22 hours after the release
+    world.send = lambda _: DeliveryResult("retry", "503") if world.clock.now < works_from else DeliveryResult("delivered")
+    world.run_until("2026-03-03 12:00")
+    assert next(text.splitlines()[0] for _, name, text in world.delivered if name == "nightly-backup") == FAILURE
+    moves = [event for event in world.events_of(MessageMoved) if event.state == "delivered" and event.name == "nightly-backup"]
+    assert timedelta(hours=22) <= moves[0].age < timedelta(hours=26)
 
 
 def test_an_agent_that_fails_twice_releases_the_notification(make_world: MakeWorld) -> None:

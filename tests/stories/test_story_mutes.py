@@ -187,6 +187,15 @@ def test_the_recovery_from_a_reported_failure_is_reported_after_the_mute(make_wo
     ]
 
 
+def test_the_recovery_is_reported_after_a_second_mute_that_replaced_the_first(make_world: MakeWorld) -> None:
+    world = begin(make_world, 3, "HEARTBEAT_OK")
+    mute(world, hours=2)
+    world.run(hours=1)
+    mute(world, hours=3)
+    world.run(hours=5)
+    assert sent(world)[1:] == ["Agent ops works again. Before that, it failed at 2026-03-02 08:00 UTC."]
+
+
 def test_the_output_and_the_failures_of_a_muted_job_are_held_back(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts={"backup": answers("done", 3, "done")})
     mute(world, hours=4, key=(Kind.CRON, "backup"))

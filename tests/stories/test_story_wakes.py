@@ -20,7 +20,7 @@ from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Trigger
 from scheduler.model.timestamps import to_millis
 from scheduler.model.wake import Wake
-from scheduler.store import run_history
+from scheduler.store import run_history, wakes
 from scheduler.store.database import APPLICATION_ID
 from scheduler.store.migrations import migrations
 
@@ -588,6 +588,15 @@ def test_an_agent_without_an_interval_retries_a_wake_with_growing_delays(make_wo
     assert world.history()[-2:] == ["03-02 20:00 api failed exit", "03-02 20:01 api ok heartbeat_ok"]
 
 
+def test_a_newer_wake_of_the_same_sender_does_not_begin_the_delays_again(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", retries="0"), scripts={"ops": lambda _: Delayed(1, timedelta(seconds=10))})
+    world.wake("ops", "first")
+    world.run(seconds=5)
+    world.wake("ops", "second")
+    world.run(minutes=40)
+    assert [f"{call.at:%H:%M:%S}" for call in world.calls] == ["08:00:00", "08:00:40", "08:05:50", "08:36:00"]
+
+
 def test_retries_of_an_agent_without_an_interval_obey_wake_gap_and_wake_keep(make_world: MakeWorld) -> None:
     world = make_world("limits: {wake_gap: 10m, wake_keep: 3h}\n" + agent(interval="none", retries="0"))
     world.scripts["ops"] = lambda call: 1
@@ -635,6 +644,21 @@ def test_an_agent_without_an_interval_runs_when_the_rate_limit_allows_it_again(m
     world.run(hours=1)
     assert world.history() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:10 api ok heartbeat_ok"]
     assert "two" in world.calls[-1].stdin
+
+
+def test_a_wake_at_night_is_not_said_to_start_at_an_opening_that_has_passed(make_world: MakeWorld) -> None:
+    """An earlier wake still waits, because the opening passed while there was no room for a run."""
+    measure = "cron:\n  measure: {schedule: '0 7 2 * *', command: measure, timeout: 1d}\n"
+    world = make_world(
+        "limits: {concurrency: 1}\n" + agent(interval="none", active_hours='"08:00-22:00"') + measure,
+        start="2026-03-02 06:00",
+        scripts={"measure": lambda _: Delayed("", timedelta(hours=20))},
+    )
+    first = world.wake("ops", "one", sender="one")
+    assert wakes.start_of_wake(world.store.connection, first) == utc("2026-03-02 08:00")
+    world.run_until("2026-03-02 22:10")
+    second = world.wake("ops", "two", sender="two")
+    assert wakes.start_of_wake(world.store.connection, second) == utc("2026-03-03 08:00")
 
 
 def test_run_once_does_not_wait_for_an_agent_outside_its_hours(make_world: MakeWorld) -> None:
