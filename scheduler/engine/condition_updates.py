@@ -126,11 +126,12 @@ def answers_to_close(condition: Condition, clear_after: int) -> int:
 def close_for_user(tx: Transaction, condition: Condition, *, is_muted: bool) -> int:
     """Close an open condition, as a user has asked, without a message. Returns how many conditions of its agent are unsettled.
 
-    Its earlier openings are forgotten, so if the agent mentions it again, it is reported as new and not as flapping.
+    If the agent mentions it again, it is reported as new. If that happens again and again, it flaps as any other condition, and
+    targets that know this are not notified of each opening.
     """
-    closed = replace(condition, closed_at=tx.now, ended_by=EndedBy.USER, missed=0, wrongly_closed=0, openings=())
+    closed = replace(condition, closed_at=tx.now, ended_by=EndedBy.USER, missed=0, wrongly_closed=0)
     conditions.save_condition(tx, closed)
-    conditions.end_reports(tx, condition.id)
+    conditions.end_reports(tx, condition.id, also_flapping=not closed.is_flapping(tx.now))
     return sum(is_unsettled(each, tx.now, is_muted=is_muted) for each in conditions.conditions_of(tx.db, condition.name))
 
 

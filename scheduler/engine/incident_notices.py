@@ -81,6 +81,27 @@ def _update_incident(
     return entry_row
 
 
+def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, entry_row: EntryRow, known: str | None) -> bool:
+    """Whether an entry begins to fail, fails for another reason than `known`, or works again. `known` is None if it worked.
+
+    It never does with `on_failure: none`, because failures are not reported then.
+    """
+    after = claim.entry.on_failure.after
+    if not after:
+        return False
+    failing = _failing_reason(result)
+    if failing is not None:
+        return failing != known and entry_row.troubles + 1 >= after
+    return known is not None and _ends_incident(tx, claim, result)
+
+
+def _failing_reason(result: AttemptResult) -> str | None:
+    """The reason for which a run counts as a failure; None if it does not."""
+    if _is_failure(result):
+        return result.reason
+    return Skip.PRECHECK_FAILED if result.precheck_problem and result.outcome in ANSWERED else None
+
+
 def _is_failure(result: AttemptResult) -> bool:
     if result.outcome is Outcome.SKIPPED:
         return result.reason in notices.SKIP_EXPLANATIONS

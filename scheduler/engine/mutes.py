@@ -10,14 +10,14 @@ from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MuteChanged
 from scheduler.model.mute import KnownState, Mute, parse_mute
-from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Reason
+from scheduler.model.outcome import AttemptResult
 from scheduler.store import conditions, incidents, outbox, runs
 from scheduler.store.transaction import Transaction
 
 
 def start_mute(tx: Transaction, entry: Entry, entry_row: EntryRow, until: datetime, by: str, *, until_changed: bool) -> EntryRow:
     """The row of an entry whose messages are suppressed from now on. A further mute of a muted entry replaces the first."""
-    known = _known_state(tx, entry, entry_row) if until_changed else None
+    known = _state_now(tx, entry, entry_row) if until_changed else None
     before = parse_mute(entry_row.mute) if entry_row.mute else None
     kept = (before.held if entry_row.is_muted(tx.now) else 0, before.recovery) if before else (0, "")
     mute = Mute(tx.now, by, kept[0], known, kept[1])
@@ -44,29 +44,23 @@ def keep_recovery(entry_row: EntryRow, text: str) -> EntryRow:
     return entry_row._replace(mute=replace(parse_mute(entry_row.mute), recovery=text).to_text())
 
 
-def has_changed(claim: Claim, result: AttemptResult, update: ConditionUpdate | None, entry_row: EntryRow) -> bool:
-    """Whether this result ends a mute that lasts until something changes.
+def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
+    """What was known of an entry that is muted until something changes; None if it is not."""
+    return parse_mute(entry_row.mute).known if entry_row.mute and entry_row.is_muted(now) else None
 
-    That is so if a condition opens, gets worse or ends, if a message has a new text, or if the entry begins to fail, fails for
-    another reason, or works again.
-    """
-    known = parse_mute(entry_row.mute).known if entry_row.mute else None
-    if known is None:
-        return False
+
+def has_news(claim: Claim, result: AttemptResult, update: ConditionUpdate | None, known: KnownState) -> bool:
+    """Whether a condition opens, gets worse or ends, or a message has a new text, compared with what was known."""
     for condition in update.changed if update else ():
         rank = known.conditions.get(condition.key)
         if (rank is not None and not condition.is_open) or (
             condition.is_open and condition.severity.rank > (-1 if rank is None else rank)
         ):
             return True
-    if result.message and claim.entry.message_digest(result.message) not in known.texts:
-        return True
-    if result.outcome in FAILURES and result.reason is not Reason.CANCELLED:
-        return entry_row.troubles + 1 >= claim.entry.on_failure.after and known.failing != result.reason
-    return result.outcome in ANSWERED and known.failing is not None
+    return bool(result.message) and claim.entry.message_digest(result.message or "") not in known.texts
 
 
-def _known_state(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
+def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
     open_ones = {each.key: each.severity.rank for each in conditions.open_conditions_of(tx.db, entry_row.name)}
     last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
     texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)

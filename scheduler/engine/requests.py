@@ -252,7 +252,7 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
 class CloseCondition:
     """Close an open condition of an agent without a message. Returns its key as the agent wrote it.
 
-    The key is compared without case and blanks. If the agent mentions the condition again, it is opened and reported as new.
+    The key is compared without case and blanks. If the agent mentions the condition again, it opens again (`close_for_user`).
     """
 
     name: str

@@ -213,7 +213,11 @@ def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRe
     update = condition_updates.plan_update(tick.tx, claim, result, before, targets, next_slot)
     texts = _text_by_target(result, text_targets, update)
     is_muted = before.is_muted(tick.now)
-    ends_mute = is_muted and mutes.has_changed(claim, result, update, before)
+    known = mutes.known_state(before, tick.now)
+    ends_mute = known is not None and (
+        mutes.has_news(claim, result, update, known)
+        or incident_notices.has_failure_changed(tick.tx, claim, result, before, known.failing)
+    )
     is_held = is_muted and not ends_mute and bool(texts)
     if is_muted and not ends_mute:
         update = update.for_muted_agent() if update else None

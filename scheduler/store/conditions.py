@@ -116,9 +116,12 @@ def save_report(
     )
 
 
-def end_reports(tx: Transaction, condition_id: int) -> None:
-    """Record the end of a condition for all targets. Nothing is sent."""
-    tx.db.execute("update condition_report set kind = 'ended' where condition_id = ?", (condition_id,))
+def end_reports(tx: Transaction, condition_id: int, *, also_flapping: bool) -> None:
+    """Record the end of a condition for all targets, or only for those that do not know it as flapping. Nothing is sent."""
+    tx.db.execute(
+        "update condition_report set kind = 'ended' where condition_id = ? and (kind <> 'flapping' or ?)",
+        (condition_id, also_flapping),
+    )
 
 
 def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:

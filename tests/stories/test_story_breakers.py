@@ -17,9 +17,10 @@ from world import MakeWorld, World
 
 from scheduler.cli.main import main
 from scheduler.engine.pending_runs import CancelRun, ReportResult
+from scheduler.engine.requests import MuteEntry
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
-from scheduler.model.events import BreakerMoved, ProviderFailed
+from scheduler.model.events import BreakerMoved, MuteChanged, ProviderFailed
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.system import lanes
 
@@ -94,6 +95,17 @@ def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(
         world = make_world(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
         world.run(minutes=29)
     assert (count_outcomes(world, "a"), count_outcomes(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
+
+
+def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(make_world: MakeWorld) -> None:
+    answers = iter([OK, OK])
+    with Models(lambda request: next(answers, NO_KEY)) as server:
+        world = make_world(fleet(server.url, "a", "b", b="stagger: 5m, on_failure: {after: 1}"), environ={"KEY": KEY})
+        world.run(minutes=10)
+        world.request(MuteEntry((Kind.HEARTBEAT, "b"), None, "cli", until_changed=True))
+        world.run(minutes=30)
+    assert count_outcomes(world, "b") == Counter(ok=1, breaker_open=1)
+    assert [event.muted for event in world.events_of(MuteChanged)] == [True, False]
 
 
 def test_agents_take_turns_at_making_the_probe(make_world: MakeWorld) -> None:

@@ -96,13 +96,23 @@ def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> N
     assert sent(world) == ["[disk:/var] 92 %"]
 
 
-def test_a_condition_that_a_user_has_closed_is_reported_as_new_however_often(make_world: MakeWorld) -> None:
-    world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97))))
+def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97)), "HEARTBEAT_OK"))
     for _ in range(5):
         world.run(minutes=20)
         world.request(CloseCondition("ops", "disk:/var"))
-    assert sent(world) == [f"[disk:/var] {number} %" for number in (90, 92, 93, 95, 96)]
+    flaps = "flaps: it was opened 3 times within 24 hours. Further changes are not reported until it is stable."
+    reported = ["[disk:/var] 90 %", "[disk:/var] 92 %", f"[disk:/var] {flaps} 93 %"]
+    assert sent(world) == reported
     assert {effect for effect, *_ in effects(world)} == {"disk:/var opened", "disk:/var known"}
+    row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
+    assert row is not None
+    assert row.conditions == 1  # it flaps, so it is not settled
+    world.run(hours=30)
+    assert sent(world) == reported
+    row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
+    assert row is not None
+    assert row.conditions == 0
 
 
 def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:

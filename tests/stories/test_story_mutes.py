@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,6 +261,38 @@ def test_a_mute_until_something_changes_ends_at_the_first_change(
     assert (len(sent(world)), shown(world)["until_changed"]) == (before, True)
     world.run(hours=1)
     assert (len(sent(world)), shown(world)) == (before + 1, None)
+
+
+OK, NO_WORK = "HEARTBEAT_OK", "NO_WORK"
+FAILING_SKIPS = [  # more keys, the results of the precheck and of the agent, and at each hour whether the mute lasts
+    ("precheck: {command: look, on_error: skip}", ["mail", "mail", 3], [OK], [True, False]),
+    ("precheck: {command: look, on_error: run}", ["mail", "mail", 3], [OK], [True, False]),
+    ("precheck: {command: look, on_error: skip}", [3, 3, NO_WORK], [OK], [True, False]),
+    ("precheck: {command: look, on_error: run}", [3, 3, "mail"], [OK], [True, False]),
+    ("precheck: {command: look, on_error: run}", [3, 3, NO_WORK], [OK], [True, False]),
+    ("budget: {runs_per_day: 2}", [], [OK], [True, False]),
+    ("budget: {runs_per_day: 2}", [], [3], [True, False]),
+    ("on_failure: {after: 2}", [], [OK, 3, OK, 3, 3], [True, True, True, False]),
+    ("on_failure: none", [], [OK, 3, OK, 3, "new"], [True, True, True, False]),
+    ("on_failure: none, budget: {runs_per_day: 2}", [], [OK], [True, True, True]),
+    ("on_failure: none, precheck: {command: look, on_error: run}", ["mail", 3], [OK], [True, True]),
+]
+
+
+def test_a_mute_until_something_changes_ends_by_every_failure_that_is_reported(make_world: MakeWorld, tmp_path: Path) -> None:
+    for number, (keys, checked, said, lasts) in enumerate(FAILING_SKIPS):
+        before = "on_failure: {after: 1, remind: 6h}"
+        own = keys if "on_failure" in keys else f"{before}, {keys}"
+        (folder := tmp_path / str(number)).mkdir()
+        world = make_world(CONFIG.partition("cron:")[0].replace(before, own), folder, scripts={"ops": answers(*said)})
+        world.prechecks["ops"] = answers(*checked or [OK])
+        world.run(minutes=30)
+        mute(world, until_changed=True)
+        found = []
+        for _ in lasts:
+            world.run(hours=1)
+            found.append(shown(world) is not None)
+        assert found == lasts, (keys, world.history())
 
 
 def test_a_result_of_a_lost_claim_does_not_end_a_mute(make_world: MakeWorld) -> None:
