@@ -536,6 +536,19 @@ def test_late_starts_and_late_messages_are_counted(make_world: MakeWorld) -> Non
     assert page.series("slots_on_time")["slots_on_time_total{heartbeat,late}"] > before
 
 
+def test_a_message_that_its_channel_refuses_at_once_is_not_counted_as_delivered_on_time(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(deliver="hook") + 'channels: {hook: {kind: webhook, url: "https://x.example/"}}\n',
+        scripts={"ops": lambda call: "The disk is full."},
+        send=lambda _: DeliveryResult("dead", "403 Forbidden"),
+    )
+    page = Page(world)
+    world.run(minutes=1)
+    assert page.series("deliveries_total")["deliveries_total{hook,dead}"] == 1
+    counted = page.series("messages_on_time")
+    assert (counted["messages_on_time_total{hook,on_time}"], counted["messages_on_time_total{hook,late}"]) == (0, 1)
+
+
 def test_wakes_that_reach_no_run_are_counted_by_reason(make_world: MakeWorld) -> None:
     world = make_world(agent())
     page = Page(world)
