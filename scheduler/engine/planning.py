@@ -294,15 +294,16 @@ def note_result(tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: T
     """The row after a run, with the slot that is to be answered next. Slots are counted as answered or lost.
 
     An asynchronous run counts when its result arrives. A run that a person cancelled is neither. A failed run counts as lost,
-    but after it only the next slot is expected, because failures have metrics of their own. A result that never arrived is still
-    expected.
+    but after it only the next slot is expected, because failures have metrics of their own. An answer that was cut is treated in
+    the same way: what it leaves out is lost. A result that never arrived is still expected.
     """
-    is_good = result.outcome in ANSWERED
-    is_worrying = result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in WORRYING_SKIPS)
+    is_good = result.outcome in ANSWERED and not result.truncated
+    is_cut = result.outcome in ANSWERED and result.truncated
+    is_worrying = is_cut or result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in WORRYING_SKIPS)
     is_bad = is_worrying and result.reason is not Reason.CANCELLED
     if (is_good or is_bad) and _is_slot(entry_row, slot, trigger):
         entries.count_slots(tx, entry_row, good=int(is_good), bad=int(is_bad))
-    has_ended = is_good or (result.outcome in FAILURES and result.reason is not Reason.NO_RESULT)
+    has_ended = is_good or is_cut or (result.outcome in FAILURES and result.reason is not Reason.NO_RESULT)
     if has_ended or (result.outcome is Outcome.SKIPPED and result.reason in EXCUSED_SKIPS):
         return expect_slot_after(entry_row, slot)
     return entry_row

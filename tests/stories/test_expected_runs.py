@@ -278,6 +278,15 @@ def test_a_failed_run_is_a_bad_slot_but_no_silence_and_a_cancelled_one_is_neithe
     assert slots(world) == (0, 1)
 
 
+def test_a_slot_whose_answer_was_cut_is_bad_but_no_silence(make_world: MakeWorld) -> None:
+    cut = '{"text": "The disk is", "truncated": true}'
+    world = make_world(agent(), start="2026-03-02 08:10", scripts={"ops": lambda call: cut})
+    world.run_until("2026-03-02 09:40")
+    assert [run["suppression"] for run in world.records("ops")] == [None, "duplicate", "duplicate"]
+    assert slots(world) == (0, 3)
+    assert not is_silent(world)
+
+
 def test_a_successful_wake_ends_the_silence_and_is_no_slot(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"), start="2026-03-02 08:10")
     world.run_until("2026-03-02 08:50")
