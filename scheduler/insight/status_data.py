@@ -155,9 +155,13 @@ def read_entries(
     ]
 
 
-def _conditions_data(row: sqlite3.Row, open_counts: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+def _conditions_data(row: sqlite3.Row, open_counts: Mapping[tuple[str, str, bool], int]) -> dict[str, Any]:
     """The number of open conditions of an agent, and their highest severity; None without any. A job has no conditions."""
-    counts = {severity: open_counts.get((row["name"], severity), 0) for severity in Severity if row["kind"] == Kind.HEARTBEAT}
+    counts = {
+        severity: sum(open_counts.get((row["name"], severity, acknowledged), 0) for acknowledged in (False, True))
+        for severity in Severity
+        if row["kind"] == Kind.HEARTBEAT
+    }
     worst = max((severity for severity, count in counts.items() if count), key=lambda severity: severity.rank, default=None)
     return {"open": sum(counts.values()), "worst": worst}
 

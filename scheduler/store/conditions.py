@@ -164,10 +164,12 @@ def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, 
     return [_condition_as_data(db, row) for row in rows]
 
 
-def count_open(db: sqlite3.Connection) -> dict[tuple[str, str], int]:
-    """The number of open conditions by agent and severity."""
-    rows = db.execute("select name, severity, count(*) from condition where state = 'open' group by name, severity")
-    return {(row[0], row[1]): row[2] for row in rows}
+def count_open(db: sqlite3.Connection) -> dict[tuple[str, str, bool], int]:
+    """The number of open conditions by agent, by severity, and by whether a person has acknowledged them."""
+    rows = db.execute(
+        "select name, severity, acked_at is not null, count(*) from condition where state = 'open' group by 1, 2, 3"
+    )
+    return {(row[0], row[1], bool(row[2])): row[3] for row in rows}
 
 
 def _read_list(text: str, item_type: type[Item]) -> list[Item]:

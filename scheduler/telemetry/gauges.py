@@ -13,15 +13,13 @@ from scheduler.model import entry_schedule, local_days
 from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Amount, Budget, Scope
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.local_days import LocalDay
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
 from scheduler.store import boots, breakers, conditions, disk_reserve, entries_view, outbox, spend, wakes
 from scheduler.telemetry.series import MetricFamily
 
 EntryLabels = tuple[str, str]
-# Before a retry that no provider has asked for: LONGEST_RETRY_DELAY of engine/run_ends.py, and 25 % for its random part.
-LONGEST_RETRY_WAIT = timedelta(seconds=38)
 ENTRY_LABELS = ("kind", "name")
 DONE_STATE = "done"
 ONE_DAY = timedelta(days=1)
@@ -97,7 +95,7 @@ def _expected_by(row: sqlite3.Row, spec: Heartbeat | Job, *, is_done: bool, now:
     """
     if row["expected_at"] is None:
         return None
-    grace, longest = spec.grace.total_seconds(), (spec.timeout * (spec.retries + 1) + LONGEST_RETRY_WAIT * spec.retries)
+    grace, longest = spec.grace.total_seconds(), (spec.timeout * (spec.retries + 1) + LONGEST_RETRY_DELAY * spec.retries)
     ends = row["expected_at"] / 1000 + grace + longest.total_seconds()
     if row["expected_before"] is not None:
         ends = min(ends, row["expected_before"] / 1000 + grace)
@@ -145,14 +143,17 @@ def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Metri
 
 
 def condition_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
-    """How many conditions of each of these agents are open, by severity; absent while there is none."""
+    """How many conditions of each of these agents are open, acknowledged or not; absent while there is none."""
     family = MetricFamily(
-        "gauge", "heartbeatd_conditions_open", "Open conditions that the agent has reported.", ("name", "severity")
+        "gauge",
+        "heartbeatd_conditions_open",
+        "Open conditions that the agent has reported, by severity and by whether a person has acknowledged them.",
+        ("name", "severity", "acknowledged"),
     )
     shown = frozenset(agents)
-    for (name, severity), count in conditions.count_open(db).items():
+    for (name, severity, acknowledged), count in conditions.count_open(db).items():
         if name in shown:
-            family.set_value(count, name, severity)
+            family.set_value(count, name, severity, "true" if acknowledged else "false")
     yield family
 
 

@@ -25,7 +25,7 @@ from world import Delayed, MakeWorld, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import CloseCondition, MuteEntry
+from scheduler.engine.requests import AcknowledgeConditions, CloseCondition, MuteEntry, UnacknowledgeConditions
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
@@ -460,7 +460,7 @@ def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: Make
 
 
 def open_conditions(page: Page) -> dict[str, float]:
-    """The gauge of open conditions by agent and severity."""
+    """The gauge of open conditions, by whether they are acknowledged, by agent and by severity."""
     return {name.removeprefix("conditions_open"): value for name, value in page.series("conditions_open").items()}
 
 
@@ -470,13 +470,29 @@ def test_open_conditions_are_shown_by_agent_and_severity(make_world: MakeWorld) 
     page = Page(world)
     assert open_conditions(page) == {}
     world.run(minutes=1)
-    assert open_conditions(page) == {"{ops,warning}": 2, "{ops,critical}": 1}
+    assert open_conditions(page) == {"{false,ops,warning}": 2, "{false,ops,critical}": 1}
     world.run(minutes=30)
-    assert open_conditions(page) == {"{ops,warning}": 1, "{ops,critical}": 1}
+    assert open_conditions(page) == {"{false,ops,warning}": 1, "{false,ops,critical}": 1}
     world.request(CloseCondition("ops", "log"))
-    assert open_conditions(page) == {"{ops,critical}": 1}
+    assert open_conditions(page) == {"{false,ops,critical}": 1}
     world.reload(AGENT.replace("ops:", "web:"))
     assert open_conditions(page) == {}
+
+
+def test_a_condition_that_a_person_has_acknowledged_is_counted_as_such_until_it_gets_worse(make_world: MakeWorld) -> None:
+    answers = iter(["[disk] full\n[mail] waits"] * 2 + ["[disk!] full\n[mail] waits"] * 2)
+    world = make_world(AGENT, scripts={"ops": lambda _: next(answers)})
+    page = Page(world)
+    world.run(minutes=1)
+    world.request(AcknowledgeConditions("ops", "ann", "disk"))
+    assert open_conditions(page) == {"{false,ops,warning}": 1, "{true,ops,warning}": 1}
+    world.request(UnacknowledgeConditions("ops", "ann", "disk"))
+    assert open_conditions(page) == {"{false,ops,warning}": 2}
+    world.request(AcknowledgeConditions("ops", "ann", "disk"))
+    world.run(minutes=30)
+    assert open_conditions(page) == {"{false,ops,warning}": 1, "{true,ops,warning}": 1}
+    world.run(minutes=30)
+    assert open_conditions(page) == {"{false,ops,warning}": 1, "{false,ops,critical}": 1}
 
 
 def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
@@ -486,7 +502,7 @@ def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWo
     )
     page = Page(world)
     world.run(minutes=1)
-    assert open_conditions(page) == {"{ops,warning}": 1}
+    assert open_conditions(page) == {"{false,ops,warning}": 1}
 
 
 def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:
