@@ -6,10 +6,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from scheduler.engine import planning
-from scheduler.engine.run_ends import LONGEST_RETRY_DELAY
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.store import (
     boots,
     breakers,

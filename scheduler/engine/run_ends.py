@@ -33,6 +33,8 @@ from scheduler.model.outcome import (
     ANSWERED,
     FAILURES,
     LONGEST_RETRY_AFTER,
+    LONGEST_USUAL_RETRY_DELAY,
+    RETRY_JITTER,
     SUCCESSES,
     WOKEN,
     AttemptResult,
@@ -42,14 +44,13 @@ from scheduler.model.outcome import (
     Reason,
     Skip,
     Suppression,
+    Trigger,
 )
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
-
-LONGEST_RETRY_DELAY = timedelta(seconds=30)  # before its random part
 
 MAX_CUT_ANSWERS = 3  # after so many cut answers to the same output of the precheck, it counts as looked at
 
@@ -124,7 +125,8 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
 
 def _retry_delay(chance: Random, used: int) -> timedelta:
     """The wait before a retry: 1 s, 2 s, 4 s, ... at most 30 s, each up to 25 % shorter or longer."""
-    return min(LONGEST_RETRY_DELAY, timedelta(seconds=2 ** min(used - 1, 10))) * chance.uniform(0.75, 1.25)
+    usual = min(LONGEST_USUAL_RETRY_DELAY, timedelta(seconds=2 ** min(used - 1, 10)))
+    return usual * chance.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)
 
 
 def _retry_fits(entry: Entry, entry_row: EntryRow, slot: datetime, now: datetime, at: datetime) -> bool:
@@ -295,6 +297,8 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     noted = entry_row._replace(last_ended_at=tx.now, last_woken_at=woken_at)
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
         return noted  # its late result counts; a cancelled run is no failure of the agent
+    if result.outcome not in SUCCESSES and claim.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
+        return noted  # the latest run decides whether the entry fails
     if result.outcome not in SUCCESSES:
         return noted._replace(failures=entry_row.failures + 1)
     alerting = int(result.outcome is Outcome.ALERT)

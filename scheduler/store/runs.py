@@ -467,6 +467,15 @@ def _awaited_from_row(row: sqlite3.Row) -> AwaitedResult:
     )
 
 
+def has_newer_answer(db: sqlite3.Connection, claim: Claim) -> bool:
+    """Whether a run of a later slot or wake of the same entry has been answered."""
+    query = (
+        "select exists (select 1 from run where kind = ? and name = ? and slot > ? and state = 'closed'"
+        " and outcome in ('ok', 'alert'))"
+    )
+    return bool(db.execute(query, (claim.entry.kind, claim.entry.name, to_millis(claim.slot))).fetchone()[0])
+
+
 def last_error(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:
     """The error of the entry's last failed run."""
     query = (

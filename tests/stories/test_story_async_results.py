@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from metrics_page import Page
 from servers import gateway
 from servers.scripted import Server
-from world import MakeWorld
+from world import MakeWorld, World
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import ReportResult
+from scheduler.model.outcome import Kind
 
 
 def http_agent(url: str, **keys: str) -> str:
@@ -72,6 +74,29 @@ def test_failed_async_results_count_as_consecutive_failures(make_world: MakeWorl
             world.request(ReportResult(server.requests[-1].json["run"], None, "it broke"))
             world.run(minutes=29)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 3
+
+
+def test_a_result_that_fails_after_the_answer_of_a_newer_run_is_no_failure_in_a_row(make_world: MakeWorld) -> None:
+    """Also if it never arrives. The latest run decides whether the agent fails."""
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, async_timeout="2h"))
+        world.run(minutes=91)
+        first, _, third, newest = [request.json["run"] for request in server.requests]
+        world.request(ReportResult(first, None, "it broke"))
+        world.run(minutes=1)
+        assert failures_in_a_row(world) == 1
+        world.request(ReportResult(newest, "HEARTBEAT_OK", None))
+        world.run(minutes=1)
+        world.request(ReportResult(third, None, "it broke"))
+        world.pause((Kind.HEARTBEAT, "ops"))
+        world.run(hours=3)
+    assert [run["reason"] for run in world.records() if run["outcome"] == "failed"] == ["exit", "exit", "no_result"]
+    assert failures_in_a_row(world) == 0
+
+
+def failures_in_a_row(world: World) -> int:
+    (count,) = Page(world).series("consecutive_failures").values()
+    return int(count)
 
 
 def test_a_suppressed_async_result_counts_once_as_quiet(make_world: MakeWorld) -> None:
