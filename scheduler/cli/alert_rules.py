@@ -43,6 +43,8 @@ SERVICE_LEVELS = {
 }
 SHORT_WINDOWS = ("5m", "30m", "1h", "2h", "6h")
 LONG_WINDOWS = ("1d", "3d", "30d")
+# An alert that names the cause replaces the alert about the service level, also while the events of the cause are in the window.
+CAUSES = "Heartbeat.*|SlotsLost|DispatchLate|DatabaseBusy|InternalErrors|ProviderFailing|.*BreakerOpen|BudgetExhausted|Outbox.*"
 BURNS = (("fast", 14.4, "1h", "5m", "2m"), ("medium", 6.0, "6h", "30m", "15m"), ("slow", 1.0, "3d", "6h", "1h"))
 
 
@@ -183,7 +185,7 @@ DAEMON = (
     ),
     Alert(
         "DeadmanUnreachable", "warning", "5m",
-        'sum by (job, instance) (increase(heartbeatd_deadman_pings_total{result="failed"}[$window])) > 0'
+        'sum without (result) (increase(heartbeatd_deadman_pings_total{result="failed"}[$window])) > 0'
         ' and on (job, instance) increase(heartbeatd_deadman_pings_total{result="delivered"}[$window]) == 0',
         f"Pings of {HOST} do not arrive",
         "The dead man's switch will report that the daemon is down, although it is running. Type `heartbeatd status` to see"
@@ -200,7 +202,7 @@ DAEMON = (
     ),
     Alert(
         "UnknownPaths", "info", "0s",
-        'sum by (job, instance) (new(heartbeatd_http_requests_total{route="unknown"}, $window)) > $above',
+        'sum without (code, route) (new(heartbeatd_http_requests_total{route="unknown"}, $window)) > $above',
         f"{HOST} gets requests for paths that do not exist",
         "Requests: {{ $value | humanize }}. A program uses a wrong URL, or someone scans the port. Type"
         " `curl -H 'Authorization: Bearer TOKEN' URL/api/v1/openapi.json` to see the paths that exist.",
@@ -250,8 +252,8 @@ ENTRIES = (
     ),
     Alert(
         "HeartbeatBlocked", "warning", "5m",
-        "sum by (job, instance, kind, name, reason) (new(heartbeatd_skips_total"
-        '{reason=~"checklist_unreadable|checklist_too_large|precheck_failed|prompt_too_large"}, $window)) > 0'
+        "new(heartbeatd_skips_total"
+        '{reason=~"checklist_unreadable|checklist_too_large|precheck_failed|prompt_too_large"}, $window) > 0'
         " unless on (job, instance, kind, name) time() - heartbeatd_last_success_timestamp_seconds < $cured",
         f"{ENTRY} cannot run: {{{{ $labels.reason }}}}",
         f"Its slots are skipped because of a problem in its folder or its config. {EXPLAIN} Correct the file that it names.",
@@ -275,12 +277,12 @@ ENTRIES = (
     Alert(
         "SlotsLost", "warning", "2m",
         "(time() > last(heartbeatd_expected_by_timestamp_seconds) and on (job, instance, kind, name)"
-        ' sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) > 0'
-        " or sum by (job, instance, kind, name)"
+        ' sum without (reason) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) > 0'
+        " or sum without (reason)"
         ' (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window])) >= $above'
-        ' and sum by (job, instance, kind, name) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window]))'
-        " > $share * sum by (job, instance, kind, name) (increase(heartbeatd_runs_total[$window])))"
-        " unless on (job, instance, kind, name) sum by (job, instance, kind, name)"
+        ' and sum without (reason) (increase(heartbeatd_skips_total{reason=~"already_running|busy"}[$window]))'
+        " > $share * sum without (trigger, outcome) (increase(heartbeatd_runs_total[$window])))"
+        " unless on (job, instance, kind, name) sum without (trigger, outcome)"
         ' (increase(heartbeatd_runs_total{outcome=~"failed|timeout|abandoned"}[$window])) > 0'
         ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}'
         " unless on (job, instance) last_over_time("  # the slots that such a problem lost stay in the window after its repair
@@ -304,7 +306,7 @@ ENTRIES = (
         ' unless on (job, instance) ALERTS{alertname=~"DispatchLate|DatabaseBusy|NoReserve|HeartbeatdStuck"}'
         ' unless on (job, instance) ALERTS{alertname="InternalErrors",part="due runs"}'
         " unless on (job, instance, kind, name)"
-        " sum by (job, instance, kind, name)"
+        " sum without (reason)"
         ' (increase(heartbeatd_skips_total{reason=~"breaker_open|budget|already_running|busy"}[$window])) > 0',
         f"{ENTRY} has not run successfully in time",
         f"A successful run should have ended by now, but none did. {EXPLAIN} The command shows why each slot did not run, for"
@@ -328,11 +330,9 @@ ENTRIES = (
     ),
     Alert(
         "AlertStorm", "warning", "0s",
-        'sum by (job, instance, kind, name) (increase(heartbeatd_runs_total{outcome="alert"}[$window]))'
-        " - on (job, instance, kind, name)"
-        " (sum by (job, instance, kind, name)"
-        ' (increase(heartbeatd_suppressions_total{reason=~"duplicate|not_shown|muted"}[$window]))'
-        " or sum by (job, instance, kind, name) (heartbeatd_runs_total * 0)) > $above",
+        'sum without (trigger, outcome) (increase(heartbeatd_runs_total{outcome="alert"}[$window]))'
+        ' - (sum without (reason) (increase(heartbeatd_suppressions_total{reason=~"duplicate|not_shown|muted"}[$window]))'
+        " or sum without (trigger, outcome) (heartbeatd_runs_total * 0)) > $above",
         f"{ENTRY} sends too many alerts",
         f"Alerts within the window: {{{{ $value | humanize }}}}. {EXPLAIN} Type `heartbeatd mute {{{{ $labels.name }}}}` until"
         " its checklist or prompt is corrected.",
@@ -341,7 +341,7 @@ ENTRIES = (
     ),
     Alert(
         "WakesRejected", "warning", "0s",
-        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="rejected"}, $window)) > 0',
+        'sum without (result) (new(heartbeatd_wakes_total{result="rejected"}, $window)) > 0',
         "Wakes for {{ $labels.name }} from {{ $labels.source }} are rejected",
         "Rejected wakes: {{ $value | humanize }}. Their texts do not reach the agent. Type `journalctl -u heartbeatd | grep wake`"
         " to see the sender and the reason: too many waiting senders, an agent that is disabled or not in the config, or an agent"
@@ -351,7 +351,7 @@ ENTRIES = (
     ),
     Alert(
         "WakeFlood", "warning", "0s",
-        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result=~"joined|deferred"}, $window)) > $above',
+        'sum without (result) (new(heartbeatd_wakes_total{result=~"joined|deferred"}, $window)) > $above',
         "Many wakes for {{ $labels.name }} from {{ $labels.source }} start no run of their own, or start it late",
         "Wakes that were added to another run or wake, or delayed: {{ $value | humanize }}. Type"
         " `heartbeatd explain {{ $labels.name }}`. Configure the sender to merge its messages, or raise `limits.wake_flood`.",
@@ -360,7 +360,7 @@ ENTRIES = (
     ),
     Alert(
         "WakesExpired", "warning", "0s",
-        'sum by (job, instance, name, source) (new(heartbeatd_wakes_total{result="expired"}, $window)) > 0'
+        'sum without (result) (new(heartbeatd_wakes_total{result="expired"}, $window)) > 0'
         ' unless on (job, instance, name) max_over_time(heartbeatd_paused_since_timestamp_seconds{kind="heartbeat"}[$window])',
         "Wakes for {{ $labels.name }} expired before the agent ran",
         "Wakes from {{ $labels.source }} that waited longer than `limits.wake_keep`: {{ $value | humanize }}. Type"
@@ -370,7 +370,7 @@ ENTRIES = (
     ),
     Alert(
         "ConditionCritical", "warning", "1h",
-        'max by (job, instance, name) (last(heartbeatd_conditions_open{severity="critical"})) > 0',
+        'sum without (severity, acknowledged) (last(heartbeatd_conditions_open{severity="critical",acknowledged="false"})) > 0',
         "{{ $labels.name }} has critical conditions",
         "Critical conditions that the agent has reported: {{ $value }}. Type `heartbeatd conditions {{ $labels.name }}`.",
         "agent",
@@ -415,11 +415,11 @@ MODELS = (
     ),
     Alert(
         "ProviderFailing", "warning", "2m",
-        'sum by (job, instance, provider) (increase(heartbeatd_provider_requests_total{result!="ok"}[$window])) >= $above'
-        ' and sum by (job, instance, provider) (rate(heartbeatd_provider_requests_total{result!="ok"}[$window]))'
-        " > $share * sum by (job, instance, provider) (rate(heartbeatd_provider_requests_total[$window]))"
-        ' and sum by (job, instance, provider) (rate(heartbeatd_provider_requests_total{result!="ok"}[$long]))'
-        " > $share * sum by (job, instance, provider) (rate(heartbeatd_provider_requests_total[$long]))"
+        'sum without (model, result) (increase(heartbeatd_provider_requests_total{result!="ok"}[$window])) >= $above'
+        ' and sum without (model, result) (rate(heartbeatd_provider_requests_total{result!="ok"}[$window]))'
+        " > $share * sum without (model, result) (rate(heartbeatd_provider_requests_total[$window]))"
+        ' and sum without (model, result) (rate(heartbeatd_provider_requests_total{result!="ok"}[$long]))'
+        " > $share * sum without (model, result) (rate(heartbeatd_provider_requests_total[$long]))"
         " unless on (job, instance, provider) heartbeatd_breaker_open == 1",
         "Calls to {{ $labels.provider }} fail",
         "Failed calls within the window: {{ $value | humanize }}. Type `heartbeatd status` to see the last error, and check the"
@@ -604,7 +604,9 @@ def _burn_alerts(settings: RuleSettings) -> Iterator[dict[str, Any]]:
             f"job:heartbeatd_slo_errors:ratio_rate{window} > {rate} * (1 - job:heartbeatd_slo_objective)"
             for window in (long, short)
         ]
-        expr = f"{tests[0]} and {tests[1]} and job:heartbeatd_slo_bad_events:increase{events} >= {settings.value('burn.bad')}"
+        causes = f'last_over_time(ALERTS{{alertname=~"{CAUSES}",alertstate="firing"}}[{short}])'
+        enough = f"job:heartbeatd_slo_bad_events:increase{events} >= {settings.value('burn.bad')}"
+        expr = f"{tests[0]} and {tests[1]} and {enough} unless on (job) {causes}"
         yield {
             "alert": "ServiceLevelBurns",
             "expr": _expression(expr, settings, {}),

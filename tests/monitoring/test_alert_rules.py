@@ -24,7 +24,7 @@ QUIET = shipped_dashboard.GRAFANA / "prometheus" / "tests" / "quiet.yml"
 RUNBOOKS = shipped_dashboard.GRAFANA.parent / "docs" / "runbooks.md"
 NAMES = [rule["alert"] for rule in shipped_dashboard.rules()]
 
-DAEMON = 'job="heartbeatd",instance="a"'
+DAEMON = 'job="heartbeatd",instance="a",env="prod"'  # `env` is a label of the scrape config, as many have one
 OPS = {"kind": "heartbeat", "name": "ops"}
 HOOK = {"channel": "hook"}
 MODEL = {"provider": "anthropic"}
@@ -54,7 +54,7 @@ class Situation:
         series = [{"series": self._selector(name), "values": values} for name, values in every.items()]
         checks = [self._check(minute, []) for minute in self.quiet]
         severity = {"severity": next(rule["labels"]["severity"] for rule in shipped_dashboard.rules(self.alert))}
-        daemon = {} if self.alert in ("ServiceLevelBurns", "ShardMissing") else {"instance": "a"}
+        daemon = {} if self.alert in ("ServiceLevelBurns", "ShardMissing") else {"instance": "a", "env": "prod"}
         known = {"__name__": "ALERTS", "alertname": self.alert, "alertstate": "firing", "job": "heartbeatd"}
         labels = known | severity | daemon | self.labels | self.also
         shown = "{" + ",".join(f"{key}={json.dumps(value)}" for key, value in labels.items()) + "}"
@@ -188,7 +188,11 @@ SITUATIONS = {
     ),
     "a model is slower than its interval": Situation(
         "SlotsLost",
-        {"heartbeatd_skips_total{kind,name,reason=already_running}": "0+1x60", "heartbeatd_runs_total{kind,name,outcome=ok}": "0x60"},
+        {
+            "heartbeatd_skips_total{kind,name,reason=already_running}": "0+1x60",
+            "heartbeatd_runs_total{kind,name,outcome=ok}": "0x60",
+            "heartbeatd_expected_by_timestamp_seconds{kind,name}": "300x60",
+        },
         (4,),
         (12,),
         OPS,
@@ -229,7 +233,10 @@ SITUATIONS = {
     ),
     "an agent reports a critical condition": Situation(
         "ConditionCritical",
-        {"heartbeatd_conditions_open{name,severity=critical}": "1x90 0x20"},
+        {
+            "heartbeatd_conditions_open{name,severity=critical,acknowledged=false}": "1x90 0x20",
+            "heartbeatd_conditions_open{name,severity=critical,acknowledged=true}": "1x110",
+        },
         (59, 95),
         (61,),
         {"name": "ops"},
@@ -383,6 +390,20 @@ EXPLAINED = {
     ),
 }  # fmt: skip
 
+# Its service level would burn until 5 and 30 minutes after the repair.
+REPAIRED_AGENT = Situation(
+    "HeartbeatFailing",
+    {
+        "heartbeatd_consecutive_failures{kind,name}": "3x30 0x90",
+        "heartbeatd_slots_total{kind,name,result=good}": "0x30 0+1x90",
+        "heartbeatd_slots_total{kind,name,result=bad}": "0+1x30 30x90",
+        **ACTIVE,
+    },
+    (34, 50, 100),
+    (10, 30),
+    OPS,
+)
+
 
 @pytest.fixture
 def promtool() -> Promtool:
@@ -426,8 +447,9 @@ def test_each_situation_fires_exactly_its_rule(promtool: Promtool, tmp_path: Pat
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_a_service_level_burns(promtool: Promtool, tmp_path: Path) -> None:
-    path = promtool_test(tmp_path, [SITUATIONS["half of the slots end badly"].as_test()], rules_text(levels=True))
+def test_a_service_level_burns_unless_an_alert_about_the_cause_fired_meanwhile(promtool: Promtool, tmp_path: Path) -> None:
+    burning = SITUATIONS["half of the slots end badly"]
+    path = promtool_test(tmp_path, [burning.as_test(), REPAIRED_AGENT.as_test()], rules_text(levels=True))
     result = promtool("test", "rules", path)
     assert result.returncode == 0, result.stdout + result.stderr
 
