@@ -52,7 +52,11 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     rest of that config is not changed. The receipt is then printed on standard output. Each secret is replaced by a reference to
     an environment variable. The receipt names these variables.
 
-    The exit code is 1 if a file is damaged, or if there is nothing to import. The valid parts are imported nevertheless.
+    An agent or job that would do something else than before is disabled or left out. The last lines of the receipt list these
+    agents and jobs.
+
+    The exit code is 1 if an agent or job was disabled or left out, if a file is damaged, or if there is nothing to import. The
+    valid parts are imported nevertheless.
     """
     found = foreign_system.load_system(system)
     with show_progress(f"reading the files of {found.title}"):
@@ -69,7 +73,7 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
             text, loaded = config_writer.write_new_config(draft, heading, check)
     except NothingToImport:
         problems.append(Problem(found.title, 0, "there is nothing to import in these files"))
-    lost = strict and bool(draft.receipt.losses or problems)
+    lost = strict and bool(draft.receipt.losses or draft.receipt.changed_meanings or problems)
     if into is not None and text and not lost:
         with show_progress(f"adding the entries to {into}"):
             there = _add_to_config(draft, into, check)
@@ -81,7 +85,7 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     if lost:
         click.echo("heartbeatd import: --strict: settings would be lost; nothing was written", err=True)
         return 2
-    return 1 if problems else 0
+    return 1 if problems or draft.receipt.changed_meanings else 0
 
 
 def _read_files(paths: Sequence[str]) -> tuple[list[SourceFile], list[Problem]]:
@@ -151,6 +155,7 @@ class _Report:
             "system": self._system.name,
             "receipt": [entry.as_json() for entry in found.entries.values()],
             "added": [{"key": each.target, "value": each.value, "why": each.why} for each in found.additions],
+            "changed_meanings": [each.as_json() for each in found.changed_meanings],
             "problems": [{"file": each.file, "line": each.line, "message": each.message} for each in self._problems],
             "variables": self._draft.variables,
             "warnings": self._warnings,

@@ -23,9 +23,7 @@ agents:
     heartbeat: {interval: 1h, deliver: log}
 """
 ONE_AGENT = '{agents: {defaults: {workspace: "~/x", heartbeat: {every: "1h", target: "none"}}}}'
-ONE_JOB = (
-    '{"jobs": [{"name": "brief", "schedule": {"kind": "cron", "expr": "0 7 * * *", "tz": "UTC"}, "payload": {"message": "Go."}}]}'
-)
+ONE_JOB = '{"jobs": [{"name": "brief", "schedule": {"kind": "cron", "expr": "0 7 * * *", "tz": "UTC"}, "payload": {"message": "Go."}, "delivery": {"mode": "none"}}]}'
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -62,7 +60,7 @@ def test_several_files_become_one_config(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_receipt_as_json_has_every_value(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "openclaw", OPENCLAW / "openclaw.json", OPENCLAW / "jobs.json", "--format", "json")
     found = json.loads(out)
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")  # one of the jobs sends to Slack
     by_key = {entry["key"]: entry for entry in found["receipt"]}
     assert by_key["jobs[0].payload.timeoutSeconds"] | {"file": "", "line": 0} == {
         "file": "",
@@ -106,10 +104,10 @@ def test_into_a_config_only_adds_lines(tmp_path: Path, capsys: pytest.CaptureFix
 def test_importing_the_same_files_again_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL)
     files = (OPENCLAW / "openclaw.json", OPENCLAW / "jobs.json", OPENCLAW / "ops" / "HEARTBEAT.md")
-    assert run(capsys, "openclaw", *files, "--into", path)[0] == 0
+    assert run(capsys, "openclaw", *files, "--into", path)[0] == 1  # one of the jobs sends to Slack
     before = path.read_bytes()
     code, out, _ = run(capsys, "openclaw", *files, "--into", path)
-    assert code == 0
+    assert code == 1
     assert "nothing to add" in out
     assert path.read_bytes() == before
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler.config.importers import value_converters
 from scheduler.config.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.config.importers.source_files import LONGEST_LINE, Node, SourceFile
+from scheduler.config.importers.source_files import LONGEST_LINE, Node, PathStep, SourceFile
 from scheduler.config.importers.value_converters import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
@@ -30,12 +30,16 @@ _MARKS = re.compile(r"^(?:\s*(?:#{1,6}|[-*+]|\d+[.)])\s+|\s*\[[ xX]?\]\s+)+")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a table: the key of the source, our key, and how the value is converted."""
+    """One line of a table: the key of the source, our key, and how the value is converted.
+
+    `decides`: without the value, the agent or job would do something else than before. If it is unusable, that is disabled.
+    """
 
     key: str
     to: str
     convert: Converter = value_converters.text
     why: str = ""
+    decides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,10 @@ class Draft:
         self.default_deliver = "log"
         self.telegram_token: Node | None = None
         self.wake_modes = {"now": "now", "next-heartbeat": "next", "next_heartbeat": "next", "next": "next"}
-        self._runners: dict[str, tuple[dict[str, Any], str]] = {}
         self._agents_by_id: dict[str, str] = {}
+        self._entries: dict[tuple[str, tuple[PathStep, ...]], tuple[Node, Path]] = {}  # by the file and steps of their nodes
+        self._secrets: dict[str, str] = {}  # the value of each variable that replaces a secret
+        self._taken = {leaf.text[2:-1] for leaf in receipt.leaves if value_converters.is_reference(leaf.text)}
 
     # Values
 
@@ -121,6 +127,8 @@ class Draft:
                 self.put(found, (*base, *rule.to.split(".")), rule.convert(found), rule.why)
             except NotUsable as error:
                 self.receipt.drop(found, str(error))
+                if rule.decides:
+                    self.disable(base, f"{found.key} {error}")
 
     def secret(self, node: Node, path: Path, variable: str, form: str = "{}") -> None:
         """Set a key to a reference to an environment variable in place of a secret. `form` is the text around the reference."""
@@ -136,13 +144,16 @@ class Draft:
         if node and value_converters.is_reference(node.text):
             self.variables.setdefault(node.text[2:-1], node.key)
             return node.text
-        name = re.sub(r"[^A-Z0-9]+", "_", variable.upper()).strip("_") or "SECRET"
-        if node:
-            number = 1
-            while self.variables.get(name, node.key) != node.key:
-                number += 1
-                name = f"{name.rstrip('0123456789_')}_{number}"
-        self.variables.setdefault(name, node.key if node else "")
+        name = base = re.sub(r"[^A-Z0-9]+", "_", variable.upper()).strip("_") or "SECRET"
+        number, value = 1, node.text if node else ""
+        while name in self._taken or self._secrets.get(name, value) != value:
+            number += 1
+            name = f"{base}_{number}"
+        self._secrets[name] = value
+        if name not in self.variables and node:
+            known = node.key in self.variables.values()
+            self.variables[name] = f"{node.key} of {node.file}" if known else node.key
+        self.variables.setdefault(name, "")
         return f"${{{name}}}"
 
     def url(self, node: Node, path: Path, variable: str) -> None:
@@ -170,6 +181,47 @@ class Draft:
             self.receipt.keep(node, ".".join(path))
         else:
             self.receipt.change(node, ".".join(path), path[-1])
+
+    # Entries: agents and jobs
+
+    def note_entry(self, node: Node, base: Path) -> None:
+        """Note that the values below a node belong to an agent or job."""
+        self._entries[node.file, node.steps] = (node, base[:2])
+
+    def find_entry(self, leaf: Node) -> Path | None:
+        """The agent or job of the new config to which a value belongs; None if there is none."""
+        for length in range(len(leaf.steps), -1, -1):
+            found = self._entries.get((leaf.file, leaf.steps[:length]))
+            if found is not None:
+                return found[1] if self.has(found[1]) else None
+        return None
+
+    def disable(self, base: Path, why: str) -> None:
+        """Disable the agent or job at or above `base`, because it would do something else than before."""
+        entry = base[:2]
+        path = (*entry, "enabled") if entry[0] == "cron" else (*entry, "heartbeat", "enabled")
+        self._set(path, False)
+        self.receipt.disable(".".join(entry), ".".join(path), self._node_of(entry), why)
+
+    def leave_out(self, entry: Path, why: str, node: Node | None = None) -> None:
+        """Take an agent or job out of the new config, because it would do something else than before."""
+        self.receipt.leave_out(".".join(entry), node or self._node_of(entry), why)
+        self.remove(entry, f"it was left out: {why}")
+
+    def _node_of(self, entry: Path) -> Node | None:
+        return next((node for node, base in self._entries.values() if base == entry), None)
+
+    def keep_callable(self, agent: str) -> bool:
+        """Let jobs call an agent whose heartbeat is off; False if it is on. `enabled: false` would disable the jobs too."""
+        base = ("agents", agent, "heartbeat")
+        beat = self.data["agents"].get(agent, {}).get("heartbeat", {})
+        if beat.get("enabled", True):
+            return False
+        for key in ("enabled", "interval", "schedule", "backoff_on_failure"):
+            if key in beat:
+                self.remove((*base, key), "the heartbeat is off", is_loss=False)
+        self.add((*base, "interval"), "none", "the heartbeat is off, and jobs call the agent")
+        return True
 
     # Agents
 
@@ -209,7 +261,8 @@ class Draft:
         except NotUsable as error:
             for node in (start, end, zone):
                 if node:
-                    self.receipt.drop(node, f"active hours: a value {error}; the agent now runs at all hours")
+                    self.receipt.drop(node, f"active hours: a value {error}")
+            self.disable(base, f"active hours: a value {error}")
             return
         if times[0] == "24:00":
             times[0] = "00:00"
@@ -261,7 +314,8 @@ class Draft:
 
     def webhook(self, node: Node) -> str:
         """The name of the channel for a URL, which is kept secret."""
-        value_converters.web_address(node)
+        if not value_converters.is_reference(node.text):
+            value_converters.web_address(node)
         name = self.free_name("channels", "webhook", "webhook")
         self.add(("channels", name, "kind"), "webhook", "the way in which messages are sent there")
         self.secret(node, ("channels", name, "url"), "WEBHOOK_URL")
@@ -287,6 +341,7 @@ class Draft:
                 if node:
                     self.receipt.drop(node, str(error))
             self.add(path, "log", "no channel could be imported for its messages")
+            self.disable(base, str(error))
             return
         if channel:
             self.put(channel, path, name, why)
@@ -331,16 +386,18 @@ class Draft:
         name = self.free_name("cron", named.text if named else "", "job")
         base = ("cron", name)
         self.data["cron"][name] = {}
+        self.note_entry(job, base)
+        self.apply((Rule("enabled", "enabled", value_converters.boolean, decides=True),), job, base)
         try:
             self._put_schedule(job, base, shape)
             self._put_action(job, base, shape, runner)
         except NotUsable as error:
-            self.remove(("cron", name), f"the job was left out: {error}")
-            self.receipt.drop(job, f"the job was left out: {error}")
+            self.leave_out(base, str(error), job)
+            self.receipt.drop(job, f"it was left out: {error}")
             return ""
         if named:
             self.name_entry(named, base)
-        self.apply((Rule("enabled", "enabled", value_converters.boolean), *shape.rules), job, base)
+        self.apply(shape.rules, job, base)
         has_prompt = "prompt" in self.data["cron"][name]
         if not has_prompt and "model" in self.data["cron"][name]:
             self.remove((*base, "model"), "only jobs with a prompt have this setting")
@@ -485,13 +542,13 @@ class Draft:
                     note = "set this environment variable"
                     self.receipt.change(self.telegram_token, f"channels.{name}.url", reference, note, is_secret=True)
 
-    def remove(self, path: Path, why: str) -> None:
+    def remove(self, path: Path, why: str, *, is_loss: bool = True) -> None:
         """Take a key out of the new config again."""
         found: Any = self.data
         for step in path[:-1]:
             found = found.get(step, {})
         found.pop(path[-1], None)
-        self.receipt.withdraw(".".join(path), why)
+        self.receipt.withdraw(".".join(path), why, is_loss=is_loss)
 
     @property
     def is_empty(self) -> bool:

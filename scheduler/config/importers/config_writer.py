@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler.config.build import load
 from scheduler.config.build.load import LoadedConfig
-from scheduler.config.build.time_checks import TimeCheck
+from scheduler.config.build.time_checks import PASSED, TimeCheck
 from scheduler.config.file import entry_insertion
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.entry_insertion import NewEntry
@@ -26,6 +26,8 @@ MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round h
 _NEEDED = frozenset(
     ("runner", "command", "prompt", "agent", "schedule", "every", "at", "timezone", "wake_heartbeat", "url", "kind")
 )
+# Without one of these keys an entry would run at other times, or send to others, so it is disabled.
+_DECIDING = frozenset(("enabled", "interval", "active_hours", "precheck", "deliver", "wake_mode"))
 _ORDER = {
     "agents": ("workspace", "runner", "model", "heartbeat"),
     "heartbeat": ("enabled", "interval", "schedule", "active_hours"),
@@ -120,7 +122,9 @@ def _settle(draft: Draft, render: Callable[[], str], check: Callable[[str], Load
         try:
             return text, check(text)
         except ConfigError as error:
-            if not [each for each in error.errors if _take_out(draft, each)]:
+            # An agent is changed only for jobs that stay, so the other errors of the jobs come first.
+            errors = sorted(error.errors, key=lambda each: each.path.endswith(".agent"))
+            if not [each for each in errors if _take_out(draft, each)]:
                 raise
     raise NothingToImport
 
@@ -137,16 +141,23 @@ def _take_out(draft: Draft, error: Diagnostic) -> bool:
     found: Any = entry
     for step in steps:
         found = found.get(step) if isinstance(found, dict) else None
-    if found is None or not steps or steps[-1] in _NEEDED or (len(steps) == 1 and steps[0] == "heartbeat"):
-        draft.remove((section, name), why)
-    elif steps[-1] == "deliver":
-        draft.remove((section, name, *steps), why)
-        draft.add((section, name, *steps), "log", why)
-        return bool(found != "log")
+    if error.message == PASSED:
+        draft.remove((section, name), "this single run has passed", is_loss=False)
+    elif section == "cron" and steps == ["agent"] and draft.keep_callable(entry["agent"]):
+        return True
+    elif found is None or not steps or steps[-1] in _NEEDED or (len(steps) == 1 and steps[0] == "heartbeat"):
+        if section in ("agents", "cron"):
+            draft.leave_out((section, name), why)
+        else:
+            draft.remove((section, name), why)
     else:
         draft.remove((section, name, *steps), why)
+        if steps[-1] in _DECIDING and section in ("agents", "cron"):
+            draft.disable((section, name), why)
+        if steps[-1] == "deliver":
+            draft.add((section, name, *steps), "log", why)
+            return bool(found != "log")
         if steps == ["heartbeat", "interval"]:
-            draft.add((section, name, "heartbeat", "enabled"), False, "its interval was rejected")
             draft.add((section, name, "heartbeat", "interval"), "30m", "its interval was rejected")
     return True
 

@@ -25,11 +25,13 @@ class Drop:
     """Why the values below a key are left out.
 
     A `*` in the dotted key stands for any one step, `**` in front for any steps, and an empty key for all values.
+    `changes_meaning`: without the value, the job or agent to which it belongs would do something else than before.
     """
 
     key: str
     why: str
     is_loss: bool = True
+    changes_meaning: bool = False
 
     def matches(self, steps: Sequence[PathStep]) -> bool:
         if not self.key:
@@ -85,16 +87,26 @@ def import_sources(system: ForeignSystem, sources: Sequence[SourceFile], zone: s
     system.convert(draft, sources)
     draft.finish()
     for leaf in receipt.leaves:
-        if receipt.is_decided(leaf):
-            continue
-        drop = next((each for each in system.drops if each.matches(leaf.steps)), None)
-        if drop and not drop.is_loss:
-            receipt.drop(leaf, drop.why, is_loss=False)
-        elif leaf.value is None or leaf.value == "":
-            receipt.drop(leaf, NO_VALUE, is_loss=False)
-        else:
-            receipt.drop(leaf, drop.why if drop else NO_COUNTERPART)
+        if not receipt.is_decided(leaf):
+            _drop(draft, leaf, next((each for each in system.drops if each.matches(leaf.steps)), None))
     return draft
+
+
+def _drop(draft: Draft, leaf: Node, drop: Drop | None) -> None:
+    """Record a value that the system did not convert.
+
+    A key that is in none of the lists may be a condition of a newer version, so its job or agent is disabled.
+    """
+    if drop and not drop.is_loss:
+        draft.receipt.drop(leaf, drop.why, is_loss=False)
+    elif leaf.value is None or leaf.value == "":
+        draft.receipt.drop(leaf, NO_VALUE, is_loss=False)
+    else:
+        why = drop.why if drop else NO_COUNTERPART
+        draft.receipt.drop(leaf, why)
+        entry = draft.find_entry(leaf)
+        if entry and leaf.value and (drop is None or drop.changes_meaning):
+            draft.disable(entry, f"{leaf.key}: {why}")
 
 
 def find_configs(sources: Sequence[SourceFile]) -> list[Node]:

@@ -54,13 +54,32 @@ class Addition:
     why: str
 
 
+@dataclass(slots=True)
+class ChangedMeaning:
+    """An agent or job that could not be imported with its meaning, and is therefore disabled or left out.
+
+    `entry` is its place in the new config, such as cron.brief, and empty if it was left out. `place` is its place in the files.
+    """
+
+    entry: str
+    place: str
+    reasons: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        return {"entry": self.entry or None, "from": self.place or None, "why": self.reasons}
+
+
 class Receipt:
-    """The entries of all values. Every value has one from the beginning, so none can be forgotten."""
+    """The entries of all values. Every value has one from the beginning, so none can be forgotten.
+
+    `changed_meanings` are the agents and jobs that would do something else than before, and are therefore disabled or left out.
+    """
 
     def __init__(self, roots: Iterable[Node]) -> None:
         self.entries: dict[int, ReceiptEntry] = {}
         self.leaves: list[Node] = []
         self.additions: list[Addition] = []
+        self.changed_meanings: list[ChangedMeaning] = []
         self._by_name: dict[str, list[ReceiptEntry]] = {}  # by the section and name of their targets
         for root in roots:
             for leaf in root.leaves():
@@ -97,6 +116,27 @@ class Receipt:
         """A key of the new config that comes from no source."""
         self.additions.append(Addition(target, value, why))
 
+    def disable(self, entry: str, key: str, node: Node | None, why: str) -> None:
+        """An agent or job of the new config is disabled by `key`, because it would do something else than before."""
+        found = next((each for each in self.changed_meanings if each.entry == entry), None)
+        if found is None:
+            found = ChangedMeaning(entry, _place_of(node))
+            self.changed_meanings.append(found)
+        if why not in found.reasons:
+            found.reasons.append(why)
+        set_by = [each for each in self._by_name.get(entry, ()) if key in each.targets]
+        for each in set_by:
+            if each.was is None:
+                each.was = True
+            each.status, each.now, each.why = "changed", False, why
+        if not set_by and key not in {each.target for each in self.additions}:
+            self.add(key, False, why)
+
+    def leave_out(self, entry: str, node: Node | None, why: str) -> None:
+        """An agent or job is not in the new config, because it would do something else than before."""
+        self.changed_meanings = [each for each in self.changed_meanings if not entry or each.entry != entry]
+        self.changed_meanings.append(ChangedMeaning("", _place_of(node) or entry, [why]))
+
     def withdraw(self, target: str, why: str, *, is_loss: bool = True) -> None:
         """A key of the new config, and everything below it, was taken out again."""
         for entry in self._by_name.get(_section_and_name(target), ()):
@@ -112,6 +152,8 @@ class Receipt:
         """A key of the new config, and everything below it, has another name."""
         found = self._by_name.pop(_section_and_name(old), [])
         self._by_name.setdefault(_section_and_name(new), []).extend(found)
+        for changed in self.changed_meanings:
+            changed.entry = new if changed.entry == old else changed.entry
         for entry in found:
             entry.targets = [f"{new}{each[len(old) :]}" if is_inside(each, old) else each for each in entry.targets]
         self.additions = [
@@ -165,10 +207,13 @@ def format_receipt(receipt: Receipt) -> Iterator[str]:
             yield f"dropped  {one_line(why)}:"
             yield from (f"           {_place(entry)}" for entry in found)
     yield summarize(receipt)
+    for changed in receipt.changed_meanings:
+        what = f"disabled {changed.entry}" if changed.entry else f"left out {changed.place}"
+        yield f"{what}: {one_line('; '.join(changed.reasons))}"
 
 
 def summarize(receipt: Receipt) -> str:
-    """The last line of the receipt."""
+    """The counts of the values."""
     count = {"kept": 0, "changed": 0, "dropped": 0}
     for entry in receipt.entries.values():
         count[entry.status] += 1
@@ -182,6 +227,15 @@ def shorten(value: object) -> str:
     """A value as a line of the receipt shows it."""
     text = one_line(value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value))
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
+
+def _place_of(node: Node | None) -> str:
+    """The place of a job or agent in the files, with its name if it has one."""
+    if node is None:
+        return ""
+    named = node.first("name", "id")
+    label = f" ({shorten(named.text)})" if named and named.text else ""
+    return f"{one_line(node.file)}:{node.line} {shorten_key(node.key)}{label}"
 
 
 def _place(entry: ReceiptEntry) -> str:

@@ -37,6 +37,15 @@ WORKSPACE = "~/.openclaw/workspace"
 
 STAYS = "stays in OpenClaw, which still runs the agent"
 DROPS = (
+    Drop("jobs.*.trigger", "the script decides whether the job runs, and only OpenClaw can run it", changes_meaning=True),
+    Drop("jobs.*.pacing", "the agent sets the time of the next run itself", changes_meaning=True),
+    *(
+        Drop(f"jobs.*.{key}", "heartbeatd has no such setting")
+        for key in (
+            *("description", "displayName", "payload.thinking", "payload.fallbacks", "payload.lightContext"),
+            *("payload.bestEffortDeliver", "delivery.bestEffort", "delivery.failureDestination", "failureAlert"),
+        )
+    ),
     Drop("jobs.*.wakeMode", "the answer of this job is delivered, and wakes no heartbeat"),
     Drop("jobs.*.delivery", "this job sends nothing itself"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),

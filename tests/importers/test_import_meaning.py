@@ -1,0 +1,100 @@
+"""An import keeps what a job means: a job that would do something else than before is disabled or left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from imported import Imported, import_text
+
+from scheduler.cli.main import main
+from scheduler.config.importers.import_receipt import format_receipt
+
+HOURLY = {"kind": "cron", "expr": "5 * * * *", "tz": "UTC"}
+SILENT = {"mode": "none"}
+
+
+def jobs(*jobs: dict[str, Any]) -> str:
+    """A job store with these jobs, each with a schedule and a prompt if it has none."""
+    return json.dumps({"jobs": [{"schedule": HOURLY, "payload": {"message": "Go."}, "delivery": SILENT, **job} for job in jobs]})
+
+
+def last_lines(imported: Imported) -> list[str]:
+    """The lines of the receipt after its counts."""
+    lines = list(format_receipt(imported.draft.receipt))
+    return lines[next(place for place, line in enumerate(lines) if line.startswith("receipt: ")) + 1 :]
+
+
+def test_a_job_with_a_key_that_the_importer_does_not_know_is_disabled() -> None:
+    """The key may be a condition, as `trigger.script` was."""
+    plain, known, unknown, unset = (
+        {"name": "plain"},
+        {"name": "known", "description": "only a text"},
+        {"name": "unknown", "newKey": {"when": "moon"}},
+        {"name": "unset", "newKey": {"when": None, "often": False}},
+    )
+    imported = import_text("openclaw", jobs__json=jobs(plain, known, unknown, unset))
+    off = [name for name, job in imported.data["cron"].items() if not job.get("enabled", True)]
+    assert off == ["unknown"]
+    assert last_lines(imported) == ["disabled cron.unknown: jobs[2].newKey.when: heartbeatd has no such setting"]
+
+
+def test_the_last_lines_and_the_exit_code_tell_of_every_job_whose_meaning_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "jobs.json"
+    often = {"name": "often", "schedule": {"kind": "cron", "expr": "*/30 * * * * *"}}
+    source.write_text(
+        jobs({"name": "plain"}, often, {"name": "slack", "delivery": {"channel": "slack", "to": "C1"}}, {"name": "new", "a": 1})
+    )
+    code = main(["import", "openclaw", str(source), "--timezone", "UTC"])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 1
+    assert [line for line in lines if line.startswith(("disabled", "left out"))] == [
+        f"left out {source}:1 jobs[1] (often): runs at given seconds, and heartbeatd's schedules begin at full minutes",
+        "disabled cron.slack: heartbeatd cannot use this bot of slack; declare a webhook or an Apprise URL, and set deliver",
+        "disabled cron.new: jobs[3].a: heartbeatd has no such setting",
+    ]
+
+
+def test_jobs_of_an_agent_whose_heartbeat_is_off_are_kept() -> None:
+    imported = import_text(
+        "picoclaw",
+        config__json='{"heartbeat": {"enabled": false}, "channels": {"telegram": {"token": "x"}}}',
+        jobs__json='{"jobs": [{"name": "a", "schedule": {"everyMs": 3600000}, "payload": {"message": "Go.", "to": "1"}}]}',
+    )
+    assert imported.data["agents"]["main"]["heartbeat"]["interval"] == "none"
+    assert imported.data["cron"]["a"]["prompt"] == "Go."
+
+
+def test_alerts_for_two_webhooks_go_to_two_webhooks() -> None:
+    def webhook(name: str, url: str) -> dict[str, Any]:
+        return {"name": name, "delivery": {"mode": "webhook", "to": url}}
+
+    first, second = "https://a.example.org/1", "https://b.example.org/2"
+    cases = {
+        "one file": import_text("openclaw", jobs__json=jobs(webhook("a", first), webhook("b", second))),
+        "two files": import_text("openclaw", jobs__json=jobs(webhook("a", first)), more__json=jobs(webhook("b", second))),
+        "a variable of the user": import_text("openclaw", jobs__json=jobs(webhook("a", first), webhook("b", "${WEBHOOK_URL}"))),
+    }
+    for case, imported in cases.items():
+        channels, cron = imported.data["channels"], imported.data["cron"]
+        urls = [channels[cron[name]["deliver"]]["url"] for name in ("a", "b")]
+        assert len(set(urls)) == 2, case
+        assert {f"${{{name}}}" for name in imported.draft.variables} == set(urls), case
+        assert len(set(imported.draft.variables.values())) == 2, case
+
+
+def test_a_finished_hermes_job_does_not_run_again() -> None:
+    store = [
+        {"name": state, "prompt": "Go.", "schedule": {"kind": "interval", "minutes": 60}, "state": state, "deliver": "local"}
+        for state in ("scheduled", "paused", "completed")
+    ]
+    imported = import_text("hermes", jobs__json=json.dumps({"jobs": store}))
+    assert {name: job.get("enabled", True) for name, job in imported.data["cron"].items()} == {
+        "scheduled": True,
+        "paused": False,
+        "completed": False,
+    }
