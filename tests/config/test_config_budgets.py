@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from config_file import complaints, read, warnings
+from loops import loop_over
 
 from scheduler.model.budget import Amount
 from scheduler.model.outcome import Kind
@@ -69,7 +70,7 @@ def test_the_documented_budgets_are_accepted(tmp_path: Path) -> None:
     assert warnings(tmp_path, RIGHT, ENVIRON) == []
 
 
-@pytest.mark.parametrize(("right", "wrong", "line"), FAULTS, ids=[str(number) for number in range(len(FAULTS))])
+@loop_over(("right", "wrong", "line"), FAULTS)
 def test_a_budget_that_cannot_be_enforced_is_an_error_with_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in RIGHT
     assert "\n".join(complaints(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == line

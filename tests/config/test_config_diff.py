@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from config_file import RIGHT, write
+from loops import loop_over
 
 from scheduler.config.build.config_diff import compare_stored
 from scheduler.config.build.config_snapshot import (
@@ -66,7 +67,7 @@ def lines(folder: Path, old: str, new: str, environ: Mapping[str, str] | None = 
     return found.diff.lines()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("old", "new", "expected"),
     [
         ("interval: 30m", "interval: 30m", []),

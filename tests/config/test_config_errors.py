@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from advice_check import untrue
 from config_file import ENVIRON, RIGHT, complaints
+from loops import loop_over
 
 from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
@@ -209,9 +210,7 @@ def test_the_base_config_of_these_tests_is_valid(tmp_path: Path) -> None:
 GUESSABLE = {"SAME": "a" * 16, "AGAIN": "password" * 2, "ROW": "1234567890123456"}
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][:24]!r}" for number, row in enumerate(FAULTS)]
-)
+@loop_over(("right", "wrong", "line"), FAULTS)
 def test_an_error_has_its_position_and_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123", **GUESSABLE}
     assert right in RIGHT
@@ -246,7 +245,7 @@ ASKING = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("right", "wrong", "line"), ASKING, ids=[row[1] for row in ASKING])
+@loop_over(("right", "wrong", "line"), ASKING)
 def test_a_prompt_needs_an_enabled_agent_and_a_long_enough_interval(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in ASKED
     assert "\n".join(complaints(tmp_path, ASKED.replace(right, wrong, 1))) == line
@@ -291,7 +290,7 @@ def test_an_error_in_json_has_its_line_column_path_and_message(tmp_path: Path) -
     assert str(ConfigError([complaint])) == "config.yaml:3:24: limits.concurrency: 0 is out of range"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     ["", "\n\n", "# nothing\n", "---\n", "null\n", "{}\n", "x-a: 1\n", "agents:\n", "agents: {}\ncron: {}\n"],
 )
@@ -370,13 +369,13 @@ ELSEWHERE = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("right", "wrong", "line"), ELSEWHERE, ids=[row[1][:24] for row in ELSEWHERE])
+@loop_over(("right", "wrong", "line"), ELSEWHERE)
 def test_a_key_of_another_map_or_system_gets_the_right_key(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     messages = [found.split(": ", 1)[1] for found in complaints(tmp_path, RIGHT.replace(right, wrong, 1))]
     assert line in messages
 
 
-@pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in ELSEWHERE], ids=[row[1][:24] for row in ELSEWHERE])
+@loop_over(("right", "wrong"), [row[:2] for row in ELSEWHERE])
 def test_following_the_advice_about_a_key_makes_the_config_valid(tmp_path: Path, right: str, wrong: str) -> None:
     assert list(untrue(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == []
 
@@ -452,7 +451,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "places"), BROKEN, ids=[row[0][:32] for row in BROKEN])
+@loop_over(("text", "places"), BROKEN)
 def test_a_syntax_error_hides_no_other_error(tmp_path: Path, text: str, places: list[str]) -> None:
     head = "timezone: Berlin\nagents:\n  ops:\n    runner: {kind: command, argv: [cat]}\n    heartbeat:\n      interval: soon\n\n\ncron:\n"
     errors = [line.removeprefix("config.yaml:").split(": ") for line in complaints(tmp_path, head + text)]

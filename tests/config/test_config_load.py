@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read, write
+from loops import loop_over
 
 from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
@@ -51,7 +52,7 @@ def test_a_job_has_the_documented_defaults(tmp_path: Path) -> None:
     assert job.schedule.next(datetime(2026, 1, 1, 12, tzinfo=UTC)) == datetime(2026, 1, 2, 2, tzinfo=UTC)  # 03:00 in Berlin
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "attribute", "value"),
     [
         ("misfire: {grace: 2m}", "grace", timedelta(minutes=2)),
@@ -292,7 +293,7 @@ def test_an_interval_that_does_not_fit_the_active_hours_is_a_warning_with_the_ru
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("interval", "hours"),
     [
         ("30m", DAILY),
@@ -395,7 +396,7 @@ def test_a_pipe_is_rejected_without_waiting_for_it(tmp_path: Path) -> None:
         load_config(tmp_path / "config.yaml", {})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "state"),
     [
         ("state: db/x.db\n", "db/x.db"),
@@ -415,7 +416,7 @@ def test_the_database_is_found_in_an_invalid_config(tmp_path: Path, text: str, s
     assert read_state_path(tmp_path / "config.yaml") == tmp_path / state
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     [
         '{"agents": {"ops": AGENT}, "state": "x/h.db", "server": {"listen": "127.0.0.1:0"}}',

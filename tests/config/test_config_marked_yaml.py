@@ -9,6 +9,7 @@ import pytest
 from config_file import SMALL, complaints
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import loop_over
 
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics
@@ -21,7 +22,7 @@ def value(text: str) -> object:
     return found["a"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "expected"),
     [
         ("true", True), ("False", False), ("yes", "yes"), ("on", "on"), ("null", None), ("~", None), ("", None), ("5", 5), ("-5", -5),
@@ -90,8 +91,8 @@ def test_invalid_utf_8_is_an_error_at_its_position(tmp_path: Path, content: byte
     assert complaints(tmp_path, content) == [line]
 
 
-@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
-@pytest.mark.parametrize(
+@loop_over("end", ["\r", "\r\n", "\n"])
+@loop_over(
     ("wrong", "position"),
     [
         (b"\t", "a tab cannot indent; use spaces"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from config_file import complaints, read, warnings
+from loops import loop_over
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from scheduler.config.build import skeleton
@@ -154,7 +155,7 @@ def test_an_inherited_decision_is_disabled_with_a_word(tmp_path: Path) -> None:
     assert kept is not None, "an empty map undoes nothing"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("written", "precheck"),
     [
         ("precheck: ./look", Precheck("./look", "run", "run", timedelta(seconds=30))),
@@ -202,7 +203,7 @@ def test_the_two_forms_of_unchanged_replace_and_extend_each_other(tmp_path: Path
     assert look("run") == look("{skip: false}") == replace(kept, max_age=None, unchanged="run")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("runner", "written", "answer"),
     [
         (RUNNER, BEAT, "structured"),
@@ -424,17 +425,13 @@ def test_the_base_config_of_the_runner_tests_is_valid(tmp_path: Path) -> None:
     assert warnings(tmp_path, FLEET, ENVIRON) == []
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(FAULTS)]
-)
+@loop_over(("right", "wrong", "line"), FAULTS)
 def test_an_error_has_its_position_and_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in FLEET
     assert "\n".join(complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON)) == line
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "line"), WARNINGS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(WARNINGS)]
-)
+@loop_over(("right", "wrong", "line"), WARNINGS)
 def test_a_setting_that_will_fail_later_is_a_warning(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in FLEET
     text = FLEET.replace(right, wrong, 1)
@@ -449,7 +446,7 @@ COSTLY = (
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("runner", "beat", "is_costly"),
     [
         (RUNNER, "decide: {model: claude-haiku-5-5}", True),

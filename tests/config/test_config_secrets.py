@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from config_file import RIGHT, SMALL, TOKEN, complaints, read
+from loops import loop_over
 
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.build.load import load_config
@@ -83,7 +84,7 @@ def test_no_secret_is_shown_in_settings_warnings_or_effective_values(tmp_path: P
     assert ("env", "{KEY: ***}") in [row[:2] for row in rows]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "wrong",
     [
         'server: {tokens: {bot: {value: "%s", may: reed}}}',
@@ -148,7 +149,7 @@ def test_the_env_file_is_read_first_and_the_environment_wins(tmp_path: Path) -> 
     assert reveal(settings.server.tokens[0].value) == f"{TOKEN}xx"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "value"),
     [
         ("TOKEN=plain", "plain"),
@@ -210,7 +211,7 @@ def test_a_secret_is_masked_when_printed(tmp_path: Path) -> None:
     assert copy.deepcopy(secret) == secret != CANARY
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "text", "secret"),
     [
         ("A", "${A}", True),

@@ -11,6 +11,7 @@ import config_mistakes
 import pytest
 from advice_check import follow, refused, untrue
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read
+from loops import loop_over
 from test_config_errors import FAULTS
 
 from scheduler.cli.main import main
@@ -32,7 +33,7 @@ def test_every_suggestion_for_a_config_with_typing_errors_is_accepted(tmp_path: 
     assert found == []
 
 
-@pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in FAULTS], ids=[str(number) for number in range(len(FAULTS))])
+@loop_over(("right", "wrong"), [row[:2] for row in FAULTS])
 def test_every_suggestion_for_a_known_error_is_accepted(tmp_path: Path, right: str, wrong: str) -> None:
     environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123"}
     assert list(untrue(tmp_path, RIGHT.replace(right, wrong, 1), environ)) == []
@@ -102,7 +103,7 @@ def suggested(folder: Path, text: str) -> Any:
     return remedy.value
 
 
-@pytest.mark.parametrize(("wrong", "right", "means"), MEANT, ids=[row[0] for row in MEANT])
+@loop_over(("wrong", "right", "means"), MEANT)
 def test_a_value_in_another_notation_is_suggested_in_the_config_notation(
     tmp_path: Path, wrong: str, right: Any, means: tuple[str, Any]
 ) -> None:
@@ -112,7 +113,7 @@ def test_a_value_in_another_notation_is_suggested_in_the_config_notation(
     assert getattr(settings.heartbeats["ops"], key) == value
 
 
-@pytest.mark.parametrize(("start", "end", "hours"), HOURS, ids=[row[2] for row in HOURS])
+@loop_over(("start", "end", "hours"), HOURS)
 def test_a_time_in_another_notation_is_suggested_in_the_config_notation(tmp_path: Path, start: str, end: str, hours: str) -> None:
     text = BEAT % f"active_hours: {{start: {start}, end: {end}}}"
     while found := refused(tmp_path, text, ENVIRON):
@@ -126,7 +127,7 @@ def test_an_ambiguous_time_gets_an_example(tmp_path: Path, time: str) -> None:
     assert line.endswith('; write "08:00", two digits each, from "00:00" to "24:00"')
 
 
-@pytest.mark.parametrize(("window", "hours"), WINDOWS, ids=[row[0] for row in WINDOWS])
+@loop_over(("window", "hours"), WINDOWS)
 def test_a_window_in_another_notation_is_suggested_in_the_config_notation(tmp_path: Path, window: str, hours: str) -> None:
     text = BEAT % f"active_hours: {as_yaml(suggested(tmp_path, BEAT % f'active_hours: {window}'))}"
     assert read(tmp_path, text).settings.heartbeats["ops"].hours.key() == hours
@@ -139,7 +140,7 @@ def test_days_in_another_notation_are_suggested_in_the_config_notation(tmp_path:
     assert read(tmp_path, right).settings.heartbeats["ops"].hours.key() == f"08:00-22:00 {meant} UTC"
 
 
-@pytest.mark.parametrize(("name", "right"), ZONES, ids=[row[0] for row in ZONES])
+@loop_over(("name", "right"), ZONES)
 def test_a_city_without_its_own_zone_gets_the_zone_that_it_uses(tmp_path: Path, name: str, right: str) -> None:
     assert suggested(tmp_path, f'timezone: "{name}"\n{SMALL}') == right
     assert find_zone(right).key == right

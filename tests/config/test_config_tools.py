@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from config_file import complaints, read
+from loops import loop_over
 
 from heartbeat.spec import ModelRunner, Tools
 from scheduler.config.build.effective_values import list_effective_values
@@ -73,7 +74,7 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
     assert beat.decide.runner.tools is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tools", "place", "message"),
     [
         (

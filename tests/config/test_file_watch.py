@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from loops import loop_over
 
 from scheduler.system.file_watch import ChangeDetector, FileWatch
 
@@ -17,7 +18,7 @@ GONE = "gone"
 PATIENCE = 20.0  # seconds that a test waits before it fails
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("readings", "ripe"),
     [
         ([(0.0, "old"), (9.0, "old")], []),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import loop_over
 
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics
@@ -47,7 +48,7 @@ cron:
 """
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("patch", "old", "new"),
     [
         ({"agents": {"mail": {"heartbeat": {"interval": "1h"}}}}, "interval: 30m  ", "interval: 1h  "),

@@ -31,6 +31,7 @@ import required_programs
 from checkout import HOME
 from config_file import write
 from daemon_process import Daemon
+from loops import loop_over
 from ruamel.yaml import YAML
 from servers import gateway, telegram
 from servers.scripted import Server
@@ -407,7 +408,7 @@ def parse_command(words: list[str]) -> None:
                 return  # only the name of the command is quoted, as in a sentence about it
 
 
-@pytest.mark.parametrize(("page", "command"), quoted_commands())
+@loop_over(("page", "command"), quoted_commands())
 def test_a_quoted_command_is_accepted_by_the_command_line(page: str, command: str) -> None:
     _, *words = shlex.split(command.replace("[", "").replace("]", ""))
     words = words[: words.index("|")] if "|" in words else words

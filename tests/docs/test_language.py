@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from checkout import HOME
+from loops import loop_over
 
 GENERATED = {"reference.md", "parity.md"}
 OUTSIDE = (HOME / "README.md", HOME / "CHANGELOG.md", HOME / "grafana" / "README.md", HOME / "bench" / "README.md")
@@ -85,7 +86,7 @@ def test_hard_sentences_are_rare(habit: str) -> None:
     assert len(found) <= limit * total, "\n".join([f"{len(found)} of {total} sentences: {habit}", *found])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("sentence", "pattern"),
     [
         ("What is not reported costs the limit.", CLAUSE_AS_SUBJECT),

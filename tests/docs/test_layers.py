@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import pytest
 from checkout import HOME
 
 FILES = sorted(path for package in ("scheduler", "heartbeat", "cron", "heartbeatd") for path in (HOME / package).rglob("*.py"))
@@ -60,12 +61,31 @@ CLOCKS = {
 }
 
 
+@dataclass(frozen=True)
+class Source:
+    """What the rules of this file read of a source file, which is parsed once."""
+
+    text: str
+    docstring: str | None
+    is_empty: bool
+    imports: tuple[str, ...]
+    builds_statements: bool
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(HOME))
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+@cache
+def source(path: Path) -> Source:
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    return Source(text, ast.get_docstring(tree), not tree.body, tuple(_imports(nodes)), any(map(_builds_statement, nodes)))
+
+
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -73,16 +93,21 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_imports_only_the_libraries_allowed_for_its_package(path: Path) -> None:
-    package = name_of(path).split("/")[0]
-    known = {name.split(".")[0] for name in imports(path)}
+def _builds_statement(node: ast.AST) -> bool:
+    is_execute = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("execute")
+    return is_execute and bool(node.args) and isinstance(node.args[0], ast.JoinedStr)
+
+
+def test_a_file_imports_only_the_libraries_allowed_for_its_package() -> None:
     foreign = {"heartbeat": {"scheduler", "cron"}, "cron": {"scheduler", "heartbeat"}, "heartbeatd": {"heartbeat", "cron"}}
-    assert not known & foreign.get(package, set())
-    for library, doors in DOORS.items():
-        assert library not in known or name_of(path) in doors, f"{library} has another door: {doors}"
-    for library, rooms in ROOMS.items():
-        assert library not in known or name_of(path).startswith(rooms), f"{library} lives in {rooms}"
+    wrong = []
+    for path in FILES:
+        name = name_of(path)
+        known = {module.split(".")[0] for module in source(path).imports}
+        wrong += [f"{name}: {package}" for package in known & foreign.get(name.split("/")[0], set())]
+        wrong += [f"{name}: {library}" for library, doors in DOORS.items() if library in known and name not in doors]
+        wrong += [f"{name}: {library}" for library, rooms in ROOMS.items() if library in known and not name.startswith(rooms)]
+    assert wrong == []
 
 
 def modules() -> dict[str, Path]:
@@ -91,7 +116,9 @@ def modules() -> dict[str, Path]:
 
 def test_there_are_no_import_cycles() -> None:
     known = modules()
-    graph = {module: {name for name in imports(path) if name in known and name != module} for module, path in known.items()}
+    graph = {
+        module: {name for name in source(path).imports if name in known and name != module} for module, path in known.items()
+    }
     done: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
@@ -127,49 +154,45 @@ def room_of(path: Path) -> str | None:
     return rest[0] if package == "scheduler" and len(rest) > 1 else None
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path)], ids=name_of)
-def test_a_package_imports_only_the_packages_below_it(path: Path) -> None:
-    above = ROOMS_FROM_THE_GROUND[ROOMS_FROM_THE_GROUND.index(str(room_of(path))) + 1 :]
-    assert not [name for name in imports(path) if name.startswith(tuple(f"scheduler.{room}." for room in above))]
+def test_a_package_imports_only_the_packages_below_it() -> None:
+    wrong = []
+    for path in FILES:
+        if room := room_of(path):
+            above = tuple(f"scheduler.{higher}." for higher in ROOMS_FROM_THE_GROUND[ROOMS_FROM_THE_GROUND.index(room) + 1 :])
+            wrong += [f"{name_of(path)}: {name}" for name in source(path).imports if name.startswith(above)]
+    assert wrong == []
 
 
 def test_config_reads_text_then_checks_keys_then_builds_settings() -> None:
     """Inside config/ the imports point from importers/ to build/ to keys/ to file/, and never the other way."""
     above = {"file": ("keys", "build", "importers"), "keys": ("build", "importers"), "build": ("importers",)}
-    for folder, forbidden in above.items():
-        for path in FILES:
+    wrong = []
+    for path in FILES:
+        for folder, forbidden in above.items():
             if name_of(path).startswith(f"scheduler/config/{folder}/"):
-                assert not [
-                    name for name in imports(path) if name.startswith(tuple(f"scheduler.config.{part}" for part in forbidden))
-                ]
+                parts = tuple(f"scheduler.config.{part}" for part in forbidden)
+                wrong += [f"{name_of(path)}: {name}" for name in source(path).imports if name.startswith(parts)]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_the_app_reads_the_clock(path: Path) -> None:
-    text = path.read_text("utf-8")
-    reads = any(word in text for word in ("datetime.now(", "time.time(", "time.monotonic(", "datetime.utcnow(", "date.today("))
-    assert not reads or name_of(path) in CLOCKS or name_of(path).startswith("scheduler/cli/")
+def test_only_the_app_reads_the_clock() -> None:
+    readings = ("datetime.now(", "time.time(", "time.monotonic(", "datetime.utcnow(", "date.today(")
+    reading = {name_of(path) for path in FILES if any(word in source(path).text for word in readings)}
+    assert {name for name in reading - CLOCKS if not name.startswith("scheduler/cli/")} == set()
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_file_begins_with_a_one_sentence_docstring(path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
-    docstring = ast.get_docstring(tree)
-    assert docstring or not tree.body
-    assert not docstring or docstring.splitlines()[0].endswith(".")
+def test_every_file_begins_with_a_one_sentence_docstring() -> None:
+    without = [
+        name_of(path)
+        for path in FILES
+        if not source(path).is_empty and not (source(path).docstring or "").partition("\n")[0].endswith(".")
+    ]
+    assert without == []
 
 
 def test_sql_is_never_built_from_user_input() -> None:
     """Statements are literals, or built from literals in the five places that give the reason."""
-    made = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            is_execute = (
-                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("execute")
-            )
-            if is_execute and node.args and isinstance(node.args[0], ast.JoinedStr):
-                made.add(name_of(path))
-    assert made <= {
+    assert {name_of(path) for path in FILES if source(path).builds_statements} <= {
         "scheduler/store/entries.py",
         "scheduler/store/migrations.py",
         "scheduler/store/database.py",
@@ -181,15 +204,19 @@ def test_sql_is_never_built_from_user_input() -> None:
 def _waits_for_ever(node: ast.Call) -> bool:
     """Whether a call waits for a thread, a process or an event without a timeout."""
     given = {keyword.arg for keyword in node.keywords}
-    name = ast.unparse(node.func)
-    if name in {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}:
-        return not given & {"timeout", None}
-    is_wait = isinstance(node.func, ast.Attribute) and node.func.attr in {"wait", "join", "communicate"}
-    return is_wait and not node.args and "timeout" not in given
+    if not isinstance(node.func, ast.Attribute):
+        return False
+    if isinstance(node.func.value, ast.Name) and node.func.value.id == "subprocess":
+        return node.func.attr in {"run", "call", "check_call", "check_output"} and not given & {"timeout", None}
+    return node.func.attr in {"wait", "join", "communicate"} and not node.args and "timeout" not in given
 
 
-@pytest.mark.parametrize("path", sorted((HOME / "tests").rglob("*.py")), ids=name_of)
-def test_no_test_waits_without_a_timeout(path: Path) -> None:
+def test_no_test_waits_without_a_timeout() -> None:
     """A hanging test must fail with its position while the others go on."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
-    assert [f"line {node.lineno}: {ast.unparse(node)}" for node in calls if _waits_for_ever(node)] == []
+    waiting = [
+        f"{name_of(path)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted((HOME / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and _waits_for_ever(node)
+    ]
+    assert waiting == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from loops import loop_over
 
 from heartbeat.checklist import has_work, open_tasks
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, checklist_template, create_checklist, read_file
@@ -215,7 +216,7 @@ def _umask() -> int:
     return mask
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     [
         "",
@@ -253,7 +254,7 @@ def test_these_texts_have_no_work(text: str) -> None:
     assert not has_work(text)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     [
         "look at the disk",

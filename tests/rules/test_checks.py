@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import pytest
 from heartbeat_specs import AGENT
+from loops import loop_over
 
 from heartbeat import due_items
 from heartbeat.calendars import AllowedDays, Calendar
@@ -36,7 +36,7 @@ def test_no_check_blocks_a_normal_run() -> None:
     assert first_obstacle(FREE) is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("situation", "obstacle"),
     [
         (given({"enabled": False}), Skip.DISABLED),
@@ -76,7 +76,7 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
     assert first_obstacle(situation) is obstacle
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("situation", "obstacle"),
     [
         (given(woken=True, checklist=Skip.CHECKLIST_MISSING), None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zoneinfo import ZoneInfo
 
 import pytest
+from loops import loop_over
 
 from cron.expression import parse_expression
 from cron.job_schedules import ScheduleError, is_reboot, parse_schedule
@@ -17,7 +18,7 @@ def clock(text: str) -> tuple[list[int], list[int]]:
     return list(readings.minutes), list(readings.hours)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "minutes", "hours"),
     [
         ("0 0", [0], [0]),
@@ -38,7 +39,7 @@ def test_a_star_means_every_minute_or_every_hour() -> None:
     assert clock("* *") == (list(range(60)), list(range(24)))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "days"),
     [
         ("* * *", "* * *"),
@@ -88,7 +89,7 @@ def test_a_macro_means_its_five_fields(macro: str, meaning: str) -> None:
     assert parse_expression(macro) == parse_expression(meaning)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "wildcard"),
     [
         ("* * * * *", True),
@@ -114,7 +115,7 @@ def test_reboot_is_not_a_schedule(text: str, yes: bool) -> None:
     assert is_reboot(text) is yes
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "warnings"),
     [
         ("*/59 * * * *", ()),
@@ -217,7 +218,7 @@ COMPLAINTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[repr(text[:30]) for text, _ in COMPLAINTS])
+@loop_over(("text", "complaint"), COMPLAINTS)
 def test_the_error_of_an_invalid_expression_names_the_problem_and_the_remedy(text: str, complaint: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_schedule(text, UTC)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from loops import loop_over
 
 from cron.expression_words import describe_expression
 from scheduler.insight.schedule_texts import schedule_in_words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "words"),
     [
         ("* * * * *", "every minute, every day"),

@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 from time import process_time
 from zoneinfo import ZoneInfo
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import loop_over
 
 from cron.job_schedules import CronSchedule, SlotRange, parse_schedule
 
@@ -31,7 +31,7 @@ def following(text: str, zone: str, after: str, count: int) -> list[str]:
 
 
 # Berlin's clocks went forward on 30 March 2025 at 02:00 (01:00 UTC) and back on 26 October at 03:00 (01:00 UTC).
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "after", "instants"),
     [
         ("30 2 * * *", "2025-03-29T12:00", ["03-30T01:00", "03-31T00:30"]),
@@ -87,7 +87,7 @@ def test_a_time_in_the_second_of_two_equal_hours_is_not_read_as_one_in_the_first
     assert schedule.slots(at("2025-10-26T00:00"), second) == SlotRange(at("2025-10-26T00:10"), at("2025-10-26T01:30"), 9)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "after", "instants"),
     [
         ("0 0 29 2 *", "2025-01-01", ["2028-02-29", "2032-02-29"]),
@@ -225,7 +225,7 @@ def test_no_slots_lie_in_an_empty_or_backward_time() -> None:
     assert schedule.slots(at("2025-06-01T10:00"), at("2025-06-01T08:00")) is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "period"),
     [
         ("* * * * *", timedelta(minutes=1)),
@@ -253,7 +253,7 @@ def test_the_period_is_the_shortest_distance_between_two_runs(text: str, period:
     assert parse_schedule(text, BERLIN).shortest_period() == period
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("one", "other", "same"),
     [
         ("0 3 * * *", " 00 3-3 * JAN-DEC *", True),

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import loop_over
 from world import utc
 
 from cron import job_schedules
@@ -18,7 +19,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "zone", "instant"),
     [
         ("2026-12-24T18:00", "Europe/Berlin", "2026-12-24 17:00"),

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import loop_over
 
 from cron.job_schedules import CronSchedule, parse_schedule
 
@@ -153,8 +154,8 @@ def test_jobs_fire_as_under_debian_cron_when_the_clock_changes(name: str, at: st
         ), case.text
 
 
-@pytest.mark.parametrize("start", [-61, -60, -31, -1, 0, 1, 29, 30, 59, 60, 61])
-@pytest.mark.parametrize(("name", "at", "minutes"), CHANGES[:2] + CHANGES[14:18])
+@loop_over("start", [-61, -60, -31, -1, 0, 1, 29, 30, 59, 60, 61])
+@loop_over(("name", "at", "minutes"), CHANGES[:2] + CHANGES[14:18])
 def test_the_starting_point_around_a_clock_change_does_not_matter(name: str, at: str, minutes: int, start: int) -> None:
     zone, change = ZoneInfo(name), datetime.fromisoformat(at).replace(tzinfo=UTC)
     begin = change + start * MINUTE

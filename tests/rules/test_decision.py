@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from loops import loop_over
 from test_prompt import OPS as BEAT
 
 from heartbeat.decision import TOOL_SCHEMA, Action, Decision, InvalidDecision, decision_prompt, parse_decision
@@ -29,7 +30,7 @@ def test_a_valid_decision_is_accepted(given: object, decision: Decision) -> None
     assert parse_decision(given) == decision
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("given", "why"),
     [
         (None, "not an object"),

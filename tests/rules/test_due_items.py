@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from loops import loop_over
 
 from heartbeat.checklist import HIGH, LOW, NORMAL, Progress, count_boxes, has_work, parse_list_line
 from heartbeat.due_items import find_remarks, select_due_items
@@ -21,7 +22,7 @@ def due(text: str, **asked_before: int) -> str:
     return select_due_items(text, EIGHT, before).text
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "every", "priority", "paused", "plain"),
     [
         ("- look", None, NORMAL, False, "- look"),
@@ -68,7 +69,7 @@ def test_zeroclaws_marks_for_completed_and_paused_items_work() -> None:
     assert count_boxes("- [completed] a\n- [ ] b") == Progress(open=1, done=1)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "expected"),
     [
         ("- [every 30] look", ["[every 30]"]),
@@ -88,7 +89,7 @@ def test_text_that_looks_like_a_mark_or_a_tasks_block_gets_a_remark(text: str, e
     assert select_due_items(text, EIGHT, {}).remarks == found
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     [
         "- [every 30m] look",

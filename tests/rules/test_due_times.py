@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import pytest
+from loops import loop_over
 from world import utc
 
 from scheduler.model import entry_schedule
@@ -31,9 +31,9 @@ def scheduled_entry(name: str, after: datetime, zone: str = BERLIN) -> Scheduled
     return ScheduledEntry(Kind.CRON, name, schedule, ZoneInfo(zone), after)
 
 
-@pytest.mark.parametrize("zone", [BERLIN, "Asia/Kathmandu", "Australia/Lord_Howe", "America/Santiago"])
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("start", ["2027-03-27 12:00", "2027-10-30 12:17", "2027-04-03 03:00", "2027-09-04 20:00"])
+@loop_over("zone", [BERLIN, "Asia/Kathmandu", "Australia/Lord_Howe", "America/Santiago"])
+@loop_over("name", SCHEDULES)
+@loop_over("start", ["2027-03-27 12:00", "2027-10-30 12:17", "2027-04-03 03:00", "2027-09-04 20:00"])
 def test_the_count_per_day_equals_the_listed_due_times(name: str, start: str, zone: str) -> None:
     begin = utc(start)
     end = begin + timedelta(hours=61)

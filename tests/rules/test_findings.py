@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from loops import loop_over
 
 from heartbeat.findings import (
     MAX_FINDINGS,
@@ -69,7 +70,7 @@ def test_an_unknown_severity_is_a_warning(severity: object, read: Severity) -> N
     assert parse_report({"findings": [DISK | {"severity": severity}]}).findings[0].severity is read
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("resolved", "read"),
     [
         (True, True),
@@ -96,7 +97,7 @@ def test_missing_and_extra_fields_are_no_error() -> None:
     assert parse_report([{"key": "swap", "resolved": True}]).findings[0].line == "[swap] resolved"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "label",
     [
         "disk:/var",
@@ -122,7 +123,7 @@ def test_a_text_that_repeats_its_key_has_it_only_once() -> None:
     assert str(parse_report({"findings": [DISK | {"text": "[disk:/var] full"}]})) == "[disk:/var!] full"
 
 
-@pytest.mark.parametrize("key", ["", "  ", "\x00", "\u202e\u200b", "***", "[]", "🔥", "---", None, 7, True, [], {"key": "x"}])
+@loop_over("key", ["", "  ", "\x00", "\u202e\u200b", "***", "[]", "🔥", "---", None, 7, True, [], {"key": "x"}])
 def test_a_finding_without_a_usable_key_becomes_part_of_the_text(key: object) -> None:
     assert parse_report({"findings": [DISK | {"key": key}, {"key": "swap", "text": "full"}], "text": "Both:"}) == Report(
         (Finding("swap", "full"),), "Both:\n/var is 92 % full"
@@ -134,7 +135,7 @@ def test_a_finding_of_an_unknown_form_is_kept_as_text() -> None:
     assert found == Report((Finding("swap", "full"), FOUND), '{"title": "Disk full"}\n92\nThe mail is down.')
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "given",
     [
         None,
@@ -225,7 +226,7 @@ def test_findings_that_exceed_the_size_of_an_answer_are_counted_and_the_most_ser
 # --- JSON that was cut off --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", range(len(JSON)))
+@loop_over("length", range(len(JSON)))
 def test_of_arguments_that_were_cut_the_complete_findings_count(length: int) -> None:
     two = json.dumps({"text": 'see "findings": [1]', "findings": [DISK, DISK | {"key": "swap"}]})
     end_of_first = two.index("}") + 1
@@ -263,7 +264,7 @@ def test_the_finding_at_which_lines_were_cut_is_named() -> None:
 # --- JSON in a text ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "loose"),
     [
         (JSON, ""),
@@ -301,7 +302,7 @@ def test_an_empty_list_is_a_report_without_findings(answer: str) -> None:
     assert (report.findings, report.text) == ((), "")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         "",
@@ -327,7 +328,7 @@ def test_other_json_is_plain_text(answer: str) -> None:
 # --- lines of text ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "read"),
     [
         ("[disk:/var] 92 % full", ["[disk:/var] 92 % full"]),
@@ -416,7 +417,7 @@ the [disk] x
 ['a', 'b']"""
 
 
-@pytest.mark.parametrize("line", [*ORDINARY_LINES.split("\n"), f"[{'k' * 500}] x"])
+@loop_over("line", [*ORDINARY_LINES.split("\n"), f"[{'k' * 500}] x"])
 def test_an_ordinary_line_in_brackets_stays_text(line: str) -> None:
     assert read_report(line) is None
     assert lines(f"{line}\n[swap] full") == ["[swap] full"]
@@ -431,8 +432,8 @@ HOSTILE_TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", HOSTILE_TEXTS)
-@pytest.mark.parametrize("text", HOSTILE_TEXTS)
+@loop_over("key", HOSTILE_TEXTS)
+@loop_over("text", HOSTILE_TEXTS)
 def test_hostile_texts_become_short_printable_keys_and_storable_texts(key: str, text: str) -> None:
     if not (key.strip("\0\n ") or text.strip("\0\n ")):
         return
@@ -467,7 +468,7 @@ def random_value(chance: random.Random, depth: int = 0) -> Any:
     return {chance.choice(names): random_value(chance, depth + 1) for _ in range(chance.randrange(6))}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@loop_over("seed", range(20))
 def test_data_of_any_form_is_a_report_or_refused(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(200):
@@ -483,8 +484,8 @@ def test_data_of_any_form_is_a_report_or_refused(seed: int) -> None:
                     check_is_sane(report)
 
 
-@pytest.mark.parametrize("deep", ["[" * 60_000, '{"findings": ' * 5_000, '{"findings": [' * 4_000, '[{"key": ' * 7_000])
-@pytest.mark.parametrize("is_cut", [False, True])
+@loop_over("deep", ["[" * 60_000, '{"findings": ' * 5_000, '{"findings": [' * 4_000, '[{"key": ' * 7_000])
+@loop_over("is_cut", [False, True])
 def test_deep_json_is_plain_text(deep: str, is_cut: bool) -> None:
     assert read_report(deep, is_cut=is_cut) is None
     with pytest.raises(InvalidFindings):
@@ -501,7 +502,7 @@ def test_a_deep_finding_is_kept_as_text() -> None:
 SIZE = 64 * 1024
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         "[" * SIZE,
@@ -537,7 +538,7 @@ SIZE = 64 * 1024
         "[" + "é" * 300 + "] x\n" * (SIZE // 4),
     ],
 )
-@pytest.mark.parametrize("is_cut", [False, True])
+@loop_over("is_cut", [False, True])
 def test_a_hostile_answer_of_full_size_is_read_in_linear_time(answer: str, is_cut: bool) -> None:
     begun = time.process_time()
     report = read_report(answer, is_cut=is_cut)

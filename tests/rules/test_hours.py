@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from loops import loop_over
 
 from heartbeat.hours import EVERY_DAY, FIRST_INSTANT, LAST_INSTANT, Hours, Window, parse_days, parse_span, parse_time, window
 
@@ -253,9 +254,7 @@ def test_a_time_is_minutes_of_the_day(text: str, minute: int) -> None:
     assert parse_time(text) == minute
 
 
-@pytest.mark.parametrize(
-    "text", ["8:00", "08.00", "24:01", "25:00", "08:60", " 08:00", "08:00\n", "٠٨:٠٠", "", "noon", None, 8.5, True, -1]
-)
+@loop_over("text", ["8:00", "08.00", "24:01", "25:00", "08:60", " 08:00", "08:00\n", "٠٨:٠٠", "", "noon", None, 8.5, True, -1])
 def test_an_invalid_time_is_rejected_with_the_form_to_write(text: object) -> None:
     with pytest.raises(ValueError, match=r'is not a time; write "08:00"'):
         parse_time(text)
@@ -272,7 +271,7 @@ def test_a_span_in_one_text() -> None:
         parse_span("08:00")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("value", "expected"),
     [
         ("mon", {0}),
@@ -290,9 +289,7 @@ def test_days_are_names_ranges_and_lists_of_them(value: object, expected: set[in
     assert parse_days(value) == expected
 
 
-@pytest.mark.parametrize(
-    "value", ["monday", "mon-", "-mon", "mon-fri-sun", "1-5", 1, None, "", ["mon", "x"], [["mon"]], "mon,wed"]
-)
+@loop_over("value", ["monday", "mon-", "-mon", "mon-fri-sun", "1-5", 1, None, "", ["mon", "x"], [["mon"]], "mon,wed"])
 def test_an_invalid_day_is_rejected_with_the_names_to_write(value: object) -> None:
     with pytest.raises(ValueError, match=r"is not a day; write mon, tue, wed, thu, fri, sat or sun, or a range like mon-fri"):
         parse_days(value)

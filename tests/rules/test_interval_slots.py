@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import loop_over
 
 from heartbeat.calendars import AllowedDays, Calendar, HoursAndDays, make_calendar
 from heartbeat.hours import EVERY_DAY, Hours, Window, parse_days, parse_span, window
@@ -89,7 +90,7 @@ SHORT = Hours(tuple(window(*parse_span(span), EVERY_DAY, BERLIN) for span in ("0
 AUTUMN_NIGHT = hours("02:15-02:45", zone=BERLIN)  # open twice on 31 October 2027
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("interval", "open_times", "anchor", "days", "count"),
     [
         (timedelta(days=7), hours("08:00-22:00"), "2027-10-20T12:00", 70, 10),

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
-import pytest
+from loops import loop_over
 from world import utc
 
 from scheduler.model import local_days
@@ -14,7 +14,7 @@ from scheduler.model import local_days
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("zone", "day", "begins", "hours"),
     [
         ("Europe/Berlin", "2027-03-27", "2027-03-26 23:00", 24),
@@ -33,7 +33,7 @@ def test_a_day_begins_at_its_first_midnight(zone: str, day: str, begins: str, ho
     assert (found.begins, found.ends - found.begins) == (utc(begins), timedelta(hours=hours))
 
 
-@pytest.mark.parametrize("zone", sorted(available_timezones())[::20])
+@loop_over("zone", sorted(available_timezones())[::20])
 def test_days_follow_each_other_without_gap_or_overlap(zone: str) -> None:
     begin, end = datetime(2026, 1, 1, 5, tzinfo=UTC), datetime(2028, 1, 1, 7, tzinfo=UTC)
     found = list(local_days.days_between(ZoneInfo(zone), begin, end))

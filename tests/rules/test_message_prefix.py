@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from config_file import complaints, read
+from loops import loop_over
 from run_async import NOW, send_message
 from servers import discord, telegram
 from servers.discord import Discord
@@ -120,7 +121,7 @@ def test_without_a_host_the_short_host_name_is_used(tmp_path: Path) -> None:
     assert "." not in host.settings.host
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "problem"),
     [
         ('prefix: "{agnt}"', "{agnt} is not a placeholder; write {agent}, {host} or {kind}"),

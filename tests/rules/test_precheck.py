@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import loop_over
 from run_async import run_synchronously
 from test_checks import OPS
 
@@ -45,7 +46,7 @@ def test_a_precheck_is_run_by_the_shell_in_the_workspace_with_its_timeout_and_a_
     assert seen == [argv, b"", {"HEARTBEATD_AGENT": "ops"}, Path("agents/ops"), 65536, timedelta(seconds=30)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("output", "found"),
     [
         (b"", PrecheckStatus.WORK),

@@ -9,6 +9,7 @@ from html import escape
 from urllib.parse import quote
 
 import pytest
+from loops import loop_over
 
 from heartbeat.runners.redaction import Redactor, secret_parts
 
@@ -19,7 +20,7 @@ def encoded(before: str, secret: str, after: str = "", *, encode: Callable[[byte
     return encode(f"{before}{secret}{after}".encode()).decode()
 
 
-@pytest.mark.parametrize("spell", [
+@loop_over("spell", [
     str,
     str.upper,
     quote,
@@ -29,13 +30,13 @@ def encoded(before: str, secret: str, after: str = "", *, encode: Callable[[byte
     escape,
     lambda secret: json.dumps(secret)[1:-1],
     lambda secret: json.dumps(secret, ensure_ascii=False)[1:-1],
-], ids=range(9))  # fmt: skip
+])  # fmt: skip
 def test_a_secret_is_redacted_completely_however_it_is_escaped(spell: Callable[[str], str]) -> None:
     assert Redactor([SECRET]).redact(f"no: {spell(SECRET)}!") == "no: ***!"
 
 
-@pytest.mark.parametrize("before", ["", "u:", "me:", "Bearer "])
-@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+@loop_over("before", ["", "u:", "me:", "Bearer "])
+@loop_over("encode", [b64encode, urlsafe_b64encode])
 def test_a_secret_in_base64_is_redacted_at_any_position(before: str, encode: Callable[[bytes], bytes]) -> None:
     shown = Redactor([SECRET]).redact(encoded(before, SECRET, " x", encode=encode))
     bare = encoded(before, "", encode=encode).rstrip("=")

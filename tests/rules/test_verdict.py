@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from loops import loop_over
 
 from heartbeat.spec import OkMatch
 from heartbeat.verdict import Suppression, Verdict, judge_answer, message_digest, normalise_text, without_cut_end
@@ -18,7 +19,7 @@ def quiet(suppression: Suppression, text: str = "") -> Verdict:
     return Verdict("ok", suppression, text)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         "HEARTBEAT_OK",
@@ -78,13 +79,13 @@ QUOTED_TOKENS = [
 ]
 
 
-@pytest.mark.parametrize("answer", QUOTED_TOKENS)
-@pytest.mark.parametrize("match", ["edges", "anywhere"])
+@loop_over("answer", QUOTED_TOKENS)
+@loop_over("match", ["edges", "anywhere"])
 def test_the_token_alone_is_quiet_in_code_marks_a_fence_or_quotes_too(answer: str, match: OkMatch) -> None:
     assert judge_answer(answer, match, 5) == quiet(Suppression.HEARTBEAT_OK)
 
 
-@pytest.mark.parametrize("answer", QUOTED_TOKENS)
+@loop_over("answer", QUOTED_TOKENS)
 def test_exact_matches_only_the_token_without_quotes(answer: str) -> None:
     assert judge_answer(answer, "exact", 5).outcome == "alert"
 
@@ -122,24 +123,24 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("answer", SPELLINGS)
-@pytest.mark.parametrize("match", ["edges", "anywhere"])
+@loop_over("answer", SPELLINGS)
+@loop_over("match", ["edges", "anywhere"])
 def test_another_spelling_of_the_token_is_quiet_if_it_is_the_whole_answer(answer: str, match: OkMatch) -> None:
     assert judge_answer(answer, match, 0) == quiet(Suppression.HEARTBEAT_OK)
 
 
-@pytest.mark.parametrize("answer", SPELLINGS)
+@loop_over("answer", SPELLINGS)
 def test_another_spelling_of_the_token_beside_a_word_is_prose(answer: str) -> None:
     assert judge_answer(f"The disk is full.\n{answer}", "edges", 5).outcome == "alert"
     assert judge_answer(f"{answer}\nx", "edges", 5).outcome == "alert"
 
 
-@pytest.mark.parametrize("answer", SPELLINGS)
+@loop_over("answer", SPELLINGS)
 def test_exact_does_not_accept_another_spelling(answer: str) -> None:
     assert judge_answer(answer, "exact", 5).outcome == "alert"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         "heartbeat not ok",
@@ -161,7 +162,7 @@ def test_words_that_only_resemble_the_token_are_delivered(answer: str) -> None:
     assert judge_answer(answer, "edges", 5) == alert(answer)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         "`HEARTBEAT_OK` is what I would say, but the disk is full.",
@@ -180,13 +181,13 @@ def test_a_quoted_token_beside_anything_else_is_prose(answer: str) -> None:
     assert judge_answer(answer, "edges", 5) == alert(answer)
 
 
-@pytest.mark.parametrize("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])
-@pytest.mark.parametrize("match", ["edges", "anywhere", "exact"])
+@loop_over("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])
+@loop_over("match", ["edges", "anywhere", "exact"])
 def test_an_answer_without_visible_characters_is_empty(answer: str, match: str) -> None:
     assert judge_answer(answer, match, 5) == quiet(Suppression.EMPTY)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "delivered"),
     [
         ("All servers down. HEARTBEAT_OK", "All servers down."),
@@ -213,7 +214,7 @@ def test_more_than_a_few_characters_beside_the_token_are_delivered_without_it(an
     assert judge_answer(answer, "edges", 5) == alert(delivered)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         '"HEARTBEAT_OK" is what I say',
@@ -270,11 +271,9 @@ def test_a_token_in_mid_sentence_does_not_make_a_long_allowance_swallow_the_answ
     assert judge_answer(" a HEARTBEAT_OK b", "edges", 100) == alert("a HEARTBEAT_OK b")
 
 
-@pytest.mark.parametrize("word", ["ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"])
-@pytest.mark.parametrize(
-    "form", ["{} HEARTBEAT_OK", "**{}** HEARTBEAT_OK", "[{}] HEARTBEAT_OK", "HEARTBEAT_OK {}", "🚨 {} HEARTBEAT_OK"]
-)
-@pytest.mark.parametrize("match", ["edges", "anywhere"])
+@loop_over("word", ["ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"])
+@loop_over("form", ["{} HEARTBEAT_OK", "**{}** HEARTBEAT_OK", "[{}] HEARTBEAT_OK", "HEARTBEAT_OK {}", "🚨 {} HEARTBEAT_OK"])
+@loop_over("match", ["edges", "anywhere"])
 def test_an_alarm_word_at_the_start_makes_an_alert_despite_the_token(word: str, form: str, match: str) -> None:
     verdict = judge_answer(form.format(word), match, 20)  # type: ignore[arg-type]
     assert verdict.outcome == "alert"
@@ -370,7 +369,7 @@ def test_a_digest_is_sha_256_and_takes_any_text() -> None:
     assert len(message_digest("\ud800", "text")) == 64
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("cut", "kept"),
     [
         ("HEARTB", ""),
