@@ -126,10 +126,7 @@ def _explain_all(
 
 def _parse_period(day: str | None, since: str | None, zone: ZoneInfo, now: datetime) -> day_overview.Period:
     if since is not None:
-        begin = arguments.parse_time(since, zone)
-        if begin >= now:
-            raise ValueError("write a time in the past")
-        return day_overview.Period(begin, now, now, zone)
+        return day_overview.Period.since(arguments.parse_time(since, zone), zone, now)
     return day_overview.Period.of_day(parse_day(day or "today", now.astimezone(zone)), zone, now)
 
 

@@ -46,6 +46,8 @@ def follow_clock_change(
     """Adjust everything to a clock that was changed by `by`. `slept` is for how long of it the machine was suspended."""
     entries.save_changed_entries(tx)
     clock_changes.record_clock_change(tx, by, slept=slept)
+    for store in (conditions, incidents, outages):
+        store.move_beginnings(tx, by - slept)
     if by < timedelta():
         _follow_set_back(tx, plan, -by, since_start)
     else:

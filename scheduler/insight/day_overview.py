@@ -129,12 +129,25 @@ class Period:
     @classmethod
     def of_day(cls, day: date, zone: ZoneInfo, now: datetime) -> Period:
         """A local day. Raises ValueError if it is in the future, or if no run can be of that day."""
-        if day.year not in RECORDED_YEARS:
-            raise ValueError(f"write a day of the years {RECORDED_YEARS[0]} to {RECORDED_YEARS[-1]}")
+        _check_year(day)
         whole = local_days.whole_day(day, zone)
         if whole.begins > now:
             raise ValueError(f"{whole.date} is to come; `heartbeatd plan` lists what will run")
         return cls(whole.begins, whole.ends, min(whole.ends, now), zone)
+
+    @classmethod
+    def since(cls, begin: datetime, zone: ZoneInfo, now: datetime) -> Period:
+        """The time from `begin` until now. Raises ValueError if it is in the future, or if no run can be so old."""
+        _check_year(begin)
+        if begin >= now:
+            raise ValueError("write a time in the past")
+        return cls(begin, now, now, zone)
+
+
+def _check_year(day: date) -> None:
+    """Raises ValueError. A time near the limits of the calendar has no local time in some zones."""
+    if day.year not in RECORDED_YEARS:
+        raise ValueError(f"write a day or time of the years {RECORDED_YEARS[0]} to {RECORDED_YEARS[-1]}")
 
 
 def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from heartbeat.findings import Severity
 from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store.transaction import Transaction
 
 MAX_KEPT_CLOSED = 500  # closed conditions of an agent; the oldest are deleted first
@@ -137,6 +137,11 @@ def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:
         (MAX_KEPT_CLOSED,),
     )
     tx.db.execute("delete from condition_report where condition_id not in (select id from condition)")
+
+
+def move_beginnings(tx: Transaction, by: timedelta) -> None:
+    """After the system clock was changed: what is open lasts for as long as before."""
+    tx.db.execute("update condition set opened_at = opened_at + ? where state = 'open'", (by // MILLISECOND,))
 
 
 def clamp_future_times(tx: Transaction) -> None:

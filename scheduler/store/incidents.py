@@ -6,11 +6,11 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scheduler.model.circuit import Circuit
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.transaction import Transaction
 
 CHANNEL = "channel"  # the kind of incidents of channels; other incidents have the kind of their entry
@@ -68,6 +68,11 @@ def save_incident(tx: Transaction, kind: str, name: str, incident: Incident, rec
 def close_incident(tx: Transaction, kind: str, name: str) -> None:
     """Delete an incident, if there is one."""
     tx.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
+
+
+def move_beginnings(tx: Transaction, by: timedelta) -> None:
+    """After the system clock was changed: what fails has failed for as long as before."""
+    tx.db.execute("update incident set since = since + ?", (by // MILLISECOND,))
 
 
 def clamp_future_times(tx: Transaction) -> None:

@@ -6,12 +6,12 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Entry, Key
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.entries import save_changed_entries
 from scheduler.store.transaction import Transaction
 
@@ -119,6 +119,11 @@ def delete_unused_outages(tx: Transaction, planned: Iterable[Entry]) -> None:
         is_used = any(entry.enabled and outage.circuit in entry.circuits for entry in planned)
         if not is_used and not affected_entries(tx.db, outage.circuit):
             delete_outage(tx, outage.circuit)
+
+
+def move_beginnings(tx: Transaction, by: timedelta) -> None:
+    """After the system clock was changed: what fails has failed for as long as before."""
+    tx.db.execute("update outage set since = since + ?", (by // MILLISECOND,))
 
 
 def clamp_future_times(tx: Transaction) -> None:

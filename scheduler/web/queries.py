@@ -321,15 +321,13 @@ def _parse_period(request: ApiRequest, now: datetime, zone: ZoneInfo) -> day_ove
     """The day or time to explain. Raises HttpError."""
     if "on" in request.query and "since" in request.query:
         raise bad_request("write either on or since")
-    if "since" in request.query:
-        begin = parse_time_parameter("since", request.query["since"])
-        if begin >= now:
-            raise bad_request("since: write a time in the past")
-        return day_overview.Period(begin, now, now, zone)
+    key = "since" if "since" in request.query else "on"
     try:
+        if key == "since":
+            return day_overview.Period.since(parse_time_parameter(key, request.query[key]), zone, now)
         return day_overview.Period.of_day(parse_day(request.query.get("on", "today"), now.astimezone(zone)), zone, now)
     except ValueError as error:
-        raise bad_request(f"on: {error}") from error
+        raise bad_request(f"{key}: {error}") from error
 
 
 def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> Key:

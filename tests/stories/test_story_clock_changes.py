@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from contextlib import closing
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -518,3 +520,34 @@ def test_no_run_record_is_later_than_the_last_tick_of_its_boot(make_world: MakeW
         latest = "select last_tick_at, (select max(max(started_at), max(finished_at)) from run) from boot"
         seen, written = world.store.connection.execute(latest).fetchone()
         assert written is None or written <= seen
+
+
+def test_durations_in_messages_are_true_whatever_the_clock_showed_meanwhile(make_world: MakeWorld, tmp_path: Path) -> None:
+    """A condition, and a failure: each begins, the clock is changed before or after that, and 11 minutes later it ends."""
+    for number, (before, after) in enumerate([([], [2, -2]), ([], [-2, 2]), ([2], [-2]), ([-2], [2]), ([], [2]), ([], [-2])]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        config = agent(interval="none", on_failure="{after: 1}") + "limits: {wake_gap: 0s}\n"
+        world = make_world(config, folder=folder, scripts={"ops": lambda call: "[disk] full"})
+        answers: list[str | int] = ["[disk] full", 3, "[disk] resolved: empty"]
+
+        def give_next_answer(world: World = world, answers: list[str | int] = answers) -> None:
+            answer = answers.pop(0)
+            world.scripts["ops"] = lambda call: answer
+            world.wake("ops")
+            world.run(seconds=30)
+
+        _move_clock(world, before)
+        give_next_answer()
+        give_next_answer()
+        _move_clock(world, after)
+        world.run(minutes=10)
+        give_next_answer()
+        said = "\n".join(text for _, _, text in world.delivered)
+        assert re.findall(r"(?:resolved after |since [^(]*\()([^:)]*)", said) == ["11m", "11m"], (before, after, said)
+
+
+def _move_clock(world: World, moves: list[int]) -> None:
+    for hours in moves:
+        world.clock.now += timedelta(hours=hours)
+        world.run(seconds=10)

@@ -686,6 +686,7 @@ def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any
         (["ops", "--on", "Fridays"], "--on: 'Fridays' is not a day; write 2026-11-20, today, yesterday or monday"),
         (["ops", "--on", "0001-01-01"], "--on: write a time from 2000 on that is at most 400 days ahead"),
         (["ops", "--at", "9999-12-31"], "--at: write a time from 2000 on that is at most 400 days ahead"),
+        (["--since", "0001-01-02"], "--since: write a day or time of the years 1970 to 9998"),
         (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"),
     ],
 )  # fmt: skip

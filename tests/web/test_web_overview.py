@@ -60,6 +60,7 @@ def test_a_token_for_some_agents_gets_the_overview_of_these(still: WebDaemon) ->
         ("on=0001-01-01", READER, 400),
         ("on=9999-12-31", READER, 400),
         ("since=3h", READER, 400),
+        ("since=0001-01-01T00:00:00Z", READER, 400),
         ("since=2026-03-02T08:00:01Z", READER, 400),
         ("since=2026-03-02T07:00:00Z&on=today", READER, 400),
         ("at=2026-03-02T07:00:00Z", READER, 400),
