@@ -55,7 +55,10 @@ MAX_AHEAD = timedelta(days=400)
 
 @dataclass(frozen=True, slots=True)
 class ExplainedEntry:
-    """The entry to explain and where to look: `plan` is None if the config cannot be read."""
+    """The entry to explain and where to look: `plan` is None if the config cannot be read.
+
+    `agents` are those that the reader may see; None: all agents and jobs.
+    """
 
     db: sqlite3.Connection
     plan: Plan | None
@@ -63,6 +66,7 @@ class ExplainedEntry:
     lanes: Lanes
     now: datetime
     is_daemon_running: bool
+    agents: frozenset[str] | None = None
 
     @property
     def key(self) -> Key:
@@ -94,14 +98,21 @@ class ExplainedEntry:
 
 
 def find_entry(
-    db: sqlite3.Connection, plan: Plan | None, key: Key, lanes: Lanes, now: datetime, *, running: bool
+    db: sqlite3.Connection,
+    plan: Plan | None,
+    key: Key,
+    lanes: Lanes,
+    now: datetime,
+    *,
+    running: bool,
+    agents: frozenset[str] | None = None,
 ) -> ExplainedEntry | None:
-    """The entry with this key; None if neither the plan nor the database has it."""
+    """The entry with this key, for a reader who may see these agents; None if neither the plan nor the database has it."""
     entry_row = entries.find_entry(db, *key)
     entry = plan.entries.get(key) if plan else None
     if entry_row is None and entry is not None:
         entry_row = _row_of_new_entry(entry, now)
-    return ExplainedEntry(db, plan, entry_row, lanes, now, running) if entry_row else None
+    return ExplainedEntry(db, plan, entry_row, lanes, now, running, agents) if entry_row else None
 
 
 def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
@@ -165,7 +176,7 @@ def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
 
 def _changes_data(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[dict[str, Any]]:
     """What reloads have changed for the entry, with a text for people. Of shared keys only overrides of the entry are listed."""
-    found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end)
+    found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.agents)
     return [
         each | {"says": _change_text(each)} for each in found if each["what"] != "shared" or _overrides(each["key"], explained)
     ]

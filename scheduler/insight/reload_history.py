@@ -35,18 +35,23 @@ def _event_data(recorded: RecordedConfigEvent) -> dict[str, Any]:
     }
 
 
-def changes_of_entry(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[dict[str, Any]]:
+def changes_of_entry(
+    db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime, agents: frozenset[str] | None = None
+) -> list[dict[str, Any]]:
     """What reloads in [begin, end) have changed for one entry, the oldest first, one item for each key.
 
     Each item has `at`, `by` (file watch, SIGHUP, command, token NAME, start), `result`, `what`, `key`, `old` and `new`. `what` is
     `changed`, `added`, `removed`, `renamed` (`old` and `new` are the names), `shared` (a key outside agents and jobs, such as
     `timezone`), `refused` (`new` has the errors), or `not stored` (so many entries changed that their names were not kept).
     Keys of `defaults` are listed as the keys of the entry that they change.
+    `agents` are those that the reader may see (None: all).
     """
     label = kind.label_of(name)
+    visible = (each.of_agents(agents) for each in config_history.config_events(db, begin, end))
     return [
         {"at": iso_utc(recorded.at), "by": recorded.event.by, "result": recorded.event.result} | change
-        for recorded in config_history.config_events(db, begin, end)
+        for recorded in visible
+        if recorded is not None
         for change in _changes_of_label(recorded, label)
     ]
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from scheduler.model.outcome import Kind
 from scheduler.model.secret import MASK
 
 NOT_SET = "none"
@@ -68,6 +69,20 @@ class ConfigDiff:
             tuple(name for name in self.removed if name == label),
             tuple(pair for pair in self.renamed if label in pair),
             tuple(replace(each, entries=(label,)) for each in self.changes if label in each.entries),
+        )
+
+    def of_agents(self, agents: frozenset[str]) -> ConfigDiff:
+        """What a reader may see who is limited to these agents.
+
+        Keys outside agents are left out, because they may concern others. So is a rename if one of its names is another agent.
+        """
+        labels = {Kind.HEARTBEAT.label_of(name) for name in agents}
+        changes = (replace(each, entries=tuple(name for name in each.entries if name in labels)) for each in self.changes)
+        return ConfigDiff(
+            tuple(name for name in self.added if name in labels),
+            tuple(name for name in self.removed if name in labels),
+            tuple((old, new) for old, new in self.renamed if old in labels and new in labels),
+            tuple(each for each in changes if each.entries),
         )
 
     def lines(self, limit: int = 8) -> list[str]:
@@ -270,3 +285,10 @@ class RecordedConfigEvent:
     event: ConfigEvent
     config_hash: str
     left_out: int
+
+    def of_agents(self, agents: frozenset[str] | None) -> RecordedConfigEvent | None:
+        """What a reader may see who is limited to these agents (None: all); None if nothing of it concerns them."""
+        if agents is None:
+            return self
+        diff = self.event.diff.of_agents(agents)
+        return replace(self, event=replace(self.event, diff=diff, problem=None), left_out=0) if diff else None

@@ -364,6 +364,12 @@ def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
     return row
 
 
+def entry_of_wake(db: sqlite3.Connection, wake_id: int) -> tuple[str, str] | None:
+    """Kind and name of the entry that a wake is for; None if there is no such wake."""
+    row = db.execute("select kind, name from wake where id = ?", (wake_id,)).fetchone()
+    return (row["kind"], row["name"]) if row else None
+
+
 def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.Row | None:
     """The row of the waiting wake of an entry that starts a run first. Wakes that start none come last."""
     row: sqlite3.Row | None = db.execute(

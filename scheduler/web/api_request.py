@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from anyio import to_thread
 from starlette.datastructures import Headers
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Permission
 from scheduler.web.app_state import AppState
-from scheduler.web.callers import Caller
+from scheduler.web.callers import Caller, check_permission
 from scheduler.web.http_errors import HttpError, bad_request, unknown_key
 from scheduler.web.middleware import unauthorized_error
 from scheduler.web.request_bodies import Body, parse_body, parse_time
@@ -46,33 +46,40 @@ class ApiRequest:
                 raise unknown_key(key, known)
 
 
-def read_endpoint(
-    app_state: AppState, may: Permission | None, answer: Callable[[ApiRequest], Any], parameters: Collection[str] = ()
-) -> Endpoint:
-    """An endpoint that only reads, for callers with the permission `may`, or with any token if it is None.
+class ApiHandler(Protocol):
+    """Handles a request. `may` is the permission that it needs (None: any token); it checks this and the access itself."""
 
-    `answer` runs in a thread and returns plain data. `parameters` are the keys that the query may have.
+    @property
+    def may(self) -> Permission | None: ...
+
+    def __call__(self, request: ApiRequest, *body: Any) -> Any: ...
+
+
+def read_endpoint(app_state: AppState, answer: ApiHandler, parameters: Collection[str] = ()) -> Endpoint:
+    """An endpoint that only reads.
+
+    `answer` runs in a thread and returns plain data, or a response. `parameters` are the keys that the query may have.
     """
 
     async def endpoint(request: Request) -> Response:
         api_request = ApiRequest(
-            app_state, authorized_caller(request, may), request.path_params, request.query_params, request.headers
+            app_state, authorized_caller(request, answer.may), request.path_params, request.query_params, request.headers
         )
         api_request.allow_only(parameters)
         refuse_entry_of_other_shard(api_request, request.url.path)
-        return JSONResponse(await to_thread.run_sync(answer, api_request, limiter=app_state.read_limiter))
+        found = await to_thread.run_sync(answer, api_request, limiter=app_state.read_limiter)
+        return found if isinstance(found, Response) else JSONResponse(found)
 
     return endpoint
 
 
 def write_endpoint(
     app_state: AppState,
-    may: Permission | None,
-    do: Callable[[ApiRequest, Body], Awaitable[Any]],
+    do: ApiHandler,
     *models: type[Body],
     largest: int = MAX_BODY_BYTES,
 ) -> Endpoint:
-    """An endpoint that changes something, for callers with the permission `may`. The body may have at most `largest` bytes.
+    """An endpoint that changes something. The body may have at most `largest` bytes.
 
     The body is parsed as the first of `models` whose `marker_key` was sent. Some clients cannot send a body with DELETE, so the
     query of a DELETE counts as part of the body.
@@ -80,7 +87,7 @@ def write_endpoint(
 
     async def endpoint(request: Request) -> Response:
         api_request = ApiRequest(
-            app_state, authorized_caller(request, may), request.path_params, request.query_params, request.headers
+            app_state, authorized_caller(request, do.may), request.path_params, request.query_params, request.headers
         )
         refuse_entry_of_other_shard(api_request, request.url.path)
         sent = await _read_json_object(request, largest)
@@ -145,17 +152,8 @@ def authorized_caller(request: Request, may: Permission | None) -> Caller:
     caller: Caller | None = request.scope["caller"]
     if caller is None:
         raise unauthorized_error()
-    if may is not None:
-        check_permission(caller, may)
+    check_permission(caller, may)
     return caller
-
-
-def check_permission(caller: Caller, may: Permission) -> None:
-    """Raises HttpError if the caller's token does not have the permission `may`."""
-    if may not in caller.may:
-        raise HttpError(
-            403, "forbidden", f"the token {caller.name!r} may not {may}; add {may} to server.tokens.{caller.name}.may"
-        )
 
 
 async def _read_json_object(request: Request, largest: int) -> Mapping[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from scheduler.engine.config_reload import EditedConfig, Reloaded
 from scheduler.engine.inbox import Request
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.settings import Settings
+from scheduler.store.locations import open_read_only
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 
@@ -65,3 +68,14 @@ class AppState:
     server: str | None = None
     read_limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(READ_THREADS))
     view_limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(READ_THREADS))
+
+
+@contextmanager
+def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
+    """A read-only connection in one transaction, so that it sees one state of the database. Raises StoreError."""
+    db = open_read_only(app_state.server or app_state.database_path)
+    try:
+        db.execute("begin")
+        yield db
+    finally:
+        db.close()

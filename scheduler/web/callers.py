@@ -10,6 +10,7 @@ from typing import get_args
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Permission, Token
+from scheduler.web.http_errors import HttpError
 
 EVERYTHING: frozenset[Permission] = frozenset(get_args(Permission))
 
@@ -42,3 +43,11 @@ def find_caller(authorization: list[bytes], local: Secret, tokens: Iterable[Toke
     known += [(token.value, Caller(token.name, token.may, token.agents)) for token in tokens]
     matches = [caller for secret, caller in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]
     return matches[0] if matches else None
+
+
+def check_permission(caller: Caller, may: Permission | None) -> None:
+    """Raises HttpError if the caller's token does not have the permission `may`; None: any token is enough."""
+    if may is not None and may not in caller.may:
+        raise HttpError(
+            403, "forbidden", f"the token {caller.name!r} may not {may}; add {may} to server.tokens.{caller.name}.may"
+        )

@@ -13,10 +13,10 @@ from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, F
 from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.model.outcome import Kind
+from scheduler.web import response_bodies as answers
+from scheduler.web.access import Concern, guard
 from scheduler.web.api_request import ApiRequest, parse_hash
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import ChecklistBody
 
 HOW_TO_SEND_THE_VERSION = (
@@ -24,6 +24,7 @@ HOW_TO_SEND_THE_VERSION = (
 )
 
 
+@guard("read", Concern.AGENT, answers.Checklist)
 def get_checklist(request: ApiRequest) -> dict[str, Any]:
     """The checklist with the hash of this version. `file` is None if the checklist is text in the config."""
     beat = _find_heartbeat(request)
@@ -37,6 +38,7 @@ def get_checklist(request: ApiRequest) -> dict[str, Any]:
     return _checklist_data(beat, found)
 
 
+@guard("edit", Concern.AGENT, answers.Checklist)
 async def put_checklist(request: ApiRequest, body: ChecklistBody) -> dict[str, Any]:
     """Replace the checklist. Raises HttpError, and changes nothing, if its hash is not the one that was sent."""
     beat = _find_heartbeat(request)
@@ -58,7 +60,6 @@ def _replace_file(beat: Heartbeat, text: str, expected: str | None) -> Checklist
 
 def _find_heartbeat(request: ApiRequest) -> Heartbeat:
     name = request.path["name"]
-    check_access(request, Kind.HEARTBEAT, name)
     beat = request.app_state.settings().heartbeats.get(name)
     if beat is None:
         raise not_found(f"agent {name!r}")

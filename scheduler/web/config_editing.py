@@ -21,9 +21,10 @@ from scheduler.config.file.value_editing import EditRefused
 from scheduler.engine.config_reload import EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
+from scheduler.web import response_bodies as answers
+from scheduler.web.access import Concern, guard
 from scheduler.web.api_request import ApiRequest, caller_of_change, parse_hash
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import EditBody
 
 Changes = Mapping[str, Any]
@@ -48,18 +49,20 @@ OWN_HEARTBEAT_KEYS = frozenset(
 HOW_TO_SEND_THE_VERSION = "GET the config, and send its hash as `If-Match` or as hash"
 
 
+@guard("read", Concern.ALL, answers.ConfigFile)
 def get_config(request: ApiRequest) -> dict[str, Any]:
     """The hash of the config file, and what it declares, with secrets masked. Only for tokens that are valid for all agents."""
-    _check_unlimited(request)
     content, declared = _read_declared(request)
     return {"path": str(request.app_state.settings().path), "hash": hash_of_bytes(content), "declared": declared}
 
 
+@guard("read", Concern.AGENT, answers.EntryConfig)
 def get_agent_config(request: ApiRequest) -> dict[str, Any]:
     """The keys of an agent in the config file, and all values in effect with their origin."""
     return _get_entry_config(request, Kind.HEARTBEAT, "agents")
 
 
+@guard("read", Concern.JOB, answers.EntryConfig)
 def get_job_config(request: ApiRequest) -> dict[str, Any]:
     """The keys of a cron job in the config file, and all values in effect with their origin."""
     return _get_entry_config(request, Kind.CRON, "cron")
@@ -83,12 +86,13 @@ def _get_entry_config(request: ApiRequest, kind: Kind, section: str) -> dict[str
     }
 
 
+@guard("read", Concern.ALL, answers.ConfigEdited, answers.ConfigSuggestion)
 async def patch_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
     """Change values anywhere in the config."""
-    _check_unlimited(request)
     return await _edit(request, body, body.changes)
 
 
+@guard("read", Concern.AGENT, answers.ConfigEdited, answers.ConfigSuggestion)
 async def patch_agent_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
     """Change values of one agent."""
     name = request.path["name"]
@@ -96,6 +100,7 @@ async def patch_agent_config(request: ApiRequest, body: EditBody) -> dict[str, A
     return await _edit(request, body, {"agents": {name: body.changes}})
 
 
+@guard("read", Concern.JOB, answers.ConfigEdited, answers.ConfigSuggestion)
 async def patch_job_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
     """Change values of one cron job."""
     name = request.path["name"]
@@ -183,15 +188,8 @@ def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str:
     return parse_hash(named, HOW_TO_SEND_THE_VERSION)
 
 
-def _check_unlimited(request: ApiRequest) -> None:
-    if request.caller.agents is not None:
-        raise HttpError(
-            403, "forbidden", f"the token {request.caller.name!r} is limited to some agents; use /api/v1/agents/NAME/config"
-        )
-
-
 def _check_entry(request: ApiRequest, kind: Kind, name: str) -> None:
-    check_access(request, kind, name)
+    """Raises HttpError if the active config has no such entry."""
     settings = request.app_state.settings()
     known: Mapping[str, object] = settings.heartbeats if kind is Kind.HEARTBEAT else settings.jobs
     if name not in known:

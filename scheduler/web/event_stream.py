@@ -6,34 +6,29 @@ The format is described in https://html.spec.whatwg.org/multipage/server-sent-ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from scheduler.telemetry.event_feed import MAX_CHUNK, EventFeed, StreamEvent
-from scheduler.web.api_request import authorized_caller
+from scheduler.web.access import Concern, guard
+from scheduler.web.api_request import ApiRequest
 from scheduler.web.callers import Caller
 from scheduler.web.connection_timeouts import STREAMING
-from scheduler.web.http_errors import HttpError, unknown_key
+from scheduler.web.http_errors import HttpError
 
 PING_SECONDS = 15.0  # between comments on a quiet stream, so that proxies keep it open and a dead reader is noticed
+SHARED_EVENTS = frozenset(("reloaded",))  # events of the whole daemon that a token for some agents gets too
 RETRY_MILLISECONDS = 2000  # how long a reader waits before it connects again
 
 
-def stream_events(feed: EventFeed) -> Callable[[Request], Awaitable[Response]]:
+@guard("read", Concern.PART)
+def stream_events(request: ApiRequest) -> Response:
     """Stream the events of the agents that the token is valid for, as server-sent events. `Last-Event-ID` resumes a stream."""
-
-    async def endpoint(request: Request) -> Response:
-        caller = authorized_caller(request, "read")
-        for key in request.query_params:
-            raise unknown_key(key, ())
-        if feed.reader_count >= feed.max_readers:
-            raise HttpError(503, "too_many_readers", f"{feed.max_readers} programs read the events already; close one of them")
-        return _EventStream(feed, caller, request.headers.get("last-event-id"))
-
-    return endpoint
+    feed = request.app_state.feed
+    if feed.reader_count >= feed.max_readers:
+        raise HttpError(503, "too_many_readers", f"{feed.max_readers} programs read the events already; close one of them")
+    return _EventStream(feed, request.caller, request.headers.get("last-event-id"))
 
 
 class _EventStream(Response):
@@ -91,7 +86,8 @@ class _EventStream(Response):
         return True
 
     def _format_event(self, event: StreamEvent) -> str:
-        if event.key is not None and not self._caller.may_access(*event.key):
+        is_hidden = event.name not in SHARED_EVENTS if event.key is None else not self._caller.may_access(*event.key)
+        if is_hidden and self._caller.agents is not None:
             return ""
         return f"event: {event.name}\nid: {self._feed.event_id(event.number)}\ndata: {event.data}\n\n"
 

@@ -13,9 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from scheduler.store.database import StoreError
 from scheduler.telemetry.metrics import MetricsPage, ScrapeState
-from scheduler.web.app_state import AppState
+from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import HttpError, error_response
-from scheduler.web.queries import open_reader
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

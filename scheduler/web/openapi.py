@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from scheduler.model.settings import Permission
+from scheduler.web.access import Guarded
 from scheduler.web.request_bodies import RequestBody
 from scheduler.web.response_bodies import ConfigErrors, ErrorBody, ResponseBody
 
@@ -31,20 +32,27 @@ class QueryParameter:
 class Operation:
     """One request of the API.
 
-    `handler` is a function of `queries`, `operations` or `checklists`; the first sentence of its docstring is the summary. The
-    answer is one of `answers`; without any it is a text of the type `media_type`. The body, of at most `largest` bytes, is one of
-    `bodies`. If `may` is None, any token is enough.
+    `handler` says who may send it, and what it answers. The first sentence of its docstring is the summary. An answer without a
+    model is a text of the type `media_type`. The body, of at most `largest` bytes, is one of `bodies`.
     """
 
     method: str
     path: str
-    may: Permission | None
-    handler: Callable[..., Any]
-    answers: tuple[type[ResponseBody], ...]
+    handler: Guarded
     bodies: tuple[type[RequestBody], ...] = ()
     query: tuple[QueryParameter, ...] = ()
     largest: int = 0
     media_type: str = JSON
+
+    @property
+    def may(self) -> Permission | None:
+        """The permission that a token needs; None: any token is enough."""
+        return self.handler.may
+
+    @property
+    def answers(self) -> tuple[type[ResponseBody], ...]:
+        """The models of the answer."""
+        return self.handler.answers
 
 
 def build_document(operations: tuple[Operation, ...], version: str) -> dict[str, Any]:

@@ -35,9 +35,10 @@ from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import iso_utc
 from scheduler.model.wake import Wake
 from scheduler.web import alertmanager, queries
+from scheduler.web import response_bodies as answers
+from scheduler.web.access import Concern, guard, row_in_path
 from scheduler.web.api_request import ApiRequest, caller_of_change
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import (
     AcknowledgeBody,
     ActivityBody,
@@ -55,10 +56,10 @@ from scheduler.web.request_bodies import (
 )
 
 
+@guard("wake", Concern.AGENT, answers.WakeAccepted)
 async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
     """Wake an agent, with a text or with the alerts of Alertmanager. If the wake must wait, the response gives the reason."""
     name = request.path["name"]
-    check_access(request, Kind.HEARTBEAT, name)
     found = (
         _build_wake(request, body)
         if isinstance(body, WakeBody)
@@ -75,46 +76,47 @@ def _build_wake(request: ApiRequest, body: WakeBody) -> Wake:
     return Wake(request.path["name"], source=source, sender=sender, text=body.text, token=token)
 
 
+@guard("operate", Concern.JOB, answers.WakeNumber)
 async def run_job(request: ApiRequest, _: EmptyBody) -> dict[str, int]:
     """Run a cron job now."""
-    check_access(request, Kind.CRON, request.path["name"])
     source, _sender = _wake_source(request)
     return {"wake": await call_engine(request, RunJob(request.path["name"], source))}
 
 
+@guard("operate", Concern.RUN, answers.RunNumber)
 async def report_result(request: ApiRequest, body: ResultBody) -> dict[str, int]:
     """Record the result of a run that ended `async`."""
-    run = await run_in_threadpool(queries.get_run, request)
-    result = ReportResult(run["id"], body.text, body.error, body.truncated, body.parse_findings())
+    result = ReportResult(row_in_path(request, Concern.RUN), body.text, body.error, body.truncated, body.parse_findings())
     return {"run": await call_engine(request, result)}
 
 
+@guard("operate", Concern.RUN, answers.CancelledRun)
 async def cancel_run(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Cancel a run. `ended` is false for a run in progress: it ends within seconds."""
-    run = await run_in_threadpool(queries.get_run, request)
-    return {"run": run["id"], "ended": await call_engine(request, CancelRun(run["id"]))}
+    number = row_in_path(request, Concern.RUN)
+    return {"run": number, "ended": await call_engine(request, CancelRun(number))}
 
 
+@guard("operate", Concern.AGENT, answers.LaneHeld)
 async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
     """Lock an agent's lane for a time, or extend the lock. `run` is the run in progress, which the caller should wait for."""
     name = request.path["name"]
-    check_access(request, Kind.HEARTBEAT, name)
     until = request.app_state.clock() + body.span
     return {"id": body.id, "until": iso_utc(until), "run": await call_engine(request, HoldLane(name, body.id, until))}
 
 
+@guard("operate", Concern.AGENT, answers.LaneReleased)
 async def release_lane(request: ApiRequest, body: ReleaseBody) -> dict[str, Any]:
     """Release an agent's lane."""
     name = request.path["name"]
-    check_access(request, Kind.HEARTBEAT, name)
     await call_engine(request, ReleaseLane(name, body.id))
     return {"id": body.id}
 
 
+@guard("operate", Concern.AGENT, answers.RecordedActivity)
 async def record_activity(request: ApiRequest, body: ActivityBody) -> dict[str, Any]:
     """Record the target that an agent has just talked with, and how much work waits for the agent."""
     name = request.path["name"]
-    check_access(request, Kind.HEARTBEAT, name)
     target = None if body.channel is None or body.target is None else Target(body.channel, body.target)
     recorded: dict[str, Any] = await call_engine(
         request, NoteActivity(name, target, body.title, body.queue, body.pending_approvals)
@@ -122,65 +124,73 @@ async def record_activity(request: ApiRequest, body: ActivityBody) -> dict[str, 
     return recorded
 
 
+@guard("operate", Concern.AGENT, answers.PausedEntries)
 async def pause_agent(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
     """Pause one agent."""
     return await _pause_entry(request, body, (Kind.HEARTBEAT, request.path["name"]))
 
 
+@guard("operate", Concern.JOB, answers.PausedEntries)
 async def pause_job(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
     """Pause one cron job."""
     return await _pause_entry(request, body, (Kind.CRON, request.path["name"]))
 
 
+@guard("operate", Concern.ALL, answers.PausedEntries)
 async def pause_all(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
     """Pause everything."""
     return await _pause_entry(request, body, None)
 
 
+@guard("operate", Concern.AGENT, answers.ResumedEntries)
 async def resume_agent(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Resume one agent."""
     return await _resume_entry(request, (Kind.HEARTBEAT, request.path["name"]))
 
 
+@guard("operate", Concern.JOB, answers.ResumedEntries)
 async def resume_job(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Resume one cron job."""
     return await _resume_entry(request, (Kind.CRON, request.path["name"]))
 
 
+@guard("operate", Concern.ALL, answers.ResumedEntries)
 async def resume_all(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Resume everything."""
     return await _resume_entry(request, None)
 
 
+@guard("operate", Concern.AGENT, answers.Muted)
 async def mute_agent(request: ApiRequest, body: MuteBody) -> dict[str, Any]:
     """Suppress the messages of an agent. Its runs continue."""
     return await _mute_entry(request, body, (Kind.HEARTBEAT, request.path["name"]))
 
 
+@guard("operate", Concern.JOB, answers.Muted)
 async def mute_job(request: ApiRequest, body: MuteBody) -> dict[str, Any]:
     """Suppress the messages of a cron job. Its runs continue."""
     return await _mute_entry(request, body, (Kind.CRON, request.path["name"]))
 
 
+@guard("operate", Concern.AGENT, answers.Unmuted)
 async def unmute_agent(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Send the messages of an agent again."""
     return await _unmute_entry(request, (Kind.HEARTBEAT, request.path["name"]))
 
 
+@guard("operate", Concern.JOB, answers.Unmuted)
 async def unmute_job(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Send the messages of a cron job again."""
     return await _unmute_entry(request, (Kind.CRON, request.path["name"]))
 
 
 async def _mute_entry(request: ApiRequest, body: MuteBody, key: Key) -> dict[str, Any]:
-    check_access(request, *key)
     until = _pause_end(body, request.app_state.clock())
     wanted = MuteEntry(key, until, _caller_name(request), until_changed=body.until_changed)
     return {"muted_until": iso_utc(await call_engine(request, wanted)), "until_changed": body.until_changed}
 
 
 async def _unmute_entry(request: ApiRequest, key: Key) -> dict[str, Any]:
-    check_access(request, *key)
     held = await call_engine(request, UnmuteEntry(key, _caller_name(request)))
     return {"was_muted": held is not None, "held": held or 0}
 
@@ -191,9 +201,9 @@ def _caller_name(request: ApiRequest) -> str:
     return sender
 
 
+@guard("operate", Concern.ALL, answers.Reloaded)
 async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
     """Apply the config file as it is now, or only return what that would change."""
-    check_access_to_all(request)
     return _reload_data(await run_in_threadpool(request.app_state.reload_config, by=caller_of_change(request), dry=body.dry_run))
 
 
@@ -210,13 +220,11 @@ def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
 
 
 async def _pause_entry(request: ApiRequest, body: PauseBody, key: Key | None) -> dict[str, Any]:
-    _check_entry_access(request, key)
     until = _pause_end(body, request.app_state.clock())
     return {"paused": await call_engine(request, PauseEntries(key, until, caller_of_change(request)))}
 
 
 async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
-    _check_entry_access(request, key)
     return {"resumed": await call_engine(request, ResumeEntries(key, caller_of_change(request)))}
 
 
@@ -227,23 +235,6 @@ def _pause_end(body: PauseBody, now: datetime) -> datetime | None:
     if body.until is not None and body.until <= now:
         raise bad_request("until: this time is in the past")
     return body.until
-
-
-def _check_entry_access(request: ApiRequest, key: Key | None) -> None:
-    if key is None:
-        check_access_to_all(request)
-    else:
-        check_access(request, *key)
-
-
-def check_access_to_all(request: ApiRequest) -> None:
-    """Raises HttpError if the caller's token is limited to some agents."""
-    if request.caller.agents is not None:
-        raise HttpError(
-            403,
-            "forbidden",
-            f"the token {request.caller.name!r} is limited to some agents, and this request concerns all of them",
-        )
 
 
 def _wake_source(request: ApiRequest) -> tuple[Trigger, str]:
@@ -266,32 +257,36 @@ async def call_engine(request: ApiRequest, engine_request: Request) -> Any:
     return answer.result()
 
 
+@guard("operate", Concern.MESSAGE, answers.ChangedMessage)
 async def retry_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Send a message again as soon as possible."""
     return await _change_message(request, ResendMessage)
 
 
+@guard("operate", Concern.MESSAGE, answers.ChangedMessage)
 async def drop_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Drop a message permanently."""
     return await _change_message(request, DropMessage)
 
 
 async def _change_message(request: ApiRequest, make_request: Callable[[int], Request]) -> dict[str, Any]:
-    message_id = await run_in_threadpool(queries.find_message_id, request)
+    message_id = row_in_path(request, Concern.MESSAGE)
     return {"message": message_id, "channel": await call_engine(request, make_request(message_id))}
 
 
+@guard("operate", Concern.NAMED, answers.ClosedCondition)
 async def close_condition(request: ApiRequest, body: CloseConditionBody) -> dict[str, Any]:
     """Close an open condition of an agent without a message."""
-    check_access(request, Kind.HEARTBEAT, body.agent)
     return {"agent": body.agent, "key": await call_engine(request, CloseCondition(body.agent, body.key))}
 
 
+@guard("operate", Concern.NAMED, answers.AcknowledgedConditions)
 async def acknowledge_conditions(request: ApiRequest, body: AcknowledgeBody) -> dict[str, Any]:
     """Keep open conditions quiet until they get worse or end."""
     return await _change_acknowledgement(request, body, AcknowledgeConditions)
 
 
+@guard("operate", Concern.NAMED, answers.AcknowledgedConditions)
 async def unacknowledge_conditions(request: ApiRequest, body: AcknowledgeBody) -> dict[str, Any]:
     """Report acknowledged conditions again."""
     return await _change_acknowledgement(request, body, UnacknowledgeConditions)
@@ -300,14 +295,13 @@ async def unacknowledge_conditions(request: ApiRequest, body: AcknowledgeBody) -
 async def _change_acknowledgement(
     request: ApiRequest, body: AcknowledgeBody, make_request: Callable[[str, str, str | None, int | None], Request]
 ) -> dict[str, Any]:
-    name = body.agent if body.agent is not None else await run_in_threadpool(queries.find_run_of_agent, request, body.run or 0)
-    check_access(request, Kind.HEARTBEAT, name)
+    name = body.agent if body.agent is not None else await run_in_threadpool(queries.agent_of_run, request, body.run or 0)
     return {"agent": name, "keys": await call_engine(request, make_request(name, _caller_name(request), body.key, body.run))}
 
 
+@guard("operate", Concern.ALL, answers.TestedChannels)
 async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
     """Send a test message, not through the outbox: to one channel (`chat:4711` with a target) or to all that need no target."""
-    check_access_to_all(request)
     channels = _channels_to_ping(request, body.channel)
     network, now = request.app_state.settings().network, request.app_state.clock()
     sent = await asyncio.gather(

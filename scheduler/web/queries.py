@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -22,12 +21,13 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
 from scheduler.store.database import parse_row_id
-from scheduler.store.locations import open_read_only
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
+from scheduler.web import response_bodies as answers
+from scheduler.web.access import Concern, check_access, guard, row_in_path
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
-from scheduler.web.app_state import AppState
-from scheduler.web.http_errors import HttpError, bad_request, not_found
+from scheduler.web.app_state import open_reader
+from scheduler.web.http_errors import bad_request, not_found
 from scheduler.work import plan as plans
 from scheduler.work.plan import Plan
 
@@ -36,62 +36,43 @@ BAD_CURSOR = "cursor: there is no such page; take the value of `next` of the pag
 KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind.CRON}
 
 
-@contextmanager
-def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
-    """A read-only connection in one transaction, so that it sees one state of the database. Raises StoreError."""
-    db = open_read_only(app_state.server or app_state.database_path)
-    try:
-        db.execute("begin")
-        yield db
-    finally:
-        db.close()
-
-
+@guard(None, Concern.PART, answers.CallerToken)
 def get_caller(request: ApiRequest) -> dict[str, Any]:
     """The caller's own token: its name, its permissions, and its agents (null: all)."""
     caller = request.caller
     return {"name": caller.name, "may": sorted(caller.may), "agents": None if caller.agents is None else sorted(caller.agents)}
 
 
+@guard("read", Concern.PART, answers.Status)
 def get_status(request: ApiRequest) -> dict[str, Any]:
     """The whole status, limited to the entries that the caller may access."""
     with open_reader(request.app_state) as db:
         status = status_data.read_status(db, request.app_state.clock(), request.app_state.settings().zone)
     status["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
     shards = shard_overview.read_shards(request.app_state.settings().shard, request.app_state.clock())
-    status["shards"] = [each.as_data() for each in shards] if request.caller.agents is None else []
+    status["shards"] = [each.as_data() for each in shards]
     status["config_hash"] = request.app_state.settings().hash
-    status["entries"] = _accessible_entries(request, status["entries"])
-    status["budgets"] = [_accessible_budget(request, each) for each in status["budgets"] if _is_accessible_budget(request, each)]
-    status["wakes"] = [each for each in status["wakes"] if request.caller.may_access(Kind.HEARTBEAT, each["name"])]
     return status
 
 
-def _is_accessible_budget(request: ApiRequest, budget: dict[str, Any]) -> bool:
-    return budget["name"] is None or _may_access(request, budget)
-
-
-def _accessible_budget(request: ApiRequest, budget: dict[str, Any]) -> dict[str, Any]:
-    """A budget with only those of its entries that the caller may access."""
-    return budget | {part: _accessible_entries(request, budget[part]) for part in ("counts", "shares")}
-
-
+@guard("read", Concern.PART, answers.AgentList)
 def list_agents(request: ApiRequest) -> dict[str, Any]:
     """Every agent that the caller may access."""
     with open_reader(request.app_state) as db:
-        return {"agents": _accessible_entries(request, status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT))}
+        return {"agents": status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT)}
 
 
+@guard("read", Concern.PART, answers.JobList)
 def list_jobs(request: ApiRequest) -> dict[str, Any]:
     """Every cron job that the caller may access."""
     with open_reader(request.app_state) as db:
-        return {"cron": _accessible_entries(request, status_data.read_entries(db, request.app_state.clock(), Kind.CRON))}
+        return {"cron": status_data.read_entries(db, request.app_state.clock(), Kind.CRON)}
 
 
+@guard("read", Concern.AGENT, answers.AgentStatus)
 def get_agent(request: ApiRequest) -> dict[str, Any]:
     """One agent, with the targets that it has talked with, the last one first."""
     name = request.path["name"]
-    check_access(request, Kind.HEARTBEAT, name)
     with open_reader(request.app_state) as db:
         found = status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT, name)
         known = targets.known_targets(db, name)
@@ -100,12 +81,13 @@ def get_agent(request: ApiRequest) -> dict[str, Any]:
     return found[0] | {"targets": known}
 
 
+@guard("read", Concern.PART, answers.RunList)
 def list_runs(request: ApiRequest) -> dict[str, Any]:
     """Runs, the newest first or (`sort=cost`) the most expensive. A token for some agents must name one of them."""
     kind, name = parse_kind(request.query.get("kind")), request.query.get("name")
     if request.caller.agents is not None:
         kind = Kind.HEARTBEAT
-        check_access(request, kind, name or "")
+        check_access(request.caller, kind, name or "")
     since, until = (parse_time_parameter(key, request.query[key]) if key in request.query else None for key in ("since", "until"))
     limit, sort = _parse_limit(request.query.get("limit", "20")), _parse_sort(request.query.get("sort", "id"))
     outcome, reason = request.query.get("outcome"), request.query.get("reason")
@@ -121,11 +103,18 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     return {"runs": found[:limit], "next": str(found[limit - 1]["id"]) if len(found) > limit else None}
 
 
+@guard("read", Concern.RUN, answers.RunWithWakes)
 def get_run(request: ApiRequest) -> dict[str, Any]:
     """One run."""
-    return _find_row(request, "run", run_history.get_run_with_wakes)
+    number = row_in_path(request, Concern.RUN)
+    with open_reader(request.app_state) as db:
+        found = run_history.get_run_with_wakes(db, number)
+    if found is None:
+        raise not_found(f"run {number}")
+    return found
 
 
+@guard("read", Concern.PART, answers.MessageList)
 def list_undelivered(request: ApiRequest) -> dict[str, Any]:
     """Messages that are not delivered: first those still on their way, then those given up, each the newest first."""
     limit = _parse_limit(request.query.get("limit", "100"))
@@ -155,13 +144,14 @@ def _parse_message_cursor(text: str) -> tuple[bool, int]:
     return word == "dead", -message_id
 
 
+@guard("read", Concern.PART, answers.ConditionList)
 def list_conditions(request: ApiRequest) -> dict[str, Any]:
     """The open conditions (`state=all`: the closed ones too) of the agents that the caller may access, or of one agent."""
     name, state = request.query.get("agent"), request.query.get("state", "open")
     if state not in ("open", "all"):
         raise bad_request("state: write open or all")
     if name is not None:
-        check_access(request, Kind.HEARTBEAT, name)
+        check_access(request.caller, Kind.HEARTBEAT, name)
     names = request.caller.agents if name is None else (name,)
     with open_reader(request.app_state) as db:
         found = conditions.list_conditions(db, names, closed=state == "all")
@@ -170,21 +160,15 @@ def list_conditions(request: ApiRequest) -> dict[str, Any]:
     return {"conditions": found}
 
 
-def find_message_id(request: ApiRequest) -> int:
-    """The number of the message in the path, if the caller may access it. Raises HttpError."""
-    number = _parse_row_id(request, "message")
-    with open_reader(request.app_state) as db:
-        found = outbox.sender_of_message(db, number)
-    if found is None:
-        raise _missing_row(request, "message", number)
-    check_access(request, Kind(found[0]), found[1])
-    return number
-
-
+@guard("read", Concern.WAKE, answers.WakeStatus)
 def get_wake(request: ApiRequest) -> dict[str, Any]:
     """The state of a wake, and what it waits for."""
-    found = _find_row(request, "wake", status_data.read_wake)
-    still = read_wait(request, found["id"])
+    number = row_in_path(request, Concern.WAKE)
+    with open_reader(request.app_state) as db:
+        found = status_data.read_wake(db, number)
+    if found is None:
+        raise not_found(f"wake {number}")
+    still = read_wait(request, number)
     return found | (still.as_data() if still else {"waits_for": None, "until": None})
 
 
@@ -194,47 +178,13 @@ def read_wait(request: ApiRequest, wake_id: int) -> WakeWait | None:
         return wake_waits.wait_of_wake(db, wake_id, request.app_state.clock())
 
 
-def find_run_of_agent(request: ApiRequest, run_id: int) -> str:
-    """The agent of a run. Raises HttpError if there is no such run, or if it is the run of a job."""
+def agent_of_run(request: ApiRequest, run_id: int) -> str:
+    """The name of the agent of a run that exists."""
     with open_reader(request.app_state) as db:
-        run = run_history.get_run(db, run_id)
-    if run is None or run["kind"] != Kind.HEARTBEAT:
-        raise not_found(f"run {run_id} of an agent")
-    return str(run["name"])
-
-
-def check_access(request: ApiRequest, kind: Kind, name: str) -> None:
-    """Raises HttpError if the caller's token is not valid for this entry."""
-    if not request.caller.may_access(kind, name):
-        allowed = ", ".join(sorted(request.caller.agents or ()))
-        raise HttpError(403, "forbidden", f"the token {request.caller.name!r} is only for the agents {allowed}")
-
-
-def _find_row(request: ApiRequest, noun: str, find: Callable[[sqlite3.Connection, int], dict[str, Any] | None]) -> dict[str, Any]:
-    number = _parse_row_id(request, noun)
-    with open_reader(request.app_state) as db:
-        found = find(db, number)
+        found = run_history.entry_of_run(db, run_id)
     if found is None:
-        raise _missing_row(request, noun, number)
-    check_access(request, Kind(found["kind"]), found["name"])
-    return found
-
-
-def _missing_row(request: ApiRequest, noun: str, number: int) -> HttpError:
-    """404, with the number of the shard, because the row may be in another one."""
-    shard = request.app_state.settings().shard
-    return not_found(f"{noun} {number}" + (f" in {shard}" if shard is not None else ""))
-
-
-def _parse_row_id(request: ApiRequest, noun: str) -> int:
-    number = parse_row_id(request.path["id"])
-    if number is None:
-        raise not_found(f"{noun} of this number")
-    return number
-
-
-def _accessible_entries(request: ApiRequest, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each for each in entries if _may_access(request, each)]
+        raise not_found(f"run {run_id} of an agent")
+    return found[1]
 
 
 def _may_access(request: ApiRequest, entry: dict[str, Any]) -> bool:
@@ -265,6 +215,7 @@ A_DAY = timedelta(days=1)
 MAX_FIRINGS = 10_000
 
 
+@guard("read", Concern.PART, answers.PlanForecast)
 def get_plan(request: ApiRequest) -> dict[str, Any]:
     """What will run in the coming hours or days, limited to the entries that the caller may access."""
     now, each = request.app_state.clock(), _parse_switch(request, "all")
@@ -281,6 +232,7 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
     return forecast.forecast_data(chosen, begin, begin + span, each=True)
 
 
+@guard("read", Concern.PART, answers.ExplanationNow, answers.ExplanationAt, answers.ExplanationOn)
 def get_explanation(request: ApiRequest) -> dict[str, Any]:
     """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
     now, plan = request.app_state.clock(), plans.make_plan(request.app_state.settings())
@@ -288,7 +240,8 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
         raise bad_request("write either at or on")
     with open_reader(request.app_state) as db:
         key = _find_entry_key(request, plan, db)
-        explained = explaining.find_entry(db, plan, key, lanes.lanes_beside(request.app_state.database_path), now, running=True)
+        held = lanes.lanes_beside(request.app_state.database_path)
+        explained = explaining.find_entry(db, plan, key, held, now, running=True, agents=request.caller.agents)
         assert explained is not None  # `_key` has found it
         try:
             if "at" in request.query:
@@ -300,11 +253,9 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
         return explaining.explain_now(explained)
 
 
+@guard("read", Concern.PART, answers.Overview)
 def get_overview(request: ApiRequest) -> dict[str, Any]:
-    """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first.
-
-    The changes and overrides of the config are left out for a token that may not access all entries.
-    """
+    """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first."""
     now, settings = request.app_state.clock(), request.app_state.settings()
     period = _parse_period(request, now, settings.zone)
     path = request.app_state.database_path
@@ -312,9 +263,7 @@ def get_overview(request: ApiRequest) -> dict[str, Any]:
         refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
         daemon = read_daemon_state(db, now, running=True, pid=os.getpid(), refused_starts=refused)
         data = day_overview.explain_all(db, plans.make_plan(settings), period, now, daemon)
-    if request.caller.agents is None:
-        return data
-    return day_overview.of_entries(data, _accessible_entries(request, data["entries"])) | {"changes": [], "overrides": []}
+    return day_overview.of_entries(data, [each for each in data["entries"] if _may_access(request, each)])
 
 
 def _parse_period(request: ApiRequest, now: datetime, zone: ZoneInfo) -> day_overview.Period:
@@ -337,7 +286,7 @@ def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> 
     reached = [key for key in keys if request.caller.may_access(*key)]
     found = [key for key in reached if key in plan.entries or entries.find_entry(db, *key) is not None]
     if not reached:
-        check_access(request, *keys[0])
+        check_access(request.caller, *keys[0])
     if not found:
         raise not_found(f"agent or cron job {name!r}")
     if len(found) > 1:
@@ -348,7 +297,7 @@ def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> 
 def _select_entries(request: ApiRequest, seen: list[forecast.EntryForecast]) -> list[forecast.EntryForecast]:
     kind, name = parse_kind(request.query.get("kind")), request.query.get("name")
     if kind is not None and name is not None:
-        check_access(request, kind, name)
+        check_access(request.caller, kind, name)
     mine = [each for each in seen if request.caller.may_access(each.course.kind, each.course.name)]
     found = [each for each in mine if kind in (None, each.course.kind) and name in (None, each.course.name)]
     if name is not None and not found:

@@ -2,12 +2,15 @@
 
 The daemon does not validate its answers. The client reads them with these models.
 Clients must ignore keys that they do not know: a later version may add some.
+
+The base class of a model says to whom its fields belong. `access.cut` removes all others for a token that is limited to some
+agents. A field without any mark is removed, so a forgotten mark hides a field and never shows it.
 """
 
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -18,10 +21,29 @@ Severity = Literal["critical", "warning", "info"]
 Cursor = Annotated[str | None, Field(description="the `cursor` of the next page; null on the last page")]
 
 
+SHARED: Final = "shared"  # the mark of a field that every token may see
+Value = TypeVar("Value")
+Shared = Annotated[Value, SHARED]
+
+
 class ResponseBody(BaseModel):
-    """A JSON object with these keys."""
+    """A JSON object with these keys. A limited token sees only the fields that are `Shared`."""
 
     model_config = ConfigDict(strict=True, defer_build=True)
+
+
+class SharedBody(ResponseBody):
+    """An object that every token may see."""
+
+
+class EntryPart(ResponseBody):
+    """A part of the object around it, or the answer to a request for one agent or job: seen by those who may see that."""
+
+
+class EntryBody(ResponseBody):
+    """What belongs to one agent or job: seen by those who may access it. Without a name it concerns all, as a `ResponseBody`."""
+
+    named_by: ClassVar[str] = "name"  # the field with the name; without a field `kind` it is that of an agent
 
 
 class ErrorDetail(ResponseBody):
@@ -55,14 +77,14 @@ class ConfigErrors(ResponseBody):
     warnings: list[ConfigComplaint]
 
 
-class TokenCounts(ResponseBody):
+class TokenCounts(EntryPart):
     input: int
     output: int
     cache_read: int
     cache_write: int
 
 
-class LastRun(ResponseBody):
+class LastRun(EntryPart):
     """The newest run record: a run, or skipped slots."""
 
     id: int
@@ -80,7 +102,7 @@ class LastRun(ResponseBody):
     worker: str | None
 
 
-class Failing(ResponseBody):
+class Failing(EntryPart):
     """The present failures in a row. `held_back_for` names the agents that are to report them."""
 
     times: int
@@ -90,7 +112,7 @@ class Failing(ResponseBody):
     held_back_for: list[str] = []
 
 
-class Activity(ResponseBody):
+class Activity(EntryPart):
     """What a gateway last reported about an agent."""
 
     queue: int | None
@@ -98,12 +120,12 @@ class Activity(ResponseBody):
     at: Time
 
 
-class LaneHolder(ResponseBody):
+class LaneHolder(EntryPart):
     id: str
     until: Time
 
 
-class Mute(ResponseBody):
+class Mute(EntryPart):
     since: Time
     by: str
     until: Time | None
@@ -111,19 +133,19 @@ class Mute(ResponseBody):
     held: int
 
 
-class ConditionCounts(ResponseBody):
+class ConditionCounts(EntryPart):
     open: int
     worst: Severity | None
 
 
-class UsedLimit(ResponseBody):
+class UsedLimit(EntryPart):
     """How much of a limit is used today."""
 
     used: float
     of: float
 
 
-class BudgetUsage(ResponseBody):
+class BudgetUsage(EntryPart):
     """Only the limits that are set."""
 
     day: Day
@@ -133,7 +155,7 @@ class BudgetUsage(ResponseBody):
     runs_per_day: UsedLimit | None = None
 
 
-class EntryStatus(ResponseBody):
+class EntryStatus(EntryBody):
     """The state of an agent or a job."""
 
     kind: EntryKind
@@ -159,7 +181,7 @@ class EntryStatus(ResponseBody):
     budget: BudgetUsage | None
 
 
-class KnownTarget(ResponseBody):
+class KnownTarget(EntryPart):
     """A conversation of an agent."""
 
     channel: str
@@ -175,14 +197,14 @@ class AgentStatus(EntryStatus):
 
 
 class AgentList(ResponseBody):
-    agents: list[EntryStatus]
+    agents: Shared[list[EntryStatus]]
 
 
 class JobList(ResponseBody):
-    cron: list[EntryStatus]
+    cron: Shared[list[EntryStatus]]
 
 
-class DaemonBoot(ResponseBody):
+class DaemonBoot(SharedBody):
     pid: int
     version: str
     tzdata: str
@@ -191,18 +213,18 @@ class DaemonBoot(ResponseBody):
     ended_at: Time | None
 
 
-class Downtime(ResponseBody):
+class Downtime(SharedBody):
     since: Time
     until: Time | None
     clean: bool
 
 
-class EntryName(ResponseBody):
+class EntryName(EntryBody):
     kind: EntryKind
     name: str
 
 
-class FrozenTime(ResponseBody):
+class FrozenTime(SharedBody):
     """A time in which the process was frozen or the machine was suspended."""
 
     since: Time
@@ -210,7 +232,7 @@ class FrozenTime(ResponseBody):
     cause: str | None
 
 
-class Override(ResponseBody):
+class Override(EntryPart):
     """An environment variable that sets a value of the config."""
 
     variable: str
@@ -231,7 +253,7 @@ class SpendToday(ResponseBody):
     untold_usd: float
 
 
-class BudgetShare(ResponseBody):
+class BudgetShare(EntryBody):
     kind: EntryKind
     name: str
     usd: float
@@ -239,17 +261,17 @@ class BudgetShare(ResponseBody):
     runs: int
 
 
-class BudgetStatus(ResponseBody):
+class BudgetStatus(EntryBody):
     """A budget of the config. That of all entries has null as kind and name. `limits` has only those that are set."""
 
-    kind: EntryKind | None
-    name: str | None
-    day: Day
-    timezone: str
-    ends_at: Time
+    kind: Shared[EntryKind | None]
+    name: Shared[str | None]
+    day: Shared[Day]
+    timezone: Shared[str]
+    ends_at: Shared[Time]
     limits: dict[str, UsedLimit]
-    counts: list[EntryName]
-    shares: list[BudgetShare]
+    counts: Shared[list[EntryName]]
+    shares: Shared[list[BudgetShare]]
 
 
 class RefusedConfig(ResponseBody):
@@ -267,28 +289,28 @@ class ReloadEvent(ResponseBody):
 
 
 class ReloadStatus(ResponseBody):
-    mode: str | None
+    mode: Shared[str | None]
     last: ReloadEvent | None
 
 
 class OutageStatus(ResponseBody):
-    provider: str
-    model: str | None
-    reason: str
+    provider: Shared[str]
+    model: Shared[str | None]
+    reason: Shared[str]
     error: str | None
-    since: Time
-    failing: bool
-    flapping: bool
-    told_at: Time | None
+    since: Shared[Time]
+    failing: Shared[bool]
+    flapping: Shared[bool]
+    told_at: Shared[Time | None]
 
 
 class BreakerStatus(ResponseBody):
-    provider: str
-    model: str | None
-    reason: str
+    provider: Shared[str]
+    model: Shared[str | None]
+    reason: Shared[str]
     error: str | None
-    opened_at: Time
-    next_probe_at: Time | None
+    opened_at: Shared[Time]
+    next_probe_at: Shared[Time | None]
 
 
 class QueueCounts(ResponseBody):
@@ -302,7 +324,7 @@ class QueueCounts(ResponseBody):
     retrying: int
 
 
-class WaitingWakes(ResponseBody):
+class WaitingWakes(EntryBody):
     name: str
     waiting: int
     waits_for: str | None = None
@@ -337,47 +359,47 @@ class Status(ResponseBody):
     """The whole status. `daemon` is the latest boot. `shards` is empty if one daemon runs all agents and
     jobs, and for a token that is limited to some agents."""
 
-    daemon: DaemonBoot | None
-    downs: list[Downtime]
-    frozen: list[FrozenTime]
-    config_hash: str | None
+    daemon: Shared[DaemonBoot | None]
+    downs: Shared[list[Downtime]]
+    frozen: Shared[list[FrozenTime]]
+    config_hash: Shared[str | None]
     config_refused: RefusedConfig | None
     overrides: list[Override]
-    reload: ReloadStatus
+    reload: Shared[ReloadStatus]
     deadman_problem: str | None
     workers_problem: str | None
-    outages: list[OutageStatus]
-    flapping: list[EntryName]
-    breakers: list[BreakerStatus]
-    spend: SpendToday
-    budgets: list[BudgetStatus]
+    outages: Shared[list[OutageStatus]]
+    flapping: Shared[list[EntryName]]
+    breakers: Shared[list[BreakerStatus]]
+    spend: SpendToday | None
+    budgets: Shared[list[BudgetStatus]]
     budget: BudgetUsage | None
-    entries: list[EntryStatus]
-    queue: QueueCounts
-    wakes: list[WaitingWakes]
+    entries: Shared[list[EntryStatus]]
+    queue: QueueCounts | None
+    wakes: Shared[list[WaitingWakes]]
     outbox: list[ChannelBacklog]
-    reserve_bytes: int
+    reserve_bytes: Shared[int]
     shards: list[ShardStatus]
 
 
-class ModelUsage(ResponseBody):
+class ModelUsage(EntryPart):
     model: str | None
     calls: int
     tokens: TokenCounts
     cost_usd: float | None
 
 
-class ChargedAmounts(ResponseBody):
+class ChargedAmounts(EntryPart):
     usd: float
     tokens: int | None
 
 
-class PromptPartSize(ResponseBody):
+class PromptPartSize(EntryPart):
     name: str
     chars: int
 
 
-class RunFinding(ResponseBody):
+class RunFinding(EntryPart):
     """What happened to a finding of the answer, or of a condition that it does not mention."""
 
     key: str
@@ -387,13 +409,13 @@ class RunFinding(ResponseBody):
     resolved: bool | None = None
 
 
-class PrecheckRecord(ResponseBody):
+class PrecheckRecord(EntryPart):
     exit_code: int | None
     output: str
     error: str | None
 
 
-class ToolCallRecord(ResponseBody):
+class ToolCallRecord(EntryPart):
     """A tool that an agent used. The last three keys are only there if the daemon itself called the tool for a model."""
 
     name: str
@@ -404,14 +426,14 @@ class ToolCallRecord(ResponseBody):
     error: str = ""
 
 
-class ChannelDelivery(ResponseBody):
+class ChannelDelivery(EntryPart):
     channel: str
     state: str
     target: str | None = None
     error: str | None = None
 
 
-class RunDelivery(ResponseBody):
+class RunDelivery(EntryPart):
     state: str
     targets: list[ChannelDelivery]
 
@@ -422,7 +444,7 @@ class HeldNotice(ResponseBody):
     note: str | None
 
 
-class RunNotice(ResponseBody):
+class RunNotice(EntryPart):
     notice: str
     channel: str
     state: str
@@ -430,7 +452,7 @@ class RunNotice(ResponseBody):
     held_back: HeldNotice | None = None
 
 
-class RunRecord(ResponseBody):
+class RunRecord(EntryBody):
     """A run, or consecutive slots that were skipped for one reason."""
 
     id: int
@@ -473,11 +495,11 @@ class RunRecord(ResponseBody):
 
 
 class RunList(ResponseBody):
-    runs: list[RunRecord]
-    next: Cursor
+    runs: Shared[list[RunRecord]]
+    next: Shared[Cursor]
 
 
-class RunWake(ResponseBody):
+class RunWake(EntryPart):
     """A wake that was in the prompt of a run, with its whole text."""
 
     id: int
@@ -494,7 +516,7 @@ class RunWithWakes(RunRecord):
     wakes: list[RunWake] = []
 
 
-class WakeStatus(ResponseBody):
+class WakeStatus(EntryBody):
     """A wake, what it waits for, and the last run that took it."""
 
     id: int
@@ -508,7 +530,7 @@ class WakeStatus(ResponseBody):
     until: Time | None
 
 
-class QueuedMessage(ResponseBody):
+class QueuedMessage(EntryBody):
     """A message that is neither delivered nor dropped. `doubted`: it may have arrived."""
 
     id: int
@@ -530,11 +552,11 @@ class QueuedMessage(ResponseBody):
 
 
 class MessageList(ResponseBody):
-    outbox: list[QueuedMessage]
-    next: Cursor
+    outbox: Shared[list[QueuedMessage]]
+    next: Shared[Cursor]
 
 
-class ConditionReport(ResponseBody):
+class ConditionReport(EntryPart):
     channel: str
     target: str | None = None
     kind: str
@@ -542,7 +564,7 @@ class ConditionReport(ResponseBody):
     reported_at: Time
 
 
-class Condition(ResponseBody):
+class Condition(EntryBody):
     """Something that an agent has reported under a key."""
 
     name: str
@@ -564,10 +586,10 @@ class Condition(ResponseBody):
 
 
 class ConditionList(ResponseBody):
-    conditions: list[Condition]
+    conditions: Shared[list[Condition]]
 
 
-class PlannedDay(ResponseBody):
+class PlannedDay(EntryPart):
     """The runs of an entry on one local day. `firings` is null if they are only counted."""
 
     day: Day
@@ -578,11 +600,11 @@ class PlannedDay(ResponseBody):
 
 
 class WokenRuns(ResponseBody):
-    at_most: int
+    at_most: Shared[int]
     by: list[str]
 
 
-class PlannedEntry(ResponseBody):
+class PlannedEntry(EntryBody):
     kind: EntryKind
     name: str
     zone: str
@@ -594,13 +616,13 @@ class PlannedEntry(ResponseBody):
     wakes: WokenRuns | None
 
 
-class DayTotals(ResponseBody):
+class DayTotals(SharedBody):
     day: Day
     beats: int
     runs: int
 
 
-class ClockChange(ResponseBody):
+class ClockChange(SharedBody):
     zone: str
     at: Time
     before: str
@@ -610,15 +632,15 @@ class ClockChange(ResponseBody):
 class PlanForecast(ResponseBody):
     """What will run in a time."""
 
-    from_: Time = Field(alias="from")
-    until: Time
-    entries: list[PlannedEntry]
-    days: list[DayTotals]
-    wakes_known: bool
-    clock_changes: list[ClockChange]
+    from_: Shared[Time] = Field(alias="from")
+    until: Shared[Time]
+    entries: Shared[list[PlannedEntry]]
+    days: Shared[list[DayTotals]]
+    wakes_known: Shared[bool]
+    clock_changes: Shared[list[ClockChange]]
 
 
-class Explanation(ResponseBody):
+class Explanation(EntryBody):
     """What every explanation begins with. `pace` is the schedule."""
 
     kind: EntryKind
@@ -633,7 +655,7 @@ class Explanation(ResponseBody):
     pace: Any
 
 
-class ExplainedCause(ResponseBody):
+class ExplainedCause(EntryPart):
     cause: str
     detail: str | None
     says: str
@@ -648,7 +670,7 @@ class ExplainedSlot(ExplainedCause):
     run: RunRecord | None
 
 
-class DaemonStateThen(ResponseBody):
+class DaemonStateThen(SharedBody):
     """Whether the daemon was up at a time. Only the keys of that state."""
 
     state: Literal["up", "down", "never"]
@@ -659,12 +681,12 @@ class DaemonStateThen(ResponseBody):
     version: str | None = None
 
 
-class AnswerSent(ResponseBody):
+class AnswerSent(EntryPart):
     sent: bool
     says: str
 
 
-class ConditionClosing(ResponseBody):
+class ConditionClosing(EntryPart):
     answers: int | None
     needs_other_precheck: bool
     needs_wake_by: list[str]
@@ -675,12 +697,12 @@ class ExplainedCondition(Condition):
     closes: ConditionClosing
 
 
-class PreconditionResult(ResponseBody):
+class PreconditionResult(EntryPart):
     gate: str
     stands_in_the_way: bool | None
 
 
-class Preconditions(ResponseBody):
+class Preconditions(EntryPart):
     would_run: bool
     reason: str | None
     detail: str | None
@@ -688,7 +710,7 @@ class Preconditions(ResponseBody):
     gates: list[PreconditionResult]
 
 
-class NextSlot(ResponseBody):
+class NextSlot(EntryPart):
     slot: Time | None
     due_at: Time | None
 
@@ -707,13 +729,15 @@ class ReportedCondition(ResponseBody):
     since: Time
 
 
-class WakeWaiting(ResponseBody):
+class WakeWaiting(EntryPart):
     waits_for: str
     until: Time | None
     says: str
 
 
-class RejectedWakes(ResponseBody):
+class RejectedWakes(EntryBody):
+    named_by: ClassVar[str] = "agent"
+
     agent: str
     source: str
     sender: str
@@ -724,7 +748,7 @@ class RejectedWakes(ResponseBody):
     says: str
 
 
-class MessagesOfEntry(ResponseBody):
+class MessagesOfEntry(EntryPart):
     channel: str
     state: str
     notice: bool
@@ -734,7 +758,7 @@ class MessagesOfEntry(ResponseBody):
     run: int | None
 
 
-class EntryChange(ResponseBody):
+class EntryChange(EntryPart):
     at: Time
     by: str
     result: str
@@ -778,7 +802,7 @@ class ExplanationAt(Explanation):
     daemon: DaemonStateThen
 
 
-class SlotStretch(ResponseBody):
+class SlotStretch(EntryPart):
     """Consecutive slots with the same results."""
 
     from_: Time = Field(alias="from")
@@ -789,7 +813,7 @@ class SlotStretch(ResponseBody):
     runs: list[int] | None
 
 
-class ExplainedEvent(ResponseBody):
+class ExplainedEvent(SharedBody):
     at: Time
     what: str
     says: str
@@ -808,7 +832,7 @@ class ExplanationOn(Explanation):
     events: list[ExplainedEvent]
 
 
-class StatusCounts(ResponseBody):
+class StatusCounts(SharedBody):
     """The number of entries by the status of their day."""
 
     undelivered: int
@@ -826,7 +850,7 @@ class PresentProblem(ResponseBody):
     says: str
 
 
-class EntryOverview(ResponseBody):
+class EntryOverview(EntryBody):
     """How the day of an agent or a job went, and why.
 
     `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
@@ -849,19 +873,19 @@ class EntryOverview(ResponseBody):
 class Overview(ResponseBody):
     """What happened to all entries in a period, the unusual ones first. `changes` are the reloads of the period."""
 
-    from_: Time = Field(alias="from")
-    until: Time
-    asked_at: Time
-    zone: str
-    counts: StatusCounts
+    from_: Shared[Time] = Field(alias="from")
+    until: Shared[Time]
+    asked_at: Shared[Time]
+    zone: Shared[str]
+    counts: Shared[StatusCounts]
     problems: list[PresentProblem]
-    entries: list[EntryOverview]
+    entries: Shared[list[EntryOverview]]
     overrides: list[Override]
     changes: list[ReloadEvent]
-    events: list[ExplainedEvent]
+    events: Shared[list[ExplainedEvent]]
 
 
-class Checklist(ResponseBody):
+class Checklist(EntryPart):
     """`file` and `hash` are null if the checklist is text in the config."""
 
     file: str | None
@@ -870,7 +894,7 @@ class Checklist(ResponseBody):
     has_work: bool
 
 
-class CallerToken(ResponseBody):
+class CallerToken(SharedBody):
     """The caller's token: its name, permissions and agents (null: all)."""
 
     name: str
@@ -886,7 +910,7 @@ class ConfigFile(ResponseBody):
     declared: dict[str, Any]
 
 
-class ConfigValue(ResponseBody):
+class ConfigValue(EntryPart):
     """A value in effect, and where it is set."""
 
     key: str
@@ -894,7 +918,7 @@ class ConfigValue(ResponseBody):
     origin: str
 
 
-class EntryConfig(ResponseBody):
+class EntryConfig(EntryPart):
     """The keys of an agent or a job in the file, and all values in effect. `hash` is that of the file."""
 
     name: str
@@ -903,7 +927,7 @@ class EntryConfig(ResponseBody):
     values: list[ConfigValue]
 
 
-class ConfigEdited(ResponseBody):
+class ConfigEdited(EntryPart):
     """The changed lines of the file (`diff`), and what the reload has changed."""
 
     written: bool
@@ -913,7 +937,7 @@ class ConfigEdited(ResponseBody):
     warnings: list[str]
 
 
-class ConfigSuggestion(ResponseBody):
+class ConfigSuggestion(EntryPart):
     """The YAML for a person to write, because the caller may not write it."""
 
     written: Literal[False]
@@ -921,7 +945,7 @@ class ConfigSuggestion(ResponseBody):
     yaml: str
 
 
-class WakeAccepted(ResponseBody):
+class WakeAccepted(EntryPart):
     """The number of the wake, and what it waits for if it must wait."""
 
     wake: int
@@ -929,22 +953,22 @@ class WakeAccepted(ResponseBody):
     until: Time | None = None
 
 
-class WakeNumber(ResponseBody):
+class WakeNumber(EntryPart):
     wake: int
 
 
-class RunNumber(ResponseBody):
+class RunNumber(EntryPart):
     run: int
 
 
-class CancelledRun(ResponseBody):
+class CancelledRun(EntryPart):
     """`ended` is false for a run in progress: it ends within seconds."""
 
     run: int
     ended: bool
 
 
-class LaneHeld(ResponseBody):
+class LaneHeld(EntryPart):
     """`run` is the run in progress, which the caller should wait for."""
 
     id: str
@@ -952,30 +976,30 @@ class LaneHeld(ResponseBody):
     run: int | None
 
 
-class LaneReleased(ResponseBody):
+class LaneReleased(EntryPart):
     id: str
 
 
-class RecordedActivity(ResponseBody):
+class RecordedActivity(EntryPart):
     last: KnownTarget | None
     queue: int | None
     pending_approvals: int | None
 
 
-class PausedEntries(ResponseBody):
+class PausedEntries(EntryPart):
     paused: list[str]
 
 
-class ResumedEntries(ResponseBody):
+class ResumedEntries(EntryPart):
     resumed: list[str]
 
 
-class Muted(ResponseBody):
+class Muted(EntryPart):
     muted_until: Time | None
     until_changed: bool
 
 
-class Unmuted(ResponseBody):
+class Unmuted(EntryPart):
     was_muted: bool
     held: int
 
@@ -991,17 +1015,21 @@ class Reloaded(ResponseBody):
     warnings: list[str]
 
 
-class ChangedMessage(ResponseBody):
+class ChangedMessage(EntryPart):
     message: int
     channel: str
 
 
-class ClosedCondition(ResponseBody):
+class ClosedCondition(EntryBody):
+    named_by: ClassVar[str] = "agent"
+
     agent: str
     key: str
 
 
-class AcknowledgedConditions(ResponseBody):
+class AcknowledgedConditions(EntryBody):
+    named_by: ClassVar[str] = "agent"
+
     agent: str
     keys: list[str]
 

@@ -16,9 +16,8 @@ from scheduler.channels.telegram_buttons import Press
 from scheduler.engine import buttons
 from scheduler.engine.buttons import PressAnswer, PressButton
 from scheduler.web.api_request import Endpoint
-from scheduler.web.app_state import AppState
+from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import not_found
-from scheduler.web.queries import open_reader
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>heartbeatd</title></head>

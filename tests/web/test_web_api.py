@@ -507,7 +507,7 @@ def test_readers_and_writers_do_not_block_each_other(daemon: WebDaemon) -> None:
 
 
 def test_read_requests_cannot_write(daemon: WebDaemon) -> None:
-    from scheduler.web.queries import open_reader
+    from scheduler.web.app_state import open_reader
 
     with open_reader(daemon.app_state) as db, pytest.raises(sqlite3.OperationalError):
         db.execute("delete from run")

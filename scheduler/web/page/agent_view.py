@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -18,11 +18,13 @@ from scheduler.insight.reason_texts import Level, SlotCause
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import Kind, Outcome
-from scheduler.model.settings import Permission
 from scheduler.store import runs, wakes
 from scheduler.system import lanes
 from scheduler.web import operations, queries
-from scheduler.web.api_request import ApiRequest, check_permission
+from scheduler.web.access import Guarded
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.app_state import open_reader
+from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
@@ -137,10 +139,9 @@ NOTHING_REFUSED = RefusedAction()
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a button does: the permission for it, the operation of the API with its body, and a sentence about the result."""
+    """What a button does: the operation of the API with its body, and a sentence about the result."""
 
-    may: Permission
-    do: Callable[[ApiRequest, Any], Awaitable[dict[str, Any]]]
+    do: Guarded
     body: type[RequestBody]
     describe: Callable[[Mapping[str, Any]], str]
 
@@ -157,13 +158,11 @@ def _describe_unmute(done: Mapping[str, Any]) -> str:
 
 
 ACTIONS: Mapping[str, Action] = {
-    "wake": Action("wake", operations.wake_agent, WakeBody, _describe_wake),
-    "pause": Action("operate", operations.pause_agent, PauseBody, lambda _: "The agent is paused. A run in progress goes on."),
-    "resume": Action("operate", operations.resume_agent, EmptyBody, lambda _: "The agent is resumed."),
-    "mute": Action(
-        "operate", operations.mute_agent, MuteBody, lambda _: "The agent is muted. It runs, but its messages are suppressed."
-    ),
-    "unmute": Action("operate", operations.unmute_agent, EmptyBody, _describe_unmute),
+    "wake": Action(operations.wake_agent, WakeBody, _describe_wake),
+    "pause": Action(operations.pause_agent, PauseBody, lambda _: "The agent is paused. A run in progress goes on."),
+    "resume": Action(operations.resume_agent, EmptyBody, lambda _: "The agent is resumed."),
+    "mute": Action(operations.mute_agent, MuteBody, lambda _: "The agent is muted. It runs, but its messages are suppressed."),
+    "unmute": Action(operations.unmute_agent, EmptyBody, _describe_unmute),
 }
 
 
@@ -177,7 +176,7 @@ async def act(form: FormRequest) -> Page | Redirect:
     sent |= {"until_changed": True} if "until_changed" in sent else {}
     try:
         form.check()
-        check_permission(form.api.caller, action.may)
+        check_permission(form.api.caller, action.do.may)
         done = await action.do(form.api, parse_body(sent, action.body))
     except (HttpError, Refused) as error:
         status = error.status if isinstance(error, HttpError) else STATUS_BY_CODE.get(error.code, 409)
@@ -190,7 +189,7 @@ async def show_again(form: FormRequest, show: Callable[[PageRequest], Page]) -> 
     """The view with a form, as the answer to this form."""
 
     def read() -> Page:
-        with queries.open_reader(form.api.app_state) as db:
+        with open_reader(form.api.app_state) as db:
             state = form.api.app_state
             return show(PageRequest(form.api, form.session, db, state.settings(), state.clock(), ""))
 
@@ -234,12 +233,13 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
 
 
 def find_agent(request: PageRequest) -> ExplainedEntry:
-    """The agent of the path. Raises HttpError if there is none, or if the user may not see it."""
+    """The agent of the path. Raises HttpError if there is none,"""
     name = request.path["name"]
-    queries.check_access(request.api, Kind.HEARTBEAT, name)
     held = lanes.lanes_beside(request.api.app_state.database_path)
     plan = plans.make_plan(request.settings)
-    found = explanation.find_entry(request.db, plan, (Kind.HEARTBEAT, name), held, request.now, running=True)
+    found = explanation.find_entry(
+        request.db, plan, (Kind.HEARTBEAT, name), held, request.now, running=True, agents=request.caller.agents
+    )
     if found is None:
         raise not_found(f"agent {name!r}")
     return found

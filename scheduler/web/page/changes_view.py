@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
-from scheduler.model.config_changes import ConfigDiff, FoldedChange, RecordedConfigEvent
-from scheduler.model.outcome import Kind
+from scheduler.model.config_changes import ConfigDiff, RecordedConfigEvent
 from scheduler.store import boots, config_history
 from scheduler.store.database import parse_row_id
 from scheduler.web import operations
-from scheduler.web.api_request import check_permission
-from scheduler.web.callers import Caller
 from scheduler.web.http_errors import bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
@@ -85,41 +82,20 @@ def show_change(request: PageRequest) -> Page:
 def _visible_changes(request: PageRequest) -> list[Change]:
     """The changes that the user may see, the newest first."""
     events = config_history.config_events(request.db, BEGIN, request.now + timedelta(days=1))
-    changes = (_read_change(each, request.caller) for each in reversed(events))
-    return [each for each in changes if each is not None]
+    visible = (each.of_agents(request.caller.agents) for each in reversed(events))
+    return [_read_change(each) for each in visible if each is not None]
 
 
-def _read_change(recorded: RecordedConfigEvent, caller: Caller) -> Change | None:
-    """A change as the caller may see it; None if nothing of it concerns the caller's agents."""
-    event, diff, problems = recorded.event, recorded.event.diff, recorded.event.problem or ""
-    if caller.agents is not None:
-        diff, problems = diff_of_agents(diff, caller.agents), ""
-        if not diff:
-            return None
+def _read_change(recorded: RecordedConfigEvent) -> Change:
+    event = recorded.event
     return Change(
-        recorded.id, recorded.at, event.result, event.by, recorded.config_hash, diff, tuple(diff.lines()),
-        tuple(problems.splitlines()), recorded.left_out if caller.agents is None else 0,
+        recorded.id, recorded.at, event.result, event.by, recorded.config_hash, event.diff, tuple(event.diff.lines()),
+        tuple((event.problem or "").splitlines()), recorded.left_out,
     )  # fmt: skip
-
-
-def diff_of_agents(diff: ConfigDiff, agents: frozenset[str]) -> ConfigDiff:
-    """What concerns these agents. Keys outside agents are left out, because they may concern others."""
-    labels = {Kind.HEARTBEAT.label_of(name) for name in agents}
-    changes = (
-        FoldedChange(each.key, each.old, each.new, tuple(name for name in each.entries if name in labels))
-        for each in diff.changes
-    )
-    return ConfigDiff(
-        tuple(name for name in diff.added if name in labels),
-        tuple(name for name in diff.removed if name in labels),
-        tuple((old, new) for old, new in diff.renamed if old in labels and new in labels),
-        tuple(each for each in changes if each.entries),
-    )
 
 
 async def check_reload(form: FormRequest) -> Redirect:
     """Compare the config file with the active config, and say what a reload would change."""
-    check_permission(form.api.caller, "operate")
     found = await operations.reload_config(form.api, ReloadBody(dry_run=True))
     if not (found["added"] or found["removed"] or found["changed"]):
         return Redirect("", "A reload would change nothing.")

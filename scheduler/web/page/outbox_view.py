@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.store import outbox
 from scheduler.store.outbox import MOVABLE
-from scheduler.web import queries
+from scheduler.web.access import Concern, row_in_path
 from scheduler.web.http_errors import bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
@@ -45,7 +45,7 @@ def list_messages(request: PageRequest) -> Page:
 
 def show_message(request: PageRequest) -> Page:
     """One message. Raises HttpError if there is none, or if the user may not see it."""
-    number = queries.find_message_id(request.api)
+    number = row_in_path(request.api, Concern.MESSAGE)
     found = outbox.get_message_with_text(request.db, number)
     if found is None:
         raise not_found(f"message {number}")

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from scheduler.web.access import Concern
 from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
@@ -46,32 +47,32 @@ MAX_LOGIN_BYTES = 8 * 1024  # bytes
 WRONG_TOKEN = "This token is not valid."  # noqa: S105 (a message)
 NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use another token."
 
-# The views: path, function, and the keys that the query may have.
-VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], tuple[str, ...]], ...] = (
-    ("/", fleet_view.show_fleet, fleet_view.PARAMETERS),
-    ("/page/cards/{name}", fleet_view.show_card, ()),
-    ("/page/agents/{name}", agent_view.show_agent, agent_view.PARAMETERS),
-    ("/page/agents/{name}/checklist", agent_checklist.show_checklist, ()),
-    ("/page/agents/{name}/config", agent_config.show_config, ()),
-    ("/page/runs/{id}", agent_view.show_run, ()),
-    ("/page/problems", problems_view.show_problems, problems_view.PARAMETERS),
-    ("/page/jobs", jobs_view.list_jobs, jobs_view.LIST_PARAMETERS),
-    ("/page/jobs/{name}", jobs_view.show_job, jobs_view.JOB_PARAMETERS),
-    ("/page/outbox", outbox_view.list_messages, outbox_view.LIST_PARAMETERS),
-    ("/page/outbox/{id}", outbox_view.show_message, ()),
-    ("/page/plan", plan_view.show_plan, plan_view.PARAMETERS),
-    ("/page/costs", costs_view.show_costs, costs_view.PARAMETERS),
-    ("/page/changes", changes_view.list_changes, changes_view.LIST_PARAMETERS),
-    ("/page/changes/{id}", changes_view.show_change, ()),
-    ("/page/doctor", doctor_view.show_doctor, doctor_view.PARAMETERS),
+# The views: path, function, what it concerns, and the keys that the query may have.
+VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], Concern, tuple[str, ...]], ...] = (
+    ("/", fleet_view.show_fleet, Concern.PART, fleet_view.PARAMETERS),
+    ("/page/cards/{name}", fleet_view.show_card, Concern.AGENT, ()),
+    ("/page/agents/{name}", agent_view.show_agent, Concern.AGENT, agent_view.PARAMETERS),
+    ("/page/agents/{name}/checklist", agent_checklist.show_checklist, Concern.AGENT, ()),
+    ("/page/agents/{name}/config", agent_config.show_config, Concern.AGENT, ()),
+    ("/page/runs/{id}", agent_view.show_run, Concern.RUN, ()),
+    ("/page/problems", problems_view.show_problems, Concern.PART, problems_view.PARAMETERS),
+    ("/page/jobs", jobs_view.list_jobs, Concern.PART, jobs_view.LIST_PARAMETERS),
+    ("/page/jobs/{name}", jobs_view.show_job, Concern.JOB, jobs_view.JOB_PARAMETERS),
+    ("/page/outbox", outbox_view.list_messages, Concern.PART, outbox_view.LIST_PARAMETERS),
+    ("/page/outbox/{id}", outbox_view.show_message, Concern.MESSAGE, ()),
+    ("/page/plan", plan_view.show_plan, Concern.PART, plan_view.PARAMETERS),
+    ("/page/costs", costs_view.show_costs, Concern.PART, costs_view.PARAMETERS),
+    ("/page/changes", changes_view.list_changes, Concern.PART, changes_view.LIST_PARAMETERS),
+    ("/page/changes/{id}", changes_view.show_change, Concern.PART, ()),
+    ("/page/doctor", doctor_view.show_doctor, Concern.ALL, doctor_view.PARAMETERS),
 )
 
-# Forms whose handlers check the permission themselves. Whenever a form is refused, they show it with everything that was sent.
-FORMS: tuple[tuple[str, Handle], ...] = (
-    ("/page/agents/{name}/checklist", agent_checklist.save_checklist),
-    ("/page/agents/{name}/config", agent_config.send_config),
-    ("/page/agents/{name}/{action}", agent_view.act),
-    ("/page/changes/check", changes_view.check_reload),
+# Forms whose handlers call requests of the API. Whenever a form is refused, they show it with everything that was sent.
+FORMS: tuple[tuple[str, Handle, Concern], ...] = (
+    ("/page/agents/{name}/checklist", agent_checklist.save_checklist, Concern.AGENT),
+    ("/page/agents/{name}/config", agent_config.send_config, Concern.AGENT),
+    ("/page/agents/{name}/{action}", agent_view.act, Concern.AGENT),
+    ("/page/changes/check", changes_view.check_reload, Concern.ALL),
 )
 
 
@@ -87,13 +88,16 @@ def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[O
         if each.method == "POST"
     ]
     return [
-        *(Route(path, view_endpoint(app_state, show, parameters=keys), methods=["GET"]) for path, show, keys in VIEWS),
-        *(Route(path, form_endpoint(app_state, handle, "read", keeps=True), methods=["POST"]) for path, handle in FORMS),
+        *(Route(path, view_endpoint(app_state, show, concern, keys), methods=["GET"]) for path, show, concern, keys in VIEWS),
+        *(
+            Route(path, form_endpoint(app_state, do, "read", concern, keeps=True), methods=["POST"])
+            for path, do, concern in FORMS
+        ),
         *forms,
         Route(LOGIN_PATH, _login_endpoint(app_state, sessions), methods=["GET", "POST"]),
         Route("/page/logout", _logout_endpoint(app_state, sessions), methods=["POST"]),
         Route("/page/static/{digest}/{name}", _static_endpoint, methods=["GET"]),
-        Route("/page/{rest:path}", view_endpoint(app_state, _show_nothing), methods=["GET"]),
+        Route("/page/{rest:path}", view_endpoint(app_state, _show_nothing, Concern.PART), methods=["GET"]),
     ]
 
 

@@ -12,9 +12,11 @@ from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.store.database import parse_row_id
+from scheduler.web.access import cut
 from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.response_bodies import PlanForecast
 from scheduler.work import plan as plans
 
 PARAMETERS = ("q", "kind", "page")
@@ -95,7 +97,7 @@ def show_plan(request: PageRequest) -> Page:
     number = parse_row_id(request.query.get("page", "1")) or 1
     begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
     shown = seen[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
-    data = forecast.forecast_data(shown, request.now, end)
+    data = cut((PlanForecast,), forecast.forecast_data(shown, request.now, end), request.caller)
     changes = [_read_change(each, begin) for each in data["clock_changes"]]
     by_key = {(each["kind"], each["name"]): each for each in data["entries"]}
     lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, begin, end) for each in shown]
@@ -130,12 +132,17 @@ def _make_line(
         zone=zone.key,
         total=data["total"],
         note=note,
-        woken=f"up to {woken['at_most']:,} more runs by wakes of {', '.join(woken['by'])}" if woken else "",
+        woken=_woken_text(woken) if woken else "",
         description="; ".join(f"{each.day}: {each.times}" for each in days) or note,
         marks=tuple(_draw_runs(foreseen, data["total"], begin, end)),
         changes=tuple(change.x for change in changes if change.zone == zone.key),
         days=days,
     )
+
+
+def _woken_text(woken: dict[str, Any]) -> str:
+    by = f" of {', '.join(woken['by'])}" if woken["by"] else ""
+    return f"up to {woken['at_most']:,} more runs by wakes{by}"
 
 
 def _day_runs(day: dict[str, Any], zone: ZoneInfo) -> DayRuns:

@@ -20,20 +20,19 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Refused
 from scheduler.model.settings import Permission, Settings
 from scheduler.store.database import StoreError, parse_row_id
+from scheduler.web.access import Concern, authorize
 from scheduler.web.api_request import (
     ApiRequest,
     Endpoint,
-    authorized_caller,
     find_other_shard,
     read_body_bytes,
     refuse_entry_of_other_shard,
 )
-from scheduler.web.app_state import AppState
+from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.page.rendering import Page, render_page
-from scheduler.web.queries import open_reader
 
 NAVIGATION = (
     ("/", "Fleet"),
@@ -124,8 +123,8 @@ Show = Callable[[PageRequest], Page]
 Handle = Callable[[FormRequest], Awaitable[Page | Redirect]]
 
 
-def view_endpoint(app_state: AppState, show: Show, may: Permission = "read", parameters: Collection[str] = ()) -> Endpoint:
-    """A view for users with the permission `may`; others are led to the login. `show` runs in a thread.
+def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters: Collection[str] = ()) -> Endpoint:
+    """A view for users that may read what it concerns; others are led to the login. `show` runs in a thread.
 
     `parameters` are the keys that the query may have.
     """
@@ -135,12 +134,11 @@ def view_endpoint(app_state: AppState, show: Show, may: Permission = "read", par
             return _login_response(request)
         session: Session = request.scope["session"]
         try:
-            authorized_caller(request, may)
             api = _api_request(app_state, request)
             api.allow_only(parameters)
             if (index := find_other_shard(api, request.url.path)) is not None:
                 return _redirect_to_shard(api, index, _url_of(request))
-            render = partial(_render_view, show, api, session, _url_of(request))
+            render = partial(_render_view, show, concern, api, session, _url_of(request))
             response = await to_thread.run_sync(render, limiter=app_state.view_limiter)
         except PAGE_ERRORS as error:
             return await run_in_threadpool(_error_response, request, app_state, session, error)
@@ -160,18 +158,22 @@ def _redirect_to_shard(api: ApiRequest, index: int, url: str) -> Response:
     return RedirectResponse(f"{shard.addresses[index]}{url}", 303)
 
 
-def _render_view(show: Show, api: ApiRequest, session: Session, url: str) -> Response:
+def _render_view(show: Show, concern: Concern, api: ApiRequest, session: Session, url: str) -> Response:
+    authorize(api, "read", concern)
     with open_reader(api.app_state) as db:
         request = PageRequest(api, session, db, api.app_state.settings(), api.app_state.clock(), url)
         page = show(request)
     return render_page(page, shared_values(api, session, url))
 
 
-def form_endpoint(app_state: AppState, handle: Handle, may: Permission | None, *, keeps: bool = False) -> Endpoint:
-    """Handles a form of the page, for users with the permission `may`. The form must contain the code of the session.
+def form_endpoint(
+    app_state: AppState, handle: Handle, may: Permission | None, concern: Concern = Concern.PART, *, keeps: bool = False
+) -> Endpoint:
+    """Handles a form of the page, for users with the permission `may` that may access what the form concerns.
 
-    Without an own notice, the notice is the field `done`. An error leads back to `next` and is shown there. `keeps`: the handler
-    shows the form again with everything that was sent, even after the login has ended.
+    The form must contain the code of the session. Without an own notice, the notice is the field `done`. An error leads back to
+    `next` and is shown there. `keeps`: the handler shows the form again with everything that was sent, even after the login has
+    ended.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -190,7 +192,7 @@ def form_endpoint(app_state: AppState, handle: Handle, may: Permission | None, *
             if not is_own and not keeps:
                 raise HttpError(403, "form_code", OTHER_LOGIN)
             target = fields["next"] if is_own_url(fields.get("next", "")) else "/"
-            authorized_caller(request, may)
+            await run_in_threadpool(authorize, api, may, concern)
             refuse_entry_of_other_shard(api, request.url.path)
             own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
             result = await handle(FormRequest(api, session, own, "" if is_own else KEPT_FORM))
