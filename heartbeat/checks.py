@@ -12,7 +12,7 @@ from heartbeat import checklist, due_items
 from heartbeat.checklist_file import FileProblem, create_checklist, read_file
 from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Heartbeat, Precheck
 
 
 class Skip(StrEnum):
@@ -160,27 +160,25 @@ def _has_nothing_due(situation: Situation) -> bool:
     return situation.has_work and not situation.woken and not situation.selection.has_work
 
 
-def _precheck_found_nothing(situation: Situation) -> bool:
-    return _has_precheck_status(situation, PrecheckStatus.NOTHING) and not situation.woken
+def precheck_obstacle(precheck: Precheck | None, checked: PrecheckResult, *, woken: bool) -> Skip | None:
+    """The reason to skip a run after its precheck; None if the agent is to be called."""
+    if checked.status is PrecheckStatus.NOTHING and not woken:
+        return Skip.PRECHECK
+    if precheck is None:
+        return None
+    if checked.status is PrecheckStatus.UNCHANGED and not woken and precheck.unchanged == "skip":
+        return Skip.PRECHECK_UNCHANGED
+    if checked.status is PrecheckStatus.FAILED and precheck.on_error == "skip":
+        return Skip.PRECHECK_FAILED
+    return None
 
 
-def _precheck_is_unchanged(situation: Situation) -> bool:
-    precheck = situation.heartbeat.precheck
-    return (
-        _has_precheck_status(situation, PrecheckStatus.UNCHANGED)
-        and not situation.woken
-        and precheck is not None
-        and precheck.unchanged == "skip"
-    )
+def _precheck_gives(reason: Skip) -> Callable[[Situation], bool]:
+    def blocks(situation: Situation) -> bool:
+        checked = situation.precheck
+        return checked is not None and precheck_obstacle(situation.heartbeat.precheck, checked, woken=situation.woken) is reason
 
-
-def _precheck_has_failed(situation: Situation) -> bool:
-    precheck = situation.heartbeat.precheck
-    return _has_precheck_status(situation, PrecheckStatus.FAILED) and precheck is not None and precheck.on_error == "skip"
-
-
-def _has_precheck_status(situation: Situation, found: PrecheckStatus) -> bool:
-    return situation.precheck is not None and situation.precheck.status is found
+    return blocks
 
 
 def _is_prompt_too_large(situation: Situation) -> bool:
@@ -204,10 +202,10 @@ _CHECKS: tuple[Check, ...] = (
     (Skip.BREAKER_OPEN, lambda it: it.breaker_open),
 )
 
+PRECHECK_SKIPS = (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED)
+
 _LATE_CHECKS: tuple[Check, ...] = (
-    (Skip.PRECHECK, _precheck_found_nothing),
-    (Skip.PRECHECK_UNCHANGED, _precheck_is_unchanged),
-    (Skip.PRECHECK_FAILED, _precheck_has_failed),
+    *((reason, _precheck_gives(reason)) for reason in PRECHECK_SKIPS),
     (Skip.PROMPT_TOO_LARGE, _is_prompt_too_large),
 )
 

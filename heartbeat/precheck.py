@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from pathlib import Path
 
 from heartbeat.runners import ProcessResult, StartProcess
-from heartbeat.spec import Heartbeat, Precheck
+from heartbeat.spec import Agent, Heartbeat, Precheck
 
 MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
 MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
@@ -38,18 +39,18 @@ class PrecheckResult:
     digest: str | None = None
 
 
-async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
+async def run_precheck(agent: Heartbeat | Agent, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
     """Run the precheck in the workspace and read its result. `last` is the digest of the output at the last completed run.
 
     The command gets PATH, HOME, LANG, HEARTBEATD_AGENT and HEARTBEATD_RUN, and an empty standard input.
     """
     argv = ("/bin/sh", "-c", precheck.command)
-    env = {"HEARTBEATD_AGENT": heartbeat.name}
-    process = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
+    env = {"HEARTBEATD_AGENT": agent.name}
+    process = await start(argv, stdin=b"", env=env, cwd=agent.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
     output = process.output_text
     if process.ended_by not in (None, "timeout"):
         return PrecheckResult(PrecheckStatus.INTERRUPTED, process.exit_code, output, "was interrupted")
-    error = _describe_failure(heartbeat, precheck, process)
+    error = _describe_failure(agent.workspace, precheck, process)
     if error is not None:
         return PrecheckResult(PrecheckStatus.FAILED, process.exit_code, output, error)
     if _says_no_work(output):
@@ -59,11 +60,11 @@ async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | Non
     return PrecheckResult(PrecheckStatus.UNCHANGED if same else PrecheckStatus.WORK, 0, output, digest=digest)
 
 
-def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, process: ProcessResult) -> str | None:
+def _describe_failure(workspace: Path, precheck: Precheck, process: ProcessResult) -> str | None:
     """What went wrong, with the end of standard error. None if the command succeeded."""
     problem = process.problem or (None if process.exit_code == 0 else f"exit code {process.exit_code}")
     if process.exit_code == NOT_FOUND:
-        problem = f"{problem} (the shell found no such program, in {heartbeat.workspace})"
+        problem = f"{problem} (the shell found no such program, in {workspace})"
     if process.timed_out:
         problem = f"did not end within {precheck.timeout}"
     error_text = process.error_text.strip()

@@ -214,12 +214,16 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
     }
 
 
-def compose_task(task: str, agent: Agent, now: datetime, context: tuple[tuple[str, str | FileProblem], ...]) -> Prompt:
-    """The prompt of a cron job that prompts an agent: the task, the time, and the agent's context files as (name, text).
+def compose_task(
+    task: str, agent: Agent, now: datetime, context: tuple[tuple[str, str | FileProblem], ...], checked: PrecheckResult | None
+) -> Prompt:
+    """The prompt of a cron job that prompts an agent: the task, the time, the result of the precheck, and the agent's context
+    files as (name, text).
 
-    It has no rules about quiet answers, because every answer is the result of the task.
+    It has no rules about quiet answers: which answer means that there is nothing to report is part of the task.
     """
-    return Prompt((PromptPart("task", task.strip()), time_part(now, agent.zone), *context_parts(context)))
+    found = (_precheck_part(checked),) if checked else ()
+    return Prompt((PromptPart("task", task.strip()), time_part(now, agent.zone), *found, *context_parts(context)))
 
 
 def task_meta(job: str, agent: Agent, now: datetime, activity: AgentActivity | None) -> dict[str, object]:
@@ -282,7 +286,7 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
     if facts.conditions:
         yield _conditions_part(facts, heartbeat.zone)
     if facts.precheck:
-        yield PromptPart("precheck", _precheck_text(facts.precheck), _cut_precheck_output(facts.precheck))
+        yield _precheck_part(facts.precheck)
     if not heartbeat.light_context:
         yield from context_parts(facts.context)
     for name, text in facts.memory:
@@ -411,6 +415,10 @@ def _texts_fit(facts: PromptFacts, left: int, texts: list[str]) -> bool:
 def _wake_line(wake: PromptWake, most: int) -> str:
     text = _one_line(wake.text, most)
     return _wake_sender(wake) + (f": {text}" if text else "") + (f" ({len(wake.text)} characters)" if wake.text.strip() else "")
+
+
+def _precheck_part(checked: PrecheckResult) -> PromptPart:
+    return PromptPart("precheck", _precheck_text(checked), _cut_precheck_output(checked))
 
 
 def _precheck_text(checked: PrecheckResult) -> str:

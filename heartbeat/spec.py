@@ -212,7 +212,9 @@ class Heartbeat:
 class Agent:
     """The settings of an agent for runs outside its heartbeat: its own model and provider, without the heartbeat's settings.
 
-    `model` is None if the agent chooses its own model. `zone` is the time zone of the time in its prompt.
+    `model` is None if the agent chooses its own model. `zone` is the time zone of the time in its prompt. `precheck` decides
+    whether the agent is called, and `ok_match` and `ack_max_chars` which answers are not delivered. All three are None or 0 if
+    the job does not set them.
     """
 
     name: str
@@ -222,3 +224,6 @@ class Agent:
     model: str | None
     context: tuple[str, ...]
     max_input_tokens: int
+    ok_match: OkMatch | None = None
+    ack_max_chars: int = 0
+    precheck: Precheck | None = None

@@ -71,7 +71,11 @@ _TAG = (
     r"|strong|sub|sup|u|ul|answer|final|message|output|reply|response)\b[^<>]*>|<!--[^<>]*-->"
 )
 # The token does not count inside a longer word, a path or a file name.
-_TOKEN = r"(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)+(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"  # noqa: S105 - no secret either
+# [SILENT] is what agents of Hermes Agent answer in place of it, and NO_REPLY those of OpenClaw.
+_TOKEN = (
+    r"(?:(?<![A-Za-z0-9][-/@])(?:(?:HEARTBEAT\\?_OK)+|NO\\?_REPLY)(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"  # noqa: S105 - no secret either
+    r"|(?i:\[SILENT\]))"
+)
 # No possessive quantifiers and no atomic groups: before 3.11.5 Python matches too much with them (python/cpython#106052). The
 # pattern is linear without them, because each repeated group can match in only one way.
 _PIECES = re.compile(

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from heartbeat.spec import Heartbeat
 from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.engine.tick import Tick
@@ -113,8 +112,8 @@ def _failure_verb(result: AttemptResult) -> str:
 
 
 def _what_failed(claim: Claim, reason: str | None) -> str:
-    spec = claim.entry.spec
-    if reason == Skip.PRECHECK_FAILED and isinstance(spec, Heartbeat) and spec.precheck and spec.precheck.on_error == "run":
+    precheck = claim.entry.precheck
+    if reason == Skip.PRECHECK_FAILED and precheck and precheck.on_error == "run":
         return "its precheck failed"
     return "it was not run" if reason in SKIP_EXPLANATIONS else "it failed"
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from heartbeat.spec import Heartbeat
 from heartbeat.verdict import with_cut_note
 from scheduler.engine import (
     budget_reservations,
@@ -312,8 +311,8 @@ def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, opene
     an answer is not final either if it reports nothing, or opens fewer conditions than there are new lines (`confirm`). For the
     same output this is so only a limited number of times.
     """
-    checked, spec = result.precheck, claim.entry.spec
-    if checked is None or checked.digest is None or not isinstance(spec, Heartbeat) or spec.precheck is None:
+    checked, precheck = result.precheck, claim.entry.precheck
+    if checked is None or checked.digest is None or precheck is None:
         return entry_row
     lines = condition_updates.output_lines(result) or frozenset()
     most = 0
@@ -322,10 +321,11 @@ def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, opene
     elif checked.digest != entry_row.precheck:
         has_findings = result.report is not None and bool(result.report.findings)
         new_lines = lines - entry_row.looked_line_digests
-        is_final = len(new_lines) <= opened if has_findings else result.outcome is Outcome.ALERT
-        most = 0 if is_final else spec.precheck.confirm
+        says_something = result.outcome is Outcome.ALERT or (claim.entry.kind is Kind.CRON and bool(result.message))
+        is_final = len(new_lines) <= opened if has_findings else says_something
+        most = 0 if is_final else precheck.confirm
     answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0
-    if answers < most and spec.precheck.unchanged == "skip":
+    if answers < most and precheck.unchanged == "skip":
         return entry_row._replace(unconfirmed=checked.digest, unconfirmed_answers=answers + 1)
     return entry_row._replace(
         precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(sorted(lines))

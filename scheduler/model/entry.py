@@ -12,7 +12,7 @@ from cron.job import Job
 from heartbeat.findings import KnownCondition
 from heartbeat.prompt import AgentActivity
 from heartbeat.runners import Answer, Resources
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
@@ -143,6 +143,9 @@ class Entry(ABC):
     @property
     @abstractmethod
     def retries_after_crash(self) -> bool: ...
+    @property
+    @abstractmethod
+    def precheck(self) -> Precheck | None: ...
     @property
     @abstractmethod
     def model(self) -> str | None: ...

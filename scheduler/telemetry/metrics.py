@@ -465,7 +465,7 @@ class Metrics:
             family.keep_series(lambda labels: (key := (labels[0], labels[1])) in shown and labels[2] in shown[key].models)
         self._mismatches.keep_series(lambda labels: labels in shown)
         self._truncated.keep_series(lambda labels: labels in shown)
-        self._prechecks.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
+        self._prechecks.keep_series(lambda labels: any((kind, labels[0]) in shown for kind in Kind))
         self._wakes.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep_series(lambda labels: labels[0] in settings.channels)
         self._messages_on_time.keep_series(lambda labels: labels[0] in settings.channels)

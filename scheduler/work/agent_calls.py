@@ -18,9 +18,10 @@ from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, R
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed
-from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome, Skip
+from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Outcome, Skip
 from scheduler.system.lanes import Lanes
 
+MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
 NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any text"
 
 
@@ -55,6 +56,11 @@ async def call_agent(
         log=answer.log,
         request_id=answer.request_id,
     )
+
+
+def result_of_interrupted_precheck() -> AttemptResult:
+    """The result of an attempt that was ended, or whose time was up, before its agent was called."""
+    return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
 
 
 def result_without_text(text: str) -> AttemptResult:
@@ -176,6 +182,17 @@ def circuits_of(*called: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
     return tuple(
         dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in called if isinstance(runner, ModelRunner))
     )
+
+
+def is_woken(claim: Claim) -> bool:
+    """Whether somebody asked for the run, or a wake waits for it: its text must reach the agent."""
+    return claim.trigger in WOKEN or bool(claim.wakes)
+
+
+def last_precheck_digest(claim: Claim, check: Precheck) -> str | None:
+    """The digest of the output that counts as unchanged. None if the agent must be called because of `max_age`."""
+    is_old = check.max_age is not None and (claim.looked_at is None or claim.started_at - claim.looked_at >= check.max_age)
+    return None if is_old else claim.last_precheck
 
 
 async def make_workspace(workspace: Path, program: object) -> None:

@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 
 from cron.job import SHELL_ERRORS, Job, format_wake_text, job_process, wakes_after
 from heartbeat import verdict
+from heartbeat.checks import PRECHECK_SKIPS, precheck_obstacle
+from heartbeat.precheck import PrecheckResult, PrecheckStatus, run_precheck
 from heartbeat.prompt import compose_task, estimate_tokens, task_meta
 from heartbeat.runners import AgentRequest, Answer, ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
-from heartbeat.spec import Agent
+from heartbeat.spec import Agent, Precheck
 from heartbeat.threads import in_daemon_thread
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
@@ -49,6 +51,10 @@ class JobEntry(Entry):
         return self.spec.rerun_after_crash
 
     @property
+    def precheck(self) -> Precheck | None:
+        return self.agent.precheck if self.agent else None
+
+    @property
     def model(self) -> str | None:
         return self.agent.model if self.agent else None
 
@@ -67,7 +73,10 @@ class JobEntry(Entry):
     def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         day_off = self.is_day_off(claim.started_at)
         own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused), (Skip.CALENDAR, day_off)]
-        return [*own, *_agent_preconditions(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
+        if self.agent is None:
+            return own
+        late = (*(PRECHECK_SKIPS if self.precheck else ()), Skip.PROMPT_TOO_LARGE)
+        return [*own, *_agent_preconditions(claim), *((reason, None) for reason in late)]
 
     def is_open_at(self, now: datetime) -> bool:
         """A job has no active hours. A run that was due on a permitted day may start or continue later."""
@@ -84,12 +93,19 @@ class JobEntry(Entry):
         return hashlib.sha256(message.encode(errors="replace")).hexdigest()
 
     def classify_answer(self, answer: Answer) -> AttemptResult:
-        text = answer.text if answer.report is None else str(answer.report)  # a job has no quiet token
+        text = answer.text if answer.report is None else str(answer.report)
         truncated = answer.truncated
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
         content = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
         if truncated and not content:
             return agent_calls.result_without_text(text)
+        agent = self.agent
+        if agent and agent.ok_match and answer.report is None:
+            # As for a heartbeat: the missing part of a cut answer may be long.
+            judged = verdict.judge_answer(content, agent.ok_match, 0 if truncated else agent.ack_max_chars)
+            if judged.outcome == "ok":
+                return replace(result, suppression=judged.suppression)
+            return replace(result, message=verdict.with_cut_note(judged.text, truncated=truncated).strip())
         return replace(result, message=self.answer_text(result).strip() or None)
 
     async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
@@ -103,9 +119,24 @@ class JobEntry(Entry):
         obstacle = next((reason for reason, applies in _agent_preconditions(claim) if applies), None)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=agent_calls.explain_obstacle(claim, obstacle))
-        await agent_calls.make_workspace(agent.workspace, agent.runner)
+        await agent_calls.make_workspace(agent.workspace, agent.precheck or agent.runner)
+        if agent.precheck is None:
+            return await self._compose_and_call(agent, claim, resources, elapsed, None)
+        last = agent_calls.last_precheck_digest(claim, agent.precheck)
+        checked = await run_precheck(agent, agent.precheck, last, resources.start)
+        if checked.status is PrecheckStatus.INTERRUPTED or elapsed() >= job.timeout:
+            return replace(agent_calls.result_of_interrupted_precheck(), precheck=checked)
+        obstacle = precheck_obstacle(agent.precheck, checked, woken=agent_calls.is_woken(claim))
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
+        return replace(await self._compose_and_call(agent, claim, resources, elapsed, checked), precheck=checked)
+
+    async def _compose_and_call(
+        self, agent: Agent, claim: Claim, resources: Resources, elapsed: Elapsed, checked: PrecheckResult | None
+    ) -> AttemptResult:
+        job = self.spec
         files = await in_daemon_thread(agent_calls.read_workspace_files, agent.workspace, agent.context) if agent.context else ()
-        prompt = compose_task(job.prompt or "", agent, claim.started_at, files)
+        prompt = compose_task(job.prompt or "", agent, claim.started_at, files, checked)
         if agent_calls.exceeds_reservation(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
             size = agent_calls.describe_size(claim, agent_calls.count_prompt_tokens(claim, prompt), agent.max_input_tokens)
             return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=size, prompt_parts=dict(prompt.part_sizes))
@@ -114,7 +145,8 @@ class JobEntry(Entry):
             return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_meta(claim)}
 
         limits = agent_calls.turn_limits(claim, agent.runner, agent.max_input_tokens)
-        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, meta, limits=limits)
+        time_left = max(job.timeout - elapsed(), agent_calls.MIN_TIME_LEFT) if checked else job.timeout
+        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, time_left, meta, limits=limits)
         return await agent_calls.call_agent(request, prompt, agent.runner, resources, self.classify_answer, elapsed)
 
     @property

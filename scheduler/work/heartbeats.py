@@ -21,11 +21,9 @@ from heartbeat.threads import in_daemon_thread
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed, Entry
-from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Skip, Suppression
+from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome, Skip, Suppression
 from scheduler.model.wake import Wake, interleave_senders
 from scheduler.work import agent_calls
-
-MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, once a model has decided that it is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,10 @@ class HeartbeatEntry(Entry):
         """Not if a tool of the interrupted run may have changed something: the run would change it again."""
         runner = self.spec.runner
         return not (isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things)
+
+    @property
+    def precheck(self) -> Precheck | None:
+        return self.spec.precheck
 
     @property
     def model(self) -> str | None:
@@ -136,15 +138,10 @@ class _Attempt:
         await agent_calls.make_workspace(spec.workspace, spec.precheck or spec.runner)
         if spec.precheck is None:
             return await self._compose_and_call(situation)
-        checked = await precheck.run_precheck(spec, spec.precheck, self._last_output(spec.precheck), self.resources.start)
+        last = agent_calls.last_precheck_digest(self.claim, spec.precheck)
+        checked = await precheck.run_precheck(spec, spec.precheck, last, self.resources.start)
         result = await self._continue_after_precheck(situation.with_results(precheck=checked), checked)
         return replace(result, precheck=checked)
-
-    def _last_output(self, check: Precheck) -> str | None:
-        """The digest of the output that counts as unchanged. None if the agent must be called because of `max_age`."""
-        claim = self.claim
-        is_old = check.max_age is not None and (claim.looked_at is None or claim.started_at - claim.looked_at >= check.max_age)
-        return None if is_old else claim.last_precheck
 
     def _situation(self) -> Situation:
         return read_situation(self.spec, self.claim)
@@ -156,7 +153,7 @@ class _Attempt:
 
     async def _continue_after_precheck(self, situation: Situation, checked: PrecheckResult) -> AttemptResult:
         if checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.spec.timeout:
-            return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
+            return agent_calls.result_of_interrupted_precheck()
         obstacle = late_obstacle(situation)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None)
@@ -187,7 +184,7 @@ class _Attempt:
         return replace(result, calls=(call, *result.calls))
 
     def _time_left(self) -> timedelta:
-        return max(self.spec.timeout - self.elapsed(), MIN_TIME_LEFT)
+        return max(self.spec.timeout - self.elapsed(), agent_calls.MIN_TIME_LEFT)
 
     async def _request_decision(
         self, decide: Decide, facts: PromptFacts, time_left: timedelta
@@ -249,7 +246,7 @@ def read_situation(spec: Heartbeat, claim: Claim) -> Situation:
     return Situation(
         spec,
         claim.started_at,
-        woken=_is_woken(claim),
+        woken=agent_calls.is_woken(claim),
         paused=claim.paused,
         busy=claim.busy,
         checklist=load_checklist(spec),
@@ -259,11 +256,6 @@ def read_situation(spec: Heartbeat, claim: Claim) -> Situation:
         slot=claim.slot,
         last_prompted=claim.last_checked,
     )
-
-
-def _is_woken(claim: Claim) -> bool:
-    """Whether a wake started the run, or waits for it: its text must reach the agent."""
-    return claim.trigger in WOKEN or bool(claim.wakes)
 
 
 def _prompt_facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selection) -> PromptFacts:

@@ -219,3 +219,75 @@ def test_a_manual_run_of_a_prompt_job_calls_the_agent(make_world: MakeWorld) -> 
     world.run(seconds=10)
     assert world.history("digest") == ["03-02 08:59 manual ok"]
     assert Kind.CRON in {row["kind"] for row in world.records()}
+
+
+def world_with_jobs(make_world: MakeWorld, keys: list[str]) -> World:
+    """A world with the jobs job-0, job-1 and so on, one a minute from 10:00 on, each with its keys."""
+    jobs = [
+        f'  job-{number}: {{schedule: "{number} 10 * * *", prompt: Look., agent: ops, {more}}}\n'
+        for number, more in enumerate(keys)
+    ]
+    world = make_world(job().partition("cron:\n")[0] + "cron:\n" + "".join(jobs), start="2026-03-02 08:59")
+    world.run(seconds=1)
+    return world
+
+
+def test_an_answer_that_says_nothing_to_report_is_not_delivered_if_the_job_asks_for_that(make_world: MakeWorld) -> None:
+    """[SILENT] is the token of Hermes Agent, NO_REPLY that of OpenClaw."""
+    short = "ok_match: edges, ack_max_chars: 20"
+    cases = {
+        ("", "HEARTBEAT_OK"): ("HEARTBEAT_OK", None),
+        ("", "[SILENT]"): ("[SILENT]", None),
+        ("ok_match: edges", "HEARTBEAT_OK"): (None, "heartbeat_ok"),
+        ("ok_match: edges", "[SILENT]"): (None, "heartbeat_ok"),
+        ("ok_match: edges", "NO_REPLY"): (None, "heartbeat_ok"),
+        (short, "All is well. HEARTBEAT_OK"): (None, "short_remainder"),
+        (short, "Three hosts are down, see the log. HEARTBEAT_OK"): ("Three hosts are down, see the log.", None),
+        ("ok_match: anywhere", "Nothing new today.\n\n[SILENT]\n\nBye, until tomorrow."): (None, "heartbeat_ok"),
+        ("ok_match: anywhere", "ERROR: no disk. [SILENT]"): ("ERROR: no disk.", None),
+        ("ok_match: exact", "HEARTBEAT_OK."): ("HEARTBEAT_OK.", None),
+        ("ok_match: none", "HEARTBEAT_OK"): ("HEARTBEAT_OK", None),
+    }
+    world = world_with_jobs(make_world, [f"deliver: log, {keys}" for keys, _ in cases])
+    world.scripts.update({f"job-{number}": lambda call, answer=answer: answer for number, (_, answer) in enumerate(cases)})
+    world.run(minutes=len(cases) + 2)
+    for number, ((keys, answer), (delivered, suppression)) in enumerate(cases.items()):
+        (found,) = world.records(f"job-{number}")
+        assert (found["outcome"], found["suppression"], found["text"]) == ("ok", suppression, answer), (keys, answer)
+        sent = [text for _, name, text in world.delivered if name == f"job-{number}"]
+        assert sent == [delivered] * (delivered is not None), (keys, answer)
+
+
+def test_a_precheck_decides_whether_the_agent_of_a_job_is_called(make_world: MakeWorld) -> None:
+    """The check of a script of Hermes Agent has the same form: `wakeAgent` false on its last line."""
+    check = "precheck: {{command: ./check, on_error: {}}}"
+    cases = {
+        ("run", "two new mails"): ("ok", None, True),
+        ("run", '{"wakeAgent": false}'): ("skipped", "precheck", False),
+        ("run", "NO_WORK"): ("skipped", "precheck", False),
+        ("run", 1): ("ok", None, True),
+        ("skip", 1): ("skipped", "precheck_failed", False),
+    }
+    world = world_with_jobs(make_world, [check.format(on_error) for on_error, _ in cases])
+    world.prechecks.update({f"job-{number}": lambda call, printed=printed: printed for number, (_, printed) in enumerate(cases)})
+    world.run(minutes=len(cases) + 2)
+    for number, ((on_error, printed), (outcome, reason, is_called)) in enumerate(cases.items()):
+        (found,) = world.records(f"job-{number}")
+        assert (found["outcome"], found["reason"]) == (outcome, reason), (on_error, printed)
+        calls = [call for call in world.calls if call.name == f"job-{number}"]
+        assert bool(calls) is is_called, (on_error, printed)
+        assert not calls or printed == 1 or str(printed) in calls[0].stdin
+        assert printed == 1 or found["precheck"]["output"] == printed
+
+
+def test_a_job_runs_only_if_the_output_of_its_precheck_has_changed(make_world: MakeWorld) -> None:
+    more = "precheck: {command: ./check, unchanged: skip, confirm: 0}, retries: 0"
+    world = make_world(
+        job(more).replace('"0 10 * * *"', '"* * * * *"'),
+        start="2026-03-02 08:59:30",
+        scripts={"digest": lambda call: "Done."},
+        prechecks={"digest": lambda call: "a" if f"{call.at:%H:%M}" < "09:03" else "b"},
+    )
+    world.run(minutes=6)
+    assert [f"{call.at:%H:%M}" for call in world.calls if "Write the digest." in call.stdin] == ["09:00", "09:03"]
+    assert {each["reason"] for each in world.records("digest") if each["outcome"] == "skipped"} == {"precheck_unchanged"}

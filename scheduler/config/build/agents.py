@@ -10,20 +10,18 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
-from heartbeat.spec import Heartbeat, ModelRunner, Precheck
-from scheduler.config.build import entry_timing
+from heartbeat.spec import Heartbeat, ModelRunner
+from scheduler.config.build import entry_timing, prechecks
 from scheduler.config.build.config_node import ConfigContext, ConfigNode
 from scheduler.config.build.delivery_targets import build_on_failure, check_deliver, default_channel
 from scheduler.config.build.entry_timing import explain_schedule_error
 from scheduler.config.build.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import Share, parse_duration
+from scheduler.config.keys.value_parsers import Share
 
 LONGEST_GRACE = timedelta(minutes=10)
-LONGEST_PRECHECK = timedelta(seconds=30)
 LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical
 ASYNC_RUNNERS = ("http", "python")
 CONDITIONAL_KEYS = frozenset(
@@ -94,7 +92,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         session_keep=0 if beat.isolated_session else beat.session_keep,
         schedule=beat.schedule,
         backoff_on_failure=beat.backoff_on_failure,
-        precheck=_build_precheck(beat, node),
+        precheck=prechecks.build_precheck(beat.precheck, beat.timeout, node, "heartbeat"),
         memory=beat.memory,
         max_input_tokens=beat.max_input_tokens,
         on_failure_after=on_failure.after,
@@ -206,47 +204,6 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...
     elif kind == "command":
         problem = "a command keeps its own session and gets no earlier messages"
         yield "isolated_session", (), suggest_removal(problem, "remove isolated_session")
-
-
-def _build_precheck(beat: models.Heartbeat, node: ConfigNode) -> Precheck | None:
-    part = beat.precheck
-    if part is None:
-        return None
-    default = min(beat.timeout / 2, LONGEST_PRECHECK)
-    timeout = part.timeout or default
-    at = ("heartbeat", "precheck", "timeout")
-    if not node.is_readable(*at):
-        node.narrow_suggestions(lambda value: parse_duration(value) < beat.timeout, format_duration(default), *at)
-    if timeout >= beat.timeout and node.is_readable("heartbeat", "timeout"):
-        most = format_duration(beat.timeout)
-        wrong = f"{format_duration(timeout)} leaves the agent no time; write less than the heartbeat's timeout of {most}"
-        node.add_error(wrong, *at)
-    _check_unused_precheck_keys(part, node)
-    return Precheck(
-        part.command,
-        "skip" if part.unchanged.skip else "run",
-        part.on_error,
-        timeout,
-        max_age=part.unchanged.max_age if part.unchanged.skip else None,
-        confirm=part.confirm,
-    )
-
-
-def _check_unused_precheck_keys(part: models.Precheck, node: ConfigNode) -> None:
-    """Report keys of the agent's own precheck that have no effect, because an unchanged output does not skip the run."""
-    at = ("heartbeat", "precheck")
-    if part.unchanged.skip or not node.is_readable(*at, "unchanged"):
-        return
-    is_inherited = node.has_own_key(*at, "unchanged", "skip") and not node.has_own_key(*at, "unchanged", "max_age")
-    if part.unchanged.max_age is not None and not is_inherited:
-        wrong = suggest_removal(
-            "runs are not skipped here", "remove max_age, or write skip: true", Remedy(beside=(("skip", True),))
-        )
-        node.add_error(wrong, *at, "unchanged", "max_age")
-    if node.has_own_key(*at, "confirm"):
-        problem = "only runs that an unchanged output would skip are confirmed"
-        also = Remedy(beside=(("unchanged", "skip"),))
-        node.add_error(suggest_removal(problem, "remove confirm, or write unchanged: skip too", also), *at, "confirm")
 
 
 def _build_stagger(name: str, beat: models.Heartbeat, period: timedelta | None, node: ConfigNode) -> timedelta:

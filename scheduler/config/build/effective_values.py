@@ -149,6 +149,8 @@ def computed_job_values(settings: Settings, name: str) -> dict[str, str]:
         "workdir": str(job.workdir),
         "misfire.grace": format_duration(job.grace),
         "model": (agent and agent.model) or "none",
+        "precheck.timeout": format_duration(agent.precheck.timeout) if agent and agent.precheck else "none",
+        "precheck.unchanged.max_age": "none",
         "on_failure.deliver": format_value(list(job.on_failure_deliver or job.deliver)),
     }
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from cron.job import Job
 from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_reboot, parse_one_time, parse_schedule
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler.config.build import entry_timing
+from scheduler.config.build import entry_timing, prechecks
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.delivery_targets import build_on_failure, check_deliver
 from scheduler.config.build.entry_timing import explain_moment_error, explain_schedule_error
@@ -158,7 +158,7 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
         )
 
 
-PROMPT_KEYS = ("budget", "agent", "model", "async_timeout", "strip_reasoning")
+PROMPT_KEYS = ("budget", "agent", "model", "async_timeout", "strip_reasoning", "ok_match", "ack_max_chars", "precheck")
 COMMAND_KEYS = ("env", "workdir", "stdin", "shell")
 
 
@@ -224,7 +224,13 @@ class PromptAgents:
         agent = self._agents.get(job.agent) if job.prompt is not None and job.agent is not None else None
         if agent is None:
             return None
-        called_agent = replace(agent, model=job.model or agent.model)
+        called_agent = replace(
+            agent,
+            model=job.model or agent.model,
+            ok_match=None if job.ok_match == "none" else job.ok_match,
+            ack_max_chars=job.ack_max_chars,
+            precheck=prechecks.build_precheck(job.precheck, job.timeout, node),
+        )
         self._check_model(called_agent, job, node)
         self.by_job[name] = called_agent
         return called_agent

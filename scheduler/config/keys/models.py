@@ -235,7 +235,7 @@ class Precheck(ConfigPart):
         "run", "What to do if the command fails."
     )
     timeout: PositiveDurationOrNone = optional_key(
-        None, "The timeout of the command.", default_in_words="half the heartbeat's timeout, at most 30s"
+        None, "The timeout of the command.", default_in_words="half the timeout of the attempt, at most 30s"
     )
 
 
@@ -489,6 +489,9 @@ class JobMisfire(ConfigPart):
     )
 
 
+JobOkMatch = Literal["none", "edges", "anywhere", "exact"]
+
+
 class Job(ConfigPart):
     enabled: Boolean = optional_key(True, "Whether the job runs.")
     schedule: TextOrNone = optional_key(
@@ -530,6 +533,19 @@ class Job(ConfigPart):
     )
     strip_reasoning: Boolean = optional_key(
         True, "Removes a leading `<think>...</think>` from the answer before it is delivered."
+    )
+    ok_match: Annotated[JobOkMatch, choice_type(JobOkMatch)] = optional_key(
+        "none",
+        "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered. With `none`, every answer"
+        " is delivered.",
+    )
+    ack_max_chars: Annotated[int, integer_type(0, 10_000)] = optional_key(
+        5, "An answer with HEARTBEAT_OK may contain up to this many other characters and is still not delivered."
+    )
+    precheck: Annotated[Precheck | None, BeforeValidator(value_parsers.parse_precheck)] = Field(
+        default=None,
+        description="A command that checks whether there is anything to do, before the agent of the prompt is called.",
+        json_schema_extra=lambda schema: _or_none_schema(schema, {"type": "string"}),
     )
     retries: Annotated[int, integer_type(0, 10)] = optional_key(
         0, "The number of further attempts after a failed attempt. Set this only for a command that is safe to repeat."
