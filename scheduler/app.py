@@ -87,6 +87,7 @@ SWITCH_INTERVAL = 0.0005  # seconds after which a busy thread leaves the interpr
 END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
 STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
 MAX_NAMED_RUNS = 10  # in such a line
+COMMITS_LOST = "another database server has taken over without the last commits, so runs since then are repeated, and say so"
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
 STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
 LEASE_POLL = 0.05  # seconds between looks at a lease that is not confirmed
@@ -245,6 +246,7 @@ class Daemon:
         self._lost_because: str | None = None
         self._reload_wanted = False
         self._failed_runs = 0
+        self._last_write = after.last_write if after else None
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
         self.store = startup.open_store(self.settings.database)
@@ -538,15 +540,20 @@ class Daemon:
         if self.settings.shard is not None and self.settings.shard.index:
             with self.store.transaction() as db:
                 transfer.reserve_ids_of_shard(db, self.settings.shard.index)
+        may_lack = boots.may_lack_commits(self.store.connection, self.store.server_identity, self._last_write)
+        if may_lack:
+            log_event(logging.ERROR, "commits_lost", problem=COMMITS_LOST, since=boots.last_tick_at(self.store.connection))
         survivors = startup.end_orphans(self.store, runs_here=self._remote is None)
         if self._remote is None:
             import_runner_libraries(self.settings)
         else:
-            self._adopt_runs(self._remote)
+            self._adopt_runs(self._remote, may_lack_commits=may_lack)
         self._traces.prepare(self.settings)
         threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
-        boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
-        self.engine.start_boot(read_clocks(), boot, survivors, at_once=at_once, changed=self._changed_since_last_boot)
+        boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"), self.store.server_identity)
+        self.engine.start_boot(
+            read_clocks(), boot, survivors, at_once=at_once, changed=self._changed_since_last_boot, may_lack_commits=may_lack
+        )
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
         log_event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
@@ -556,11 +563,24 @@ class Daemon:
             log_event(logging.INFO, "override", variable=each.variable, key=each.key, file=each.in_file, value=each.value)
         self._systemd.report_ready()
 
-    def _adopt_runs(self, remote: RemoteExecutor[Claim, AttemptResult]) -> None:
-        """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached."""
-        running = [run for _, _, run in runs.all_open_runs(self.store.connection) if run.state == "running"]
+    @property
+    def last_write(self) -> tuple[str, datetime] | None:
+        """The instance id and the time of the last write of this process that is known to be committed."""
+        written_at = self.engine.last_write_at
+        return self._last_write if written_at is None else (self.instance, written_at)
+
+    def _adopt_runs(self, remote: RemoteExecutor[Claim, AttemptResult], *, may_lack_commits: bool) -> None:
+        """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached.
+
+        If the database may lack commits, none is continued: an attempt in the queue may be one that has ended before.
+        """
+        running = [
+            run for _, _, run in runs.all_open_runs(self.store.connection) if run.state == "running" and not may_lack_commits
+        ]
         numbers = {payloads.attempt_key(run.owner, run.run_id, run.fence): run.run_id for run in running}
         past = boots.latest_instances(self.store.connection, MAX_PAST_BOOTS)
+        if self._last_write is not None:  # the database may have lost its boot
+            past.append(self._last_write[0])
 
         has_reported = False
 

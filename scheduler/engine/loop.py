@@ -33,7 +33,7 @@ from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.savepoints import EntryStep, TickParts
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick import LostCommits, Tick
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim
@@ -180,6 +180,8 @@ class Engine:
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
         self._parts = TickParts()
+        self._lost_commits: LostCommits | None = None
+        self.last_write_at: datetime | None = None  # the time of the last tick that has written something
         self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
         # Finishes a tick that may have been committed, and the time of that tick.
         self._unknown_commit: tuple[Callable[[ClockReading], None], datetime] | None = None
@@ -192,10 +194,12 @@ class Engine:
         *,
         at_once: bool = False,
         changed: ConfigEvent | None = None,
+        may_lack_commits: bool = False,
     ) -> None:
         """Recover from the last boot, and make the entry rows agree with the plan. Raises DatabaseUnavailable.
 
-        `changed` is what has changed in the config since the last boot.
+        `changed` is what has changed in the config since the last boot. `may_lack_commits`: the database may have lost its last
+        commits, so the runs that come due until now may have been carried out already.
 
         1. The boot is recorded. A clock change while the daemon was down is followed.
         2. Interrupted runs and deliveries are retried or closed.
@@ -204,6 +208,7 @@ class Engine:
         """
         self._last_reading, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
+            self._lost_commits = LostCommits(reading.now, wakes.last_id(db)) if may_lack_commits else None
             tick = self._new_tick(db, reading.now)
             last, seen = boots.latest_boot(db), boots.last_tick_at(db)
             slots_may_differ = boots.record_boot(tick.tx, boot)
@@ -232,6 +237,7 @@ class Engine:
                 _replan_all_entries(tick.tx)
             entries.save_changed_entries(tick.tx)
             cancelled = {run.run_id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
+        self.last_write_at = reading.now
         for run_id, claim in adopted.items():
             self._deadlines.start_deadline(claim, reading.monotonic)
             if run_id in cancelled:  # the last boot ended before the worker could be notified
@@ -298,11 +304,12 @@ class Engine:
                 self._parts.run(tick, TickPart.DEAD_LETTERS, partial(incident_notices.note_dead_messages, tick), None)
                 entries.save_changed_entries(tick.tx)
                 again_at = tick.now if is_work_left else self._next_tick_time(tick, len(claims), deliveries)
-                if db.total_changes > before:
+                has_written = db.total_changes > before
+                if has_written:
                     boots.record_last_tick(tick.tx)
                 finish = partial(
                     self._finish_tick, tick, claims, deliveries, results, maintenance_state, clock,
-                    requests_left=requests_left, is_full=full,
+                    requests_left=requests_left, is_full=full, has_written=has_written,
                 )  # fmt: skip
         except CommitUnknown:
             self._unknown_commit = (finish, reading.now) if finish else None
@@ -346,12 +353,14 @@ class Engine:
         *,
         requests_left: int,
         is_full: bool,
+        has_written: bool,
     ) -> None:
         """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages.
 
         `clock` is what the tick has recorded of clock changes, suspends and stalls. `reading` is the current time.
         """
         self._maintenance, self.plan = maintenance_state, tick.plan
+        self.last_write_at = tick.now if has_written else self.last_write_at
         self._requests_before_starts = requests_left
         change, slept, stall = clock
         self._clock_change, self._slept, self._stall = self._clock_change - change, self._slept - slept, self._stall - stall
@@ -403,7 +412,10 @@ class Engine:
 
     def _maintain_database(self, tick: Tick) -> MaintenanceState:
         maintenance.trim_grown_histories(tick.tx, self._grown_histories, tick.plan.settings.history.runs)
-        return maintenance.maintain_database(tick, self._maintenance)
+        state = maintenance.maintain_database(tick, self._maintenance)
+        if state.done_at == tick.now:
+            startup.recover_unknown_runs(tick, {*self._runs.inflight(), *(run_id for run_id, _ in self._runs.results())})
+        return state
 
     def _after_commit(
         self,
@@ -460,7 +472,7 @@ class Engine:
         why_full = self._places.describe()
         return Tick(
             tx, self.plan, self._awake_since, self._chance, self._full_since, why_full,
-            internal_errors=self.health.internal_errors,
+            self._lost_commits, internal_errors=self.health.internal_errors,
         )  # fmt: skip
 
     def _detect_clock_change(self, reading: ClockReading) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler.engine import budget_reservations, claims, planning, run_ends
+from scheduler.engine import budget_reservations, claims, planning, run_ends, startup
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
-from scheduler.model.outcome import Trigger
+from scheduler.model.outcome import WOKEN, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, clock_changes, entries, runs, wakes
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
+from scheduler.work.executor import Interrupted
 
 
 def start_due(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
@@ -36,6 +37,7 @@ def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     3. The slot is claimed, or a wake that may start a run now. All waiting wakes are taken along.
     4. The budget is reserved, and the circuit breakers are checked.
     5. The entry row is saved with its next due time; with a claim, it is not due before the run ends.
+    6. A run that may be a repetition after a failover of the database counts as interrupted, and is recovered like one.
     """
     entry_row, slot = _slot_to_run(tick, entry, planning.end_pause_if_over(tick, before))
     if slot is not None:
@@ -48,7 +50,20 @@ def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
         return None
     last_slot = entry_row.last_slot if slot is None else slot
     entries.change_entry(tick.tx, before, planning.due_while_run_is_open(entry_row._replace(last_slot=last_slot), None))
+    if _may_be_repetition(tick, claim):
+        startup.recover_lost_attempt(tick, claim, Interrupted("the database lost its last commits", was_stopped=False))
+        return None
     return claim
+
+
+def _may_be_repetition(tick: Tick, claim: Claim) -> bool:
+    """Whether the run may have been carried out before a failover of the database that has lost its record."""
+    lost = tick.lost_commits
+    if lost is None:
+        return False
+    if claim.trigger in WOKEN:
+        return any(wake.id <= lost.wakes_until for wake in claim.wakes)
+    return claim.slot <= lost.slots_until
 
 
 def _slot_to_run(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:

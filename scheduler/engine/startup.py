@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -205,9 +205,20 @@ def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) ->
     if found is None or not runs.owns_run(tick.tx, claim):
         tick.tx.report(StaleResultDropped(claim.run_id, claim.entry.kind, claim.entry.name))
         return
-    kind, name, run = found
     if claim.probes and breakers.return_probes(tick.tx, claim, called=False):
         wake_starts.retry_blocked_runs_and_wakes(tick)
+    _recover_interrupted_run(tick, *found, interruption)
+
+
+def recover_unknown_runs(tick: Tick, known: Collection[int]) -> None:
+    """Retry or close the runs in progress that the executor does not know: nobody carries them out, or has a result of them."""
+    for kind, name, run in runs.all_open_runs(tick.tx.db):
+        if run.state == "running" and run.run_id not in known:
+            log_event(logging.ERROR, "run_unknown", run=run.run_id, kind=kind, name=name)
+            _recover_interrupted_run(tick, kind, name, run, Interrupted("the daemon lost it", was_stopped=False))
+
+
+def _recover_interrupted_run(tick: Tick, kind: Kind, name: str, run: OpenRun, interruption: Interrupted) -> None:
     entry_row, entry = entries.get_entry(tick.tx, kind, name), tick.plan.entries.get((kind, name))
     runs.record_interruption(tick.tx, run, tick.now)
     runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, {})

@@ -13,14 +13,22 @@ from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class LostCommits:
+    """The database may have lost its last commits: runs of the slots and wakes until these may have been carried out already."""
+
+    slots_until: datetime
+    wakes_until: int
+
+
 @dataclass(slots=True)
 class Tick:
     """One iteration of the main loop: its transaction, the active plan, and the runs to cancel after the commit.
 
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
     `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
-    spreads retries. `cancelled` are the ids of the runs to end after the commit. `internal_errors` counts the unexpected
-    exceptions of all ticks, by part.
+    spreads retries. `lost_commits`: which runs may have been carried out already (None: none). `cancelled` are the ids of the
+    runs to end after the commit. `internal_errors` counts the unexpected exceptions of all ticks, by part.
     """
 
     tx: Transaction
@@ -29,6 +37,7 @@ class Tick:
     chance: random.Random
     no_capacity_since: datetime | None = None
     no_capacity_why: str | None = None
+    lost_commits: LostCommits | None = None
     cancelled: list[int] = field(default_factory=list)
     internal_errors: Counter[TickPart] = field(default_factory=Counter)
 

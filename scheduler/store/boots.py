@@ -20,12 +20,16 @@ BOOTS_SINCE = (
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """This daemon process: the instance id that its rows carry, its pid, and the versions of the program and the zone rules."""
+    """This daemon process: the instance id that its rows carry, its pid, and the versions of the program and the zone rules.
+
+    `server` identifies the PostgreSQL server; None: the database is a file, or the server does not say.
+    """
 
     instance: str
     pid: int
     version: str
     tzdata: str
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,9 @@ def record_boot(tx: Transaction, boot: Boot) -> bool:
     last = tx.db.execute("select version, tzdata from boot order by id desc limit 1").fetchone()
     now = to_millis(tx.now)
     tx.db.execute(
-        "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash) values (?, ?, ?, ?, ?, ?, ?)",
-        (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, tx.config_hash),
+        "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash, database_server)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?)",
+        (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, tx.config_hash, boot.server),
     )
     return last is not None and (last["version"], last["tzdata"]) != (boot.version, boot.tzdata)
 
@@ -91,6 +96,19 @@ def is_last_tick(db: sqlite3.Connection, instance: str, at: datetime) -> bool:
     """Whether the last recorded tick is that of this time, of the boot `instance`. Each tick that writes is recorded."""
     row = db.execute("select instance, last_tick_at from boot order by id desc limit 1").fetchone()
     return row is not None and (row["instance"], row["last_tick_at"]) == (instance, to_millis(at))
+
+
+def may_lack_commits(db: sqlite3.Connection, server: str | None, last_write: tuple[str, datetime] | None) -> bool:
+    """Whether the server may have lost commits of the last boot: another one has taken over since, for example a standby.
+
+    `last_write` is the last known write of this process, with its instance id. If it is there, all commits are.
+    """
+    row = db.execute("select instance, last_tick_at, database_server from boot order by id desc limit 1").fetchone()
+    if row is None:
+        return last_write is not None
+    if last_write is not None and row["instance"] == last_write[0]:
+        return bool(row["last_tick_at"] < to_millis(last_write[1]))
+    return None not in (server, row["database_server"]) and row["database_server"] != server
 
 
 def record_config(tx: Transaction) -> None:

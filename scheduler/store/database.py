@@ -71,10 +71,12 @@ class Store:
 
     It uses WAL with `synchronous=FULL`, because an acknowledged commit must survive a power loss. Every write goes through
     `transaction`. `epoch` is set while this daemon leads others on a server, and `is_fenced` once another one has led since.
+    `server_identity` differs between a server and the standby that replaces it; None: it is a file, or not known.
     """
 
     epoch: int | None = None
     is_fenced = False
+    server_identity: str | None = None
 
     def __init__(self, path: Path, connection: sqlite3.Connection, reserve: DiskReserve) -> None:
         self.path = path

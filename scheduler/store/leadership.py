@@ -10,7 +10,13 @@ from math import inf
 
 from scheduler.model.state_address import describe_server
 from scheduler.store.database import DatabaseUnavailable, StoreError
-from scheduler.store.postgresql import ServerConnection, ServerError, names_several_hosts
+from scheduler.store.postgresql import (
+    SERVER_REPLACED,
+    ServerConnection,
+    ServerError,
+    names_several_hosts,
+    read_server_identity,
+)
 
 LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
 RENEW_EVERY = 1.0
@@ -60,6 +66,7 @@ class Leadership:
         self._clock = clock
         self._on_lost = on_lost
         self._connection: ServerConnection | None = None
+        self._server: str | None = None  # which has the lease
         self._expired: tuple[object, float] | None = None  # the expired lease, and since when a standby has seen it
         self._renewed_at = 0.0
         self._problem: str | None = None  # of the last renewal
@@ -96,6 +103,7 @@ class Leadership:
         if row is None:
             return "another daemon leads"
         self.epoch, self._renewed_at = row["epoch"], asked_at
+        self._server = read_server_identity(self._connect())
         return None
 
     @property
@@ -186,7 +194,10 @@ class Leadership:
         asked_at = self._clock()
         was_connected = self._connection is not None
         try:
-            row = self._connect().execute(RENEW, (LEASE, self.epoch, self._holder)).fetchone()
+            before, connection = self._connection, self._connect()
+            if connection is not before and (read_server_identity(connection) or self._server) != self._server:
+                return SERVER_REPLACED
+            row = connection.execute(RENEW, (LEASE, self.epoch, self._holder)).fetchone()
         except ServerError as error:
             self._disconnect()
             self._problem = str(error)

@@ -639,6 +639,12 @@ def m021_workers_problem(db: Any) -> None:
     db.conn.execute("alter table boot add column workers_problem text")
 
 
+@migrations()
+def m022_database_servers(db: Any) -> None:
+    """The PostgreSQL server on which a boot began to lead, and its timeline; null: the database is a file."""
+    db.conn.execute("alter table boot add column database_server text")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

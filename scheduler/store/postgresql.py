@@ -64,6 +64,14 @@ DAMAGED = frozenset({"XX001", "XX002"})
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "25006", "25P03", "42501", "3F000", "F0")
 
+# Every user may call these functions, unless an administrator has revoked it. The timeline of pg_control_checkpoint() is that of
+# the last checkpoint, which is still the old one just after a promotion.
+IDENTITY = (
+    "select system_identifier::text from pg_control_system()",
+    "select left(pg_walfile_name(pg_current_wal_lsn()), 8)",
+)
+SERVER_REPLACED = "another database server has taken over, and may lack the last commits"
+
 # What a person has to mend, in the errors of a connection, which have no code. In other languages than English, the daemon waits.
 MISTAKE = re.compile(
     r"FATAL: (database|role) .* does not exist|FATAL: .*authentication failed|FATAL: permission denied|no password supplied"
@@ -284,6 +292,18 @@ def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, 
     return raw
 
 
+def read_server_identity(connection: ServerConnection) -> str | None:
+    """What differs between a primary and the standby that replaces it: the number of the cluster, and its timeline.
+
+    None if the server does not say: an administrator may have revoked the right, or it is no primary.
+    """
+    parts = []
+    for query in IDENTITY:
+        with suppress(ServerError):
+            parts.append(connection.execute(query).fetchone()[0])
+    return "/".join(parts) or None
+
+
 def _may_prepare(text: str) -> bool | None:
     """Statements without rows are sent as they are; the others are prepared by the driver when they repeat."""
     return None if text.startswith(("select", "insert", "update", "delete", "\n", "with")) else False
@@ -378,7 +398,7 @@ class ServerStore(Store):
         except BaseException:
             connection.close()
             raise
-        self._use(connection)
+        self._use(connection, read_server_identity(connection))
         self._is_ready = True
 
     def abort(self) -> None:
@@ -386,9 +406,10 @@ class ServerStore(Store):
         if self._is_ready:
             self._server.abort()
 
-    def _use(self, connection: ServerConnection) -> None:
+    def _use(self, connection: ServerConnection, identity: str | None) -> None:
         self._server = connection
         self.connection = cast("sqlite3.Connection", connection)
+        self.server_identity = identity or self.server_identity
 
     def keep_reserve(self) -> None:
         """A server has no disk reserve of heartbeatd."""
@@ -469,7 +490,13 @@ class ServerStore(Store):
     def _reconnect_if_lost(self) -> None:
         if self._server.is_lost:
             self._server.close()
-            self._use(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION))
+            connection = ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)
+            identity = read_server_identity(connection)
+            if self.epoch is not None and None not in (identity, self.server_identity) and identity != self.server_identity:
+                connection.close()
+                self.is_fenced = True
+                raise LeadershipLost(SERVER_REPLACED)
+            self._use(connection, identity)
 
     def _roll_back(self) -> None:
         with suppress(ServerError):

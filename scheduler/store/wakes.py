@@ -71,6 +71,12 @@ def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
     return _wake_from_row(row) if row else None
 
 
+def last_id(db: sqlite3.Connection) -> int:
+    """The highest ID of a wake; 0 without wakes."""
+    found: int = db.execute("select coalesce(max(id), 0) from wake").fetchone()[0]
+    return found
+
+
 def count_wakes_by_token(tx: Transaction, kind: Kind, name: str) -> dict[str, int]:
     """How many undelivered rows each token has. Wakes of users and jobs are under the empty name."""
     query = "select token, count(*) from wake where kind = ? and name = ? and state in ('waiting', 'taken') group by token"

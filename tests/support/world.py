@@ -36,7 +36,7 @@ from scheduler.model.state_address import shard_address, shard_file
 from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
-from scheduler.store import entries, run_history
+from scheduler.store import boots, entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing, open_read_only
@@ -199,6 +199,7 @@ class World:
         runs: VirtualExecutor | None = None,
         survivors: Mapping[str, bool] | None = None,
         tzdata: str = "0",
+        may_lack_commits: bool = False,
     ) -> None:
         """Start the daemon on the same database. `runs`: workers have gone on with the runs of the last boot."""
         self.boot_count += 1
@@ -213,7 +214,9 @@ class World:
             [self.events.append, *self.listeners], f"boot{self.boot_count}", random.Random(7),
         )  # fmt: skip
         boot = Boot(f"boot{self.boot_count}", 4000 + self.boot_count, "0", tzdata)
-        self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
+        self.engine.start_boot(
+            self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once, may_lack_commits=may_lack_commits
+        )
 
     @property
     def database(self) -> Path | str:
@@ -231,6 +234,18 @@ class World:
     def kill(self) -> None:
         """End the daemon as by kill -9: nothing more is recorded."""
         self.store.close()
+
+    def fail_over(self, copy: Path) -> None:
+        """Go on with an earlier copy of the database, as after a failover to a standby that was behind."""
+        self.kill()
+        for file in (self.state, *self.state.parent.glob(f"{self.state.name}-*")):
+            file.unlink(missing_ok=True)
+        copy.rename(self.state)
+        assert self.engine.last_write_at is not None
+        last_write = (f"boot{self.boot_count}", self.engine.last_write_at)
+        with closing(self.open_store()) as store:
+            may_lack = boots.may_lack_commits(store.connection, None, last_write)
+        self.boot(may_lack_commits=may_lack)
 
     def stop(self) -> None:
         """Stop the daemon in an orderly way."""

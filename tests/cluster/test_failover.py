@@ -1,0 +1,145 @@
+"""What happens to runs if the database loses its last commits: another server has taken over that was behind."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import required_programs
+from servers.postgres import PostgresServer
+from servers.postgres_proxy import PostgresProxy
+from test_story_slots import agent, job
+from world import Clock, Delayed, MakeWorld, World, utc
+
+from scheduler.model.events import RunRecovered
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.store import boots
+from scheduler.store.database import DatabaseUnavailable, LeadershipLost, back_up
+from scheduler.store.leadership import Leadership
+from scheduler.store.locations import open_for_writing
+
+ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
+
+
+def lose_from(world: World, at: str, until: str) -> None:
+    """Fail over at `until` to a server that has nothing of what was written after `at`."""
+    world.run_until(f"2026-03-02 {at}")
+    copy = world.folder / "standby.db"
+    back_up(world.state, copy)
+    world.run_until(f"2026-03-02 {until}")
+    world.fail_over(copy)
+
+
+def test_a_run_that_a_failover_may_repeat_says_so_and_later_runs_do_not(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    lose_from(world, "08:29", "08:31")
+    world.run(minutes=40)
+    assert [call.at.strftime("%H:%M") for call in world.calls] == ["08:00", "08:30", "08:31", "09:00"]
+    assert [(row["slot"][11:16], row["attempt"]) for row in world.records()] == [("08:00", 1), ("08:30", 2), ("09:00", 1)]
+    assert [event.again for event in world.events_of(RunRecovered)] == [True]
+
+
+def test_a_run_whose_end_a_failover_has_lost_is_repeated_and_says_so(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
+    lose_from(world, "08:00", "08:05")
+    world.run(minutes=40)
+    assert [(row["slot"][11:16], row["attempt"]) for row in world.records()] == [("08:00", 2), ("08:30", 1)]
+
+
+def test_a_command_that_a_failover_may_repeat_is_not_repeated_but_reported(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", deliver="log"))
+    lose_from(world, "08:59", "09:01")
+    world.run(minutes=90)
+    assert world.history() == ["03-02 09:00 every abandoned child_may_still_run", "03-02 10:00 every ok"]
+    assert len(world.calls) == 2
+    assert "the database lost its last commits" in world.delivered[0][2]
+
+
+def test_a_wake_that_a_failover_brings_back_starts_a_run_that_says_so(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.run_until("2026-03-02 08:10")
+    world.wake("ops", source=Trigger.MANUAL, sender="anna")
+    world.wake("ops", source=Trigger.MANUAL, sender="ben")  # it waits for wake_gap
+    lose_from(world, "08:10", "08:12")
+    world.run(minutes=5)
+    assert len(world.calls) == 4
+    assert [(row["trigger"], row["attempt"]) for row in world.records()] == [("interval", 1), ("manual", 1), ("manual", 2)]
+
+
+def test_a_failover_that_has_lost_nothing_repeats_nothing(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    lose_from(world, "08:31", "08:31")
+    world.run(minutes=40)
+    assert [row["attempt"] for row in world.records()] == [1, 1, 1]
+    assert world.events_of(RunRecovered) == []
+
+
+def test_an_agent_whose_run_nobody_carries_out_runs_again_within_a_minute(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"))
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=4)) if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.run(minutes=2)
+    world.runs.ack(list(world.runs.inflight()))  # the executor forgets it
+    world.run(minutes=1)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert [(row["attempt"], row["slot"][11:16]) for row in world.records()] == [(2, "08:00")]
+    assert [(event.kind, event.again) for event in world.events_of(RunRecovered)] == [(Kind.HEARTBEAT, True)]
+
+
+def test_another_server_counts_as_one_that_may_lack_commits_unless_the_last_write_is_there(tmp_path: Path) -> None:
+    """Each row: the server of the last boot, the server now, how much later the last write of this process was, the answer."""
+    for before, now, later, expected in (
+        ("1/1", "1/1", None, False), ("1/1", "1/2", None, True), ("1/1", "2/1", None, True),
+        (None, "1/1", None, False), ("1/1", None, None, False),
+        ("1/1", "1/2", 0, False), ("1/1", "1/1", 0, False), ("1/1", "1/1", 1, True), (None, None, 1, True),
+    ):  # fmt: skip
+        folder = tmp_path / f"{before}-{now}-{later}".replace("/", ".")
+        folder.mkdir()
+        world = World(folder, agent())
+        with world.store.transaction() as db:
+            db.execute("update boot set database_server = ?", (before,))
+        at = boots.last_tick_at(world.store.connection)
+        assert at is not None
+        last_write = None if later is None else ("boot1", at + timedelta(seconds=later))
+        assert boots.may_lack_commits(world.store.connection, now, last_write) is expected, (before, now, later)
+        world.store.close()
+
+
+@required_programs.needs("initdb")
+@pytest.mark.once
+def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the_lease(tmp_path: Path) -> None:
+    clock, lost = Clock(utc("2026-03-02 08:00")), list[str]()
+    with ExitStack() as stack:
+        primary = stack.enter_context(closing(PostgresServer())).start()
+        proxy = stack.enter_context(PostgresProxy(primary.database()))
+        store = stack.enter_context(closing(open_for_writing(proxy.dsn)))
+        lease = Leadership(proxy.dsn, "one", "one", lambda: clock.monotonic, lost.append)
+        stack.callback(lambda: lease.stop(release=False))
+        assert lease.try_to_lead() is None
+        store.epoch = lease.epoch
+        first, epoch = store.server_identity, lease.epoch
+        with store.transaction() as db:
+            db.execute(ONE_BOOT)
+        standby = stack.enter_context(closing(primary.standby()))
+        proxy.lead_to(standby.dsn_of(urlsplit(proxy.dsn).path.removeprefix("/")))
+        standby.promote()
+        with pytest.raises(DatabaseUnavailable), store.transaction():  # the connection is lost
+            pass
+        for _ in range(2):
+            with pytest.raises(LeadershipLost, match="another database server has taken over"), store.transaction() as db:
+                db.execute(ONE_BOOT)
+        assert store.is_fenced
+        assert "another database server has taken over" in str(lease._renew())
+        second = stack.enter_context(closing(open_for_writing(proxy.dsn)))
+        assert (first or "").rpartition("/")[0] == (second.server_identity or "").rpartition("/")[0]  # the same cluster
+        assert first != second.server_identity
+        assert len(boots.all_boots(second.connection)) == 1
+        primary.query(
+            standby.dsn_of(urlsplit(proxy.dsn).path.removeprefix("/")), "update heartbeatd._leader set until_at = '-infinity'"
+        )
+        again = Leadership(proxy.dsn, "two", "one", lambda: clock.monotonic, lost.append)
+        stack.callback(lambda: again.stop(release=False))
+        assert (again.try_to_lead(), again.epoch) == (None, (epoch or 0) + 1)
