@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import islice, pairwise
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
-
-from croniter import CroniterBadDateError, croniter
 
 from cron.dst_changes import OffsetPeriod, offset_periods, zone_fingerprint
 from cron.expression import EVERY_DAY, CronExpression, is_reboot, parse_expression
 from cron.field import ScheduleError
+
+if TYPE_CHECKING:
+    from croniter import croniter
 
 __all__ = ["CronSchedule", "ScheduleError", "SlotRange", "is_reboot", "parse_schedule"]
 
@@ -244,6 +246,8 @@ def _first_day_from(days: str, since: date) -> date | None:
     """The first day of a schedule at or after this one."""
     if days == EVERY_DAY:
         return since
+    from croniter import CroniterBadDateError
+
     start = datetime.combine(since, time.min) - timedelta(minutes=1)
     try:
         found: datetime = copy(_day_iterator(days)).get_next(datetime, start)
@@ -255,4 +259,6 @@ def _first_day_from(days: str, since: date) -> date | None:
 @lru_cache(maxsize=256)
 def _day_iterator(days: str) -> croniter:
     """The croniter over the midnights of a schedule's days. Copy it before use, because iterating changes it."""
+    from croniter import croniter
+
     return croniter(f"0 0 {days}", datetime(2024, 1, 1), implement_cron_bug=True)  # noqa: DTZ001 -- naive on purpose

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -180,6 +179,8 @@ def _refuse_constant(text: str) -> float:
 
 
 def _parse_http_date(text: str) -> datetime | None:
+    from email.utils import parsedate_to_datetime
+
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

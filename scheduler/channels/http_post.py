@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
@@ -130,6 +129,8 @@ def wait_from_seconds(value: object) -> timedelta | None:
 
 @cache
 def _our_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("heartbeatd")
     except PackageNotFoundError:  # run from a checkout

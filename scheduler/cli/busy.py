@@ -23,7 +23,7 @@ from scheduler.model.settings import RemoteQueue
 from scheduler.store import entries, lane_holds, runs
 from scheduler.system import lanes
 from scheduler.system.lanes import Lanes
-from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.system.state_lock import make_state_folder
 
 if TYPE_CHECKING:  # of an extra

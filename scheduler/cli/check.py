@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections import Counter
@@ -14,7 +13,7 @@ import click
 from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
-from scheduler.cli import arguments, config_preview, options
+from scheduler.cli import arguments, options
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, shorten_to_line, utc_now
@@ -27,7 +26,6 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.settings import Settings
 from scheduler.model.shards import Shard
-from scheduler.net import mcp_client
 from scheduler.store import entries
 from scheduler.system.text import one_line
 
@@ -82,6 +80,8 @@ def check(name: str | None, strict: bool, diff: bool, tools: bool, path: Path, s
 
 
 def _show_diff(path: Path, state: Path | None, loaded: LoadedConfig, form: str) -> int:
+    from scheduler.cli import config_preview  # a comparison needs the engine, which takes 80 ms to import
+
     preview = config_preview.preview_file(path, state)
     if form == "text":
         for warning in loaded.warnings:
@@ -165,6 +165,8 @@ def _list_tools(tools: Tools) -> str:
 
 def _show_tools(settings: Settings, form: str) -> int:
     """Connect to the servers of all agents, and print each tool, or why an agent cannot get its tools."""
+    import asyncio
+
     found = asyncio.run(_find_tools(settings))
     failed = {agent: tools for agent, tools in found.items() if isinstance(tools, str)}
     rows = [(agent, tool) for agent, tools in found.items() if not isinstance(tools, str) for tool in tools]
@@ -191,6 +193,7 @@ def _show_tools(settings: Settings, form: str) -> int:
 
 async def _find_tools(settings: Settings) -> dict[str, Sequence[OfferedTool] | str]:
     """The tools of each agent that has any, or the error."""
+    from scheduler.net import mcp_client
     from scheduler.net.http_client import HttpClient
     from scheduler.system.process import Children
 

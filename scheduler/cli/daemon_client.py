@@ -47,7 +47,7 @@ from scheduler.store import entries, transfer
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
-from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.system.state_lock import StateLock, make_state_folder
 from scheduler.work import plan
 

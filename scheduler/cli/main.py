@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import click
 from scheduler import __version__
 from scheduler.cli import options
 from scheduler.config.file.lenient_reading import read_shard
+from scheduler.model.expected_error import ExpectedError
 
 MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of them the closest word is suggested
 
@@ -32,7 +34,11 @@ class LazyGroup(click.Group):
         if cmd_name not in self.contents:
             return None
         module, _, attribute = self.contents[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
+        gc.disable()  # modules stay, so searching their objects for garbage would only take time: 5 % of a short command
+        try:
+            command: click.Command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
+        finally:
+            gc.enable()
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -219,21 +225,16 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
 
     The errors of a config are printed without a prefix, because editors and people jump to them by `file:line:column:`.
     """
-    import sqlite3  # these imports cost 0.4 s of CPU, so only a command that fails makes them
+    import sqlite3  # only a command that fails needs these
 
     from scheduler.config.file.diagnostics import ConfigError
-    from scheduler.engine.inbox import Refused
-    from scheduler.store.database import DatabaseFull, DatabaseUnavailable, StoreError
-    from scheduler.system.state_lock import AlreadyRunning, StateFolderError
-    from scheduler.web.server import CannotListen
+    from scheduler.store.database import DatabaseFull, DatabaseUnavailable
 
     match error:
         case ConfigError():
             return str(error), 2
-        case Refused():
-            return f"heartbeatd: {error}", 2 if error.code == "not_found" else 1
-        case AlreadyRunning() | StateFolderError() | StoreError() | CannotListen():
-            return f"heartbeatd: {error}", 1
+        case ExpectedError():
+            return f"heartbeatd: {error}", error.exit_code
         case DatabaseFull():
             return f"heartbeatd: {error}; nothing was changed", 1
         case DatabaseUnavailable():

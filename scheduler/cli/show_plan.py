@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 from click.core import ParameterSource
 
-from scheduler.cli import arguments, config_preview, daemon_files, options, output
+from scheduler.cli import arguments, daemon_files, options, output
 from scheduler.cli.arguments import ZONE_RULE, DurationParam, TimeParam
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
@@ -81,6 +81,8 @@ def plan(
     if begin is not None and begin.year not in forecast.ALLOWED_YEARS:
         raise InputError(f"--from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
     if other is not None:
+        from scheduler.cli import config_preview
+
         is_given = click.get_current_context().get_parameter_source("span") is not ParameterSource.DEFAULT
         ahead = span if is_given else None
         preview = config_preview.preview_files(path, other, state, name, ahead)

@@ -8,14 +8,19 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from scheduler.engine.tick import Tick
+from scheduler.model.expected_error import ExpectedError
 
 
-class Refused(Exception):
+class Refused(ExpectedError):
     """A request that cannot be carried out. The text gives the reason and a remedy; `code` is a word for programs."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
         super().__init__(message)
+
+    @property
+    def exit_code(self) -> int:
+        return 2 if self.code == "not_found" else 1
 
 
 class Request(Protocol):

@@ -9,11 +9,9 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
-from sqlite_utils import Database
-
+from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
 from scheduler.system.files import sync_to_disk
@@ -37,7 +35,7 @@ NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
 MOST_DIGITS = 18  # digits of a row id
 
 
-class StoreError(Exception):
+class StoreError(ExpectedError):
     """The database cannot be used. The text says which file, why, and which command helps."""
 
 
@@ -205,7 +203,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     try:
         connection.row_factory = sqlite3.Row
         _refuse_foreign(path, connection)
-        _refuse_newer(path, Database(connection))
+        _refuse_newer(path, connection)
     except sqlite3.DatabaseError as error:
         connection.close()
         raise _unusable_error(path, error) from error
@@ -221,13 +219,13 @@ def open_read_only_any_version(path: Path) -> sqlite3.Connection:
     The older database is copied into memory and migrated there; the file stays as it is. Raises StoreError.
     """
     connection = open_read_only(path)
-    if not migrations.pending(Database(connection)):
+    if not migrations.pending(connection):
         return connection
     copy = sqlite3.connect(":memory:", isolation_level=None)
     copy.row_factory = sqlite3.Row
     try:
         connection.backup(copy)
-        migrations.apply(Database(copy))
+        migrations.apply(copy)
     except sqlite3.DatabaseError as error:
         copy.close()
         raise _unusable_error(path, error) from error
@@ -240,7 +238,7 @@ def open_empty_database() -> sqlite3.Connection:
     """An empty database in memory, for readers that come before the first daemon."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row
-    migrations.apply(Database(connection))
+    migrations.apply(connection)
     return connection
 
 
@@ -356,12 +354,12 @@ def _open_connection(path: Path) -> sqlite3.Connection:
 
 
 def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
-    database = Database(connection)
-    if migrations.pending(database) and migrations.applied(database):
+    if not migrations.pending(connection):
+        return
+    if migrations.applied(connection):
         _keep_copy(path, connection)
-    if migrations.pending(database):
-        connection.execute(f"pragma application_id = {APPLICATION_ID}")
-        migrations.apply(database)
+    connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    migrations.apply(connection)
 
 
 def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
@@ -404,15 +402,9 @@ def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
         raise StoreError(f"{path} is a database of another program; name another file in `state:`")
 
 
-@cache
-def _known_migrations() -> frozenset[str]:
-    with closing(sqlite3.connect(":memory:")) as empty:
-        return frozenset(migration.name for migration in migrations.pending(Database(empty)))
-
-
-def _refuse_newer(path: Path, database: Database) -> None:
-    known = _known_migrations()
-    unknown = sorted({migration.name for migration in migrations.applied(database)} - known)
+def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
+    known = {each.name for each in migrations.all}
+    unknown = sorted(set(migrations.applied(connection)) - known)
     if unknown:
         raise StoreError(
             f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this version supports {max(known)});"

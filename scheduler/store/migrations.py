@@ -8,11 +8,56 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from sqlite_utils import Database, Migrations
+Change = Callable[[Any], None]
 
-__all__ = ["Database", "Migrations", "migrations"]
+
+class Migration(NamedTuple):
+    """One change of the tables. `fn` is called with an object whose `conn` is the connection."""
+
+    name: str
+    fn: Change
+
+
+class Migrations:
+    """The changes of the tables, in their order. The library that applies them is slow to import, so readers do without it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.all: list[Migration] = []
+
+    def __call__(self, *, name: str | None = None) -> Callable[[Change], Change]:
+        """Decorate a function as the next migration, with its own name unless another one is given."""
+
+        def add(change: Change) -> Change:
+            self.all.append(Migration(name or change.__name__, change))
+            return change
+
+        return add
+
+    def applied(self, connection: sqlite3.Connection) -> list[str]:
+        """The names of the migrations that this database has, also of unknown ones."""
+        if connection.execute("select 1 from sqlite_master where name = '_sqlite_migrations'").fetchone() is None:
+            return []
+        found = connection.execute("select name from _sqlite_migrations where migration_set = ? order by rowid", (self.name,))
+        return [row[0] for row in found]
+
+    def pending(self, connection: sqlite3.Connection) -> list[Migration]:
+        """The migrations that this database does not have yet."""
+        applied = self.applied(connection)
+        return [each for each in self.all if each.name not in applied]
+
+    def apply(self, connection: sqlite3.Connection, *, stop_before: str | None = None) -> None:
+        """Apply the missing migrations, each in a transaction, up to `stop_before`."""
+        import sqlite_utils
+
+        steps = sqlite_utils.Migrations(self.name)
+        for each in self.all:
+            steps(name=each.name)(each.fn)
+        steps.apply(sqlite_utils.Database(connection), stop_before=stop_before)
+
 
 migrations = Migrations("heartbeatd")
 

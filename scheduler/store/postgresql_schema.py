@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.store.database import DatabaseUnavailable, StoreError
-from scheduler.store.migrations import Database, Migrations, migrations
+from scheduler.store.migrations import Migrations, migrations
 
 TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": 'text collate "C"', "BLOB": "bytea"}
 """Texts are compared by their bytes, as in SQLite. All times are integers, in milliseconds."""
@@ -181,7 +181,7 @@ def unknown_migrations(
 
     Raises StoreError if a newer heartbeatd has applied others, or if the schema belongs to another program.
     """
-    known = _names(steps)
+    known = [each.name for each in steps.all]
     found = db.execute(
         "select count(*) as tables, count(*) filter (where tablename = '_migration') as ours from pg_tables where schemaname = ?",
         (schema,),
@@ -201,15 +201,10 @@ def unknown_migrations(
     return applied, [name for name in known if name not in applied]
 
 
-def _names(steps: Migrations) -> list[str]:
-    with closing(sqlite3.connect(":memory:")) as empty:
-        return [each.name for each in steps.pending(Database(empty))]
-
-
 def _twin(steps: Migrations, before: str | None = None) -> sqlite3.Connection:
     """An empty SQLite database with the migrations before this one (None: with all)."""
     twin = sqlite3.connect(":memory:", isolation_level=None)
-    steps.apply(Database(twin), stop_before=before)
+    steps.apply(twin, stop_before=before)
     return twin
 
 
@@ -227,7 +222,7 @@ def _create_all(db: sqlite3.Connection, schema: str, steps: Migrations) -> None:
     db.execute("insert into _leader default values")
     db.execute(LEADER_EPOCH)
     db.execute("create table _migration (name text not null primary key, applied_at timestamptz not null default now())")
-    db.executemany("insert into _migration (name) values (?)", [(name,) for name in _names(steps)])
+    db.executemany("insert into _migration (name) values (?)", [(each.name,) for each in steps.all])
 
 
 class _Recorder:
@@ -247,9 +242,9 @@ class _Recorder:
 def _migrate(db: sqlite3.Connection, missing: list[str], steps: Migrations) -> None:
     """Apply these migrations. New tables and columns come first, then changes of rows; then what the migration removes."""
     with closing(_twin(steps, missing[0])) as twin:
-        for step in steps.pending(Database(twin)):
+        for step in steps.pending(twin):
             before, recorder = read_schema(twin), _Recorder(twin)
-            step.fn(recorder)  # type: ignore[arg-type]
+            step.fn(recorder)
             after = read_schema(twin)
             if step.name in OWN_STEPS:
                 OWN_STEPS[step.name](db)

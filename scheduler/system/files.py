@@ -6,7 +6,6 @@ import errno
 import grp
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -78,7 +77,7 @@ def write_output_file(path: Path, content: bytes) -> None:
 @contextmanager
 def _atomic_replacement(path: Path) -> Iterator[BinaryIO]:
     """A new file, mode 0600, that takes the place of `path` at the end of the context. After an exception it is removed."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:

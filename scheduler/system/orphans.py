@@ -8,8 +8,10 @@ import time
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from scheduler.system.process import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE, WORKER_VARIABLE
-
+RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # in the environment of each program that a run starts
+WORKER_VARIABLE = "HEARTBEATD_WORKER"
+KILL_AFTER = 2.0  # seconds from TERM to KILL
+POLL_INTERVAL = 0.02  # seconds between checks for what the kernel does not announce
 PROC = Path("/proc")
 
 

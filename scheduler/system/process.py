@@ -21,18 +21,15 @@ from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.system.file_limits import is_scarcity
+from scheduler.system.orphans import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE, WORKER_VARIABLE
 
 EndReason = Literal["timeout", "cancelled", "shutdown"]
 
-RUN_ID_VARIABLE = "HEARTBEATD_RUN"
-WORKER_VARIABLE = "HEARTBEATD_WORKER"
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
-KILL_AFTER = 2.0  # seconds from TERM to KILL
 MAX_OUTPUT = 64 * 1024 * 1024  # bytes; a program with more output is ended
 STDERR_KEPT = 16 * 1024
 PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
 READ_SIZE = 64 * 1024
-POLL_INTERVAL = 0.02  # seconds between checks for what the kernel does not announce
 EXIT_TIME = 1.0  # seconds that a program has to end by itself after its standard input was closed
 MAX_LINE = 1024 * 1024  # bytes of a line of a program that is spoken to
 MAX_LINES_TOTAL = 16 * 1024 * 1024  # bytes of all its lines

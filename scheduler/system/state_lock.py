@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
+from scheduler.model.expected_error import ExpectedError
 from scheduler.system.file_locks import create_lock_file, try_lock
 from scheduler.system.files import MAY_ANYTHING, others_may, write_private_file
 
@@ -35,7 +36,7 @@ class LockHolder:
     instance: str
 
 
-class AlreadyRunning(Exception):
+class AlreadyRunning(ExpectedError):
     """Another daemon holds the lock. `pid` and `started_at` are None in the moment before it has written them."""
 
     def __init__(self, path: Path, holder: LockHolder | None) -> None:
@@ -45,7 +46,7 @@ class AlreadyRunning(Exception):
         super().__init__(f"another heartbeatd holds {path}" + (_describe_holder(holder) if holder else ""))
 
 
-class StateFolderError(Exception):
+class StateFolderError(ExpectedError):
     """The state folder cannot be used. The text names the path, the user ID, the mode and what to do."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from scheduler.model.expected_error import ExpectedError
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.state_lock import StateFolderError
 from scheduler.web import token_file
@@ -29,7 +30,7 @@ KEEP_ALIVE_SECONDS = 5  # seconds
 SHUTDOWN_SECONDS = 2  # seconds for answers in progress when the server stops
 
 
-class CannotListen(Exception):
+class CannotListen(ExpectedError):
     """Listening on the address failed; the message says why and what to write instead."""
 
 

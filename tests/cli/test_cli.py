@@ -15,8 +15,12 @@ from config_file import SMALL, write
 
 from scheduler import __main__
 from scheduler.cli.main import COMMANDS, main
+from scheduler.config.file.lenient_reading import read_state_path
+from scheduler.store.database import Store
 
 HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
+SERVER = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "sqlite_utils")
+READS_ONLY = (*HEAVY, *SERVER, "asyncio", "croniter", "email.utils")
 
 
 def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:
@@ -88,11 +92,26 @@ def test_help_imports_no_part_of_the_daemon() -> None:
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("command", ["status", "runs", "show 1"])
-def test_reading_commands_import_no_heavy_library(command: str, tmp_path: Path) -> None:
-    arguments = [*command.split(), "--state", str(tmp_path / "none.db")]
-    ended = python("-c", f"import sys; from scheduler.cli.main import main; main({arguments!r}); print({_loaded(*HEAVY)})")
-    assert ended.stdout.splitlines()[-1] == "[]"
+@pytest.mark.parametrize(
+    ("command", "unneeded"),
+    [
+        ("status", READS_ONLY),
+        ("runs", READS_ONLY),
+        ("show 1", READS_ONLY),
+        ("check", ("scheduler.engine.tick", "asyncio", "croniter", *SERVER)),
+        ("plan", SERVER),
+        ("explain nosuch", SERVER),
+        ("wake nosuch", SERVER),
+    ],
+)
+def test_a_command_imports_no_library_that_it_does_not_need(command: str, unneeded: tuple[str, ...], tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    state = read_state_path(path, {})
+    state.parent.mkdir(mode=0o700, exist_ok=True)
+    Store.open(state).close()
+    arguments = ["-c", str(path), *command.split()]
+    code = f"import sys; from scheduler.cli.main import main; main({arguments!r}); print({_loaded(*unneeded)})"
+    assert python("-c", code).stdout.splitlines()[-1] == "[]"
 
 
 def _loaded(*names: str) -> str:

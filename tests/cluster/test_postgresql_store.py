@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import required_programs
 from servers.postgres import EmptyDatabases, PostgresServer
-from sqlite_utils import Database, Migrations
 from world import MakeWorld
 
 import scheduler.store
@@ -25,7 +24,7 @@ from scheduler.model.state_address import address_problem, describe_server, sche
 from scheduler.store import boots, postgresql_schema, transfer
 from scheduler.store.database import DatabaseUnavailable, Store, StoreError, open_empty_database
 from scheduler.store.locations import open_for_writing, open_read_only
-from scheduler.store.migrations import migrations
+from scheduler.store.migrations import Migrations, migrations
 from scheduler.store.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
@@ -139,10 +138,9 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
 
 def test_every_migration_from_now_on_also_works_on_a_server(postgres: PostgresServer) -> None:
     """From the first version that could use a server, step by step, with the migrations themselves."""
-    known = postgresql_schema._names(migrations)
+    known = [each.name for each in migrations.all]
     first = Migrations("heartbeatd")
-    for each in migrations._migrations[: known.index("m019_overrides") + 1]:
-        first(name=each.name)(each.fn)
+    first.all = migrations.all[: known.index("m019_overrides") + 1]
     with closing(ServerConnection(postgres.database(), WRITER_SETTINGS)) as server, closing(open_empty_database()) as file:
         db: Any = server
         postgresql_schema.apply_schema(db, "heartbeatd", "here", first)
@@ -401,7 +399,7 @@ def test_a_world_on_a_server_survives_a_restart_of_the_server(
 
 def test_the_copy_of_all_steps_is_the_same_as_the_tables_of_a_file() -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        migrations.apply(Database(db))
+        migrations.apply(db)
         assert set(postgresql_schema.read_schema(db).tables) == {
             row[0] for row in db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%'")
         }

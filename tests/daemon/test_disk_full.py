@@ -23,7 +23,6 @@ import pytest
 import required_programs
 from daemon_process import Daemon, daemons_in
 from servers.postgres import PostgresServer
-from sqlite_utils import Database
 from world import MakeWorld
 
 from scheduler.store.database import APPLICATION_ID, Store, StoreError
@@ -302,8 +301,8 @@ def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(
     path = tmp_path / "state" / "h.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
-        first, *later = [migration.name for migration in migrations.pending(Database(memory=True))]
-        migrations.apply(Database(connection), stop_before=later[0])
+        first, *later = [each.name for each in migrations.all]
+        migrations.apply(connection, stop_before=later[0])
         connection.execute("pragma journal_mode = wal")
     disk.fill()
     ballast = tmp_path / "state" / "ballast"
@@ -313,5 +312,5 @@ def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(
     assert not path.with_name("h.db.before-migration").exists()
     disk.clear()
     with closing(sqlite3.connect(path)) as connection:
-        assert [each.name for each in migrations.applied(Database(connection))] == [first]
+        assert migrations.applied(connection) == [first]
     Store.open(path).close()

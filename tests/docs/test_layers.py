@@ -17,7 +17,7 @@ DOORS = {
     "_ruamel_yaml": {"scheduler/config/file/marked_yaml.py", "scheduler/config/file/value_editing.py"},
     "dotenv": {"scheduler/config/build/secrets.py"},
     "rich": {"scheduler/cli/output.py"},
-    "sqlite_utils": {"scheduler/store/database.py", "scheduler/store/migrations.py"},
+    "sqlite_utils": {"scheduler/store/migrations.py"},
     "prometheus_client": {"scheduler/telemetry/metrics.py", "scheduler/telemetry/gauges.py"},
     "aiohttp": {"scheduler/net/http_client.py"},
     "anthropic": {"heartbeat/runners/anthropic.py"},

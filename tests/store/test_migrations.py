@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlite_utils import Database
 from test_story_slots import OPS
 from world import MakeWorld, World
 
@@ -29,8 +28,8 @@ def first_version_database(path: Path) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
-        later = [each.name for each in migrations.pending(Database(connection)) if each.name not in FIRST_VERSION]
-        migrations.apply(Database(connection), stop_before=later)
+        later = next(each.name for each in migrations.all if each.name not in FIRST_VERSION)
+        migrations.apply(connection, stop_before=later)
         connection.execute(
             "insert into run (id, kind, name, slot, trigger, state, outcome, text, tokens, cost_usd, finished_at)"
             " values (41, 'heartbeat', 'ops', 7, 'interval', 'closed', 'alert', 'the disk is full', '{}', 0.25, 1772438400000)"
@@ -69,7 +68,7 @@ def test_a_first_version_database_keeps_its_rows_indexes_and_references(tmp_path
     with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
         rows = {table: [dict(row) for row in connection.execute(f"select * from {table}")] for table in tables}
-        migrations.apply(Database(connection), stop_before="m005_ids_never_repeat")
+        migrations.apply(connection, stop_before="m005_ids_never_repeat")
         indexes = created_by(connection, "index")
     store = Store.open(path)
     try:

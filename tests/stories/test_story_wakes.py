@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlite_utils import Database
 from test_story_slots import agent
 from world import Delayed, MakeWorld, World, utc
 
@@ -206,8 +205,7 @@ def write_first_release_database(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"pragma application_id = {APPLICATION_ID}")
-    later = [each.name for each in migrations.pending(Database(db))][1]
-    migrations.apply(Database(db), stop_before=later)
+    migrations.apply(db, stop_before=migrations.all[1].name)
     now = to_millis(utc("2026-03-02 07:00"))
     for source, sender, text, count in (("api", "scripts", "old", 3), ("webhook", "heartbeatd group", "the disk is full", 1)):
         db.execute(

@@ -27,7 +27,7 @@ from heartbeatd import AsyncClient, Client, Event, HeartbeatdError, generate_syn
 from heartbeatd.models import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
 from scheduler.channels.message import DeliveryResult
 from scheduler.system import state_lock
-from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.web.openapi import Operation
 from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, RequestBody, parse_body
 from scheduler.web.routes import OPERATIONS

@@ -70,7 +70,7 @@ from scheduler.model.state_address import MAX_SHARDS
 class ConfigPart(BaseModel):
     """A map of the config. An empty value is a map without keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
