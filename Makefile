@@ -7,7 +7,7 @@ BIN := .venv/bin
 # With it, each process of a test run would compile the code and rewrite the asserts of all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all bench client cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
+.PHONY: all simulate bench client cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit
 
@@ -35,6 +35,15 @@ unit: .venv/ready
 test-postgresql: .venv/ready
 	HEARTBEATD_TEST_STORE=postgresql HEARTBEATD_TEST_ALL=$(ALL) $(BIN)/python -m pytest -n 3 --dist worksteal \
 	  tests/*/test_story_*.py tests/stories/test_atomicity.py $(if $(ALL),tests/stories/test_expected_runs.py)
+
+# The simulations, which `make test` runs with few steps and fixed seeds, with many steps and new seeds, and the three that only run
+# here. Takes about half an hour. A failed test is repeated with the printed seed: make simulate SEED=1793 TESTS=tests/daemon
+SEED := $(or $(SEED),$(shell date +%s))
+TESTS := tests
+simulate: .venv/ready
+	@echo 'SEED=$(SEED)'
+	HEARTBEATD_TEST_SIMULATE=$(SEED) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 --hypothesis-seed=$(SEED) \
+	  -m "simulation or long_simulation" $(TESTS)
 
 lint: .venv/ready
 	$(BIN)/ruff check

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import required_programs
+import simulation
 from daemon_process import Begin, daemons_in
 from hypothesis import settings
 from servers.discord import Discord
@@ -86,11 +87,14 @@ def make_world(tmp_path: Path, database_of: DatabaseOf) -> Iterator[MakeWorld]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In PostgreSQL, run only tests that have a database, each with the first of its parameter sets.
+    """Run tests with the mark `long_simulation` only in `make simulate`.
 
+    In PostgreSQL, run only tests that have a database, each with the first of its parameter sets.
     Tests with the marks `sqlite_file` and `long_on_server` are skipped, and the summary names their reasons. With
     HEARTBEATD_TEST_ALL=1 tests with the mark `long_on_server` are run, with a longer timeout, and all parameter sets are run.
     """
+    if not simulation.IS_LONG:
+        _deselect(config, items, lambda item: item.get_closest_marker("long_simulation") is not None)
     if not ON_SERVER:
         return
     run_all = bool(os.environ.get("HEARTBEATD_TEST_ALL"))
@@ -107,8 +111,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif mark := item.get_closest_marker("long_on_server"):
             reason = f"with PostgreSQL only by `make test-postgresql ALL=1`: {mark.args[0]}"
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT) if run_all else pytest.mark.skip(reason=reason))
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    _deselect(config, items, lambda item: item not in kept)
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], is_out: Callable[[pytest.Item], bool]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if is_out(item)])
+    items[:] = [item for item in items if not is_out(item)]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 import required_programs
 from cluster_chaos import ClusterChaos
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.long_simulation]
 
 
 def test_nothing_is_lost_and_nothing_doubled_when_parts_of_a_cluster_are_killed(tmp_path: Path) -> None:

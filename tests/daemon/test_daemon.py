@@ -21,6 +21,7 @@ from checkout import HOME
 from daemon_process import GATEWAY, Begin, config
 from servers import gateway
 from servers.scripted import Server, silent_until_closed
+from simulation import size
 
 pytestmark = pytest.mark.process
 
@@ -155,10 +156,11 @@ def test_a_state_path_that_is_not_a_file_is_refused_and_not_changed(tmp_path: Pa
     assert list(pipe.parent.iterdir()) == [pipe]
 
 
+@pytest.mark.simulation
 def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> None:
     """The job appends to a file, which is compared with the run records."""
     it = daemon(config(job="'echo $HEARTBEATD_RUN >> done.txt'"))
-    for _ in range(4):
+    for _ in range(size(1, 20)):
         it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
         it.kill()
         it.start()

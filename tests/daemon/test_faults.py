@@ -8,7 +8,7 @@ import pytest
 import required_programs
 from fault_simulation import FaultSimulation
 
-pytestmark = [pytest.mark.process, pytest.mark.once, required_programs.needs("prometheus")]
+pytestmark = [pytest.mark.process, pytest.mark.long_simulation, required_programs.needs("prometheus")]
 
 CHOSEN = (
     "a runner exits with 3",

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 import required_programs
 from power_cut_simulation import cuts, watched
+from simulation import SEED, size
 
 from scheduler.store.database import Store, StoreError
 
 pytestmark = [
     pytest.mark.once,
     pytest.mark.process,
+    pytest.mark.simulation,
     required_programs.needs("strace"),
 ]
 
-CUTS = 200
+CUTS = size(40, 600)
+MINUTES = size(30, 120)
 
 
 def lost(folder: Path, files: dict[str, bytes], reported: set[int]) -> set[int]:
@@ -39,7 +42,8 @@ def lost(folder: Path, files: dict[str, bytes], reported: set[int]) -> set[int]:
 
 def losses(folder: Path, synchronous: str) -> list[set[int]]:
     found = (
-        lost(folder / "cut", files, reported) for files, reported in cuts(watched(folder, synchronous), CUTS, random.Random(5))
+        lost(folder / "cut", files, reported)
+        for files, reported in cuts(watched(folder, synchronous, MINUTES), CUTS, random.Random(int(SEED or 5)))
     )
     return [each for each in found if each]
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from imported import check, convert, example_files, flatten, has_target
+from simulation import IS_LONG, size
 
 from scheduler.config.importers import foreign_system
 from scheduler.config.importers.config_writer import NothingToImport
@@ -16,7 +17,11 @@ from scheduler.config.importers.foreign_system import import_sources
 from scheduler.config.importers.import_receipt import format_receipt
 from scheduler.config.importers.source_files import Node, SourceFile, read_source
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.simulation]
+
+EXAMPLES = settings(
+    max_examples=size(8, 300), derandomize=not IS_LONG, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
 
 SCALARS = st.one_of(
     st.none(),
@@ -123,10 +128,9 @@ def holds(system: str, data: Any) -> None:
     assert [(entry.key, target) for entry in kept for target in entry.targets if not has_target(imported.data, target)] == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_random_trees_are_imported_as_far_as_possible(system: str) -> None:
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @EXAMPLES
     @given(st.one_of(trees(system), st.fixed_dictionaries({"jobs": st.lists(trees(system), max_size=3)})))
     def run(data: Any) -> None:
         holds(system, data)
@@ -134,10 +138,9 @@ def test_random_trees_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @EXAMPLES
     @given(mutated(system))
     def run(data: Any) -> None:
         holds(system, data)
@@ -145,13 +148,12 @@ def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
 def test_cut_files_are_read_without_an_error(system: str) -> None:
     """Every example is cut in many places, and bytes of it are replaced."""
     contents = [(path.name, path.read_bytes()) for path in example_files(system)]
 
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @EXAMPLES
     @given(st.sampled_from(contents), st.floats(0, 1), st.binary(max_size=3))
     def run(example: tuple[str, bytes], where: float, put: bytes) -> None:
         name, content = example

@@ -8,7 +8,7 @@ import pytest
 import required_programs
 from quiet_month import QuietMonth, needless
 
-pytestmark = [pytest.mark.once, required_programs.needs("promtool")]
+pytestmark = [pytest.mark.long_simulation, required_programs.needs("promtool")]
 
 
 def test_no_warning_fires_on_a_day_with_a_clock_change_and_an_upgrade(tmp_path: Path) -> None:

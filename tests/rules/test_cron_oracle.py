@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import loop_over
+from simulation import IS_LONG, size
 
 from cron.job_schedules import CronSchedule, parse_schedule
 
@@ -169,20 +170,21 @@ def test_the_starting_point_around_a_clock_change_does_not_matter(name: str, at:
         assert (slots.count if slots else 0) == len(coming), case.text
 
 
+YEARS_WALKED = size(1, 7)
 YEARS = {
-    "Europe/Berlin": (2024, 2031),
-    "Europe/Dublin": (2024, 2031),  # summer is standard time there, and winter an hour less
-    "Africa/Casablanca": (2024, 2031),  # and there an hour less is Ramadan
-    "Africa/Cairo": (2024, 2031),  # at midnight
-    "America/Santiago": (2024, 2031),  # at midnight
-    "America/New_York": (2024, 2031),
-    "America/St_Johns": (2024, 2031),  # three hours and a half from UTC
-    "Atlantic/Azores": (2024, 2031),
-    "Antarctica/Troll": (2024, 2031),  # by two hours
-    "Asia/Beirut": (2024, 2031),
-    "Australia/Lord_Howe": (2024, 2031),  # by half an hour
-    "Pacific/Chatham": (2024, 2031),  # 12:45 from UTC
-    "Pacific/Apia": (2010, 2022),  # 30 December 2011 did not take place
+    "Europe/Berlin": (2024, 2024 + YEARS_WALKED),
+    "Europe/Dublin": (2024, 2024 + YEARS_WALKED),  # summer is standard time there, and winter an hour less
+    "Africa/Casablanca": (2024, 2024 + YEARS_WALKED),  # and there an hour less is Ramadan
+    "Africa/Cairo": (2024, 2024 + YEARS_WALKED),  # at midnight
+    "America/Santiago": (2024, 2024 + YEARS_WALKED),  # at midnight
+    "America/New_York": (2024, 2024 + YEARS_WALKED),
+    "America/St_Johns": (2024, 2024 + YEARS_WALKED),  # three hours and a half from UTC
+    "Atlantic/Azores": (2024, 2024 + YEARS_WALKED),
+    "Antarctica/Troll": (2024, 2024 + YEARS_WALKED),  # by two hours
+    "Asia/Beirut": (2024, 2024 + YEARS_WALKED),
+    "Australia/Lord_Howe": (2024, 2024 + YEARS_WALKED),  # by half an hour
+    "Pacific/Chatham": (2024, 2024 + YEARS_WALKED),  # 12:45 from UTC
+    "Pacific/Apia": (2011, 2012 + YEARS_WALKED),  # 30 December 2011 did not take place
 }
 NEAR = timedelta(hours=14)
 STARTS = [-NEAR, -20 * MINUTE, 10 * MINUTE]  # from the change of the clock
@@ -206,14 +208,17 @@ def changes(name: str) -> list[datetime]:
     return found
 
 
-def test_the_oracle_covers_more_than_six_thousand_cases() -> None:
+def test_the_oracle_covers_thousands_of_cases() -> None:
     assert len(YEARS) >= 12
     assert len(CASES) >= 20
     assert all(changes(name) for name in YEARS)
-    assert sum(len(changes(name)) for name in YEARS) * len(CASES) * len(STARTS) > 10_000  # at each change, each case, each start
+    assert sum(len(changes(name)) for name in YEARS) * len(CASES) * len(STARTS) > size(
+        1_500, 10_000
+    )  # at each change, each case, each start
     assert datetime(2011, 12, 30, 10, tzinfo=UTC) in changes("Pacific/Apia")
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("name", YEARS)
 def test_every_job_fires_as_under_debian_cron_at_every_change_of_a_clock(name: str) -> None:
     zone, apart = ZoneInfo(name), []
@@ -264,7 +269,8 @@ def test_the_border_between_summer_time_and_a_correction_is_three_hours(by: int)
 JUMPS = st.integers(-300, 300).filter(lambda minutes: not 0 < minutes < 6)
 
 
-@settings(deadline=None, max_examples=200)
+@pytest.mark.simulation
+@settings(deadline=None, max_examples=size(30, 2000), derandomize=not IS_LONG)
 @given(by=JUMPS, at=st.integers(0, 1439), base=st.integers(-720, 720), begin=st.integers(-400, 400), case=st.sampled_from(CASES))
 def test_any_change_of_any_clock_is_treated_as_debian_does(by: int, at: int, base: int, begin: int, case: Case) -> None:
     change = datetime(2025, 6, 14, tzinfo=UTC) + at * MINUTE

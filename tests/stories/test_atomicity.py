@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from simulation import size
 from test_story_slots import agent
 from world import DatabaseOf, World, run_until_crash, utc
 
@@ -39,7 +40,8 @@ def die_at(folder: Path, server: str | None, statement: int) -> int:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("step", range(6))
+@pytest.mark.simulation
+@pytest.mark.parametrize("step", range(size(1, 6)))
 def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot_continues(
     tmp_path: Path, database_of: DatabaseOf, step: int
 ) -> None:

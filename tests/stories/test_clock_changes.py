@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from clock_change_simulation import ClockChanges
+from simulation import seeds
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.simulation
+@seeds(2, 40)
 def test_every_slot_is_recorded_exactly_once_over_random_clock_changes(tmp_path: Path, seed: int) -> None:
     jumps = ClockChanges(tmp_path, seed, 10)
     jumps.play()

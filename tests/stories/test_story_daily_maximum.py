@@ -13,15 +13,16 @@ from zoneinfo import ZoneInfo
 import pytest
 from servers.completions import completion, tool
 from servers.scripted import Act, Request, Server, hang_up, reply
+from simulation import IS_LONG, seeds, size
 from world import ON_SERVER, AgentCall, Delayed, MakeWorld
 
 from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.simulation]
 
 # Both include 28 March, when Berlin's clocks go forward, and 4 April, when Sydney's go back.
-START, DAYS = ("2027-03-20 00:00", 30) if ON_SERVER else ("2027-02-20 00:00", 100)
+START, DAYS = ("2027-03-24 00:00", size(16, 30)) if ON_SERVER or not IS_LONG else ("2027-02-20 00:00", 100)
 ZONES = {"ops": ZoneInfo("Europe/Berlin"), "far": ZoneInfo("Australia/Sydney"), "tool": ZoneInfo("UTC")}
 INPUT, OUTPUT = 2.0, 10.0  # USD per million tokens
 CONFIG = """
@@ -53,7 +54,7 @@ agents:
 class Provider(Server):
     """A provider that charges the maximum: a token per byte of the prompt, and the longest answers. It often reports no usage."""
 
-    chance: random.Random = field(default_factory=lambda: random.Random(5))
+    chance: random.Random = field(default_factory=random.Random)
     bill: Callable[[str, float], None] = lambda name, usd: None
 
     def _next(self, request: Request) -> Act:
@@ -79,8 +80,8 @@ class Provider(Server):
 class Days:
     """The days of three agents with random faults between their runs."""
 
-    def __init__(self, make_world: MakeWorld, server: Provider) -> None:
-        self.chance = random.Random(11)
+    def __init__(self, make_world: MakeWorld, server: Provider, seed: int) -> None:
+        self.chance, server.chance = random.Random(seed), random.Random(seed + 1)
         self.cost: Counter[tuple[str, date]] = Counter()
         self.asked = 0
         server.bill = self._bill
@@ -127,9 +128,10 @@ class Days:
 
 
 @pytest.mark.long_on_server("a month of simulated time")
-def test_no_day_costs_more_than_the_computed_daily_maximum(make_world: MakeWorld) -> None:
+@seeds(1, 3)
+def test_no_day_costs_more_than_the_computed_daily_maximum(make_world: MakeWorld, seed: int) -> None:
     with Provider([]) as server:
-        days = Days(make_world, server)
+        days = Days(make_world, server, seed)
         computed = compute_daily_maximum(load_config(days.world.config, {}).settings, days.world.clock.now)
         days.play()
     ceilings = {"": computed.usd_per_day} | {ceiling.name: ceiling.usd_per_day for ceiling in computed.entries}
@@ -139,4 +141,4 @@ def test_no_day_costs_more_than_the_computed_daily_maximum(make_world: MakeWorld
     assert days.asked > 10 * DAYS
     # The maximum must be nearly reached, or the test shows little.
     used = {name: max(usd for (who, _), usd in days.cost.items() if who == name) / (ceilings[name] or 1) for name in ceilings}
-    assert min(used.values()) > 0.65
+    assert min(used.values()) > 0.5

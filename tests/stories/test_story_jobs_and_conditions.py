@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from servers import gateway
 from servers.scripted import Server
+from simulation import size
 from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
@@ -654,13 +655,14 @@ def test_many_notifications_that_are_held_back_are_looked_at_with_a_few_statemen
     assert len(statements) < 40
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("answer", [REPORT, "HEARTBEAT_OK"])
 def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(
     tmp_path: Path, database_of: DatabaseOf, answer: str
 ) -> None:
     codes = set()
     is_file = database_of(tmp_path) is None
-    for statement in range(3, 240, 7 if is_file else 21):
+    for statement in range(3, 240, size(21, 2 if is_file else 7)):
         folder = tmp_path / str(statement)
         folder.mkdir()
         server = database_of(folder)

@@ -89,18 +89,19 @@ def _at_three(night: int) -> datetime:
     return day.astimezone(UTC)
 
 
-def make_events(chance: random.Random) -> list[HostEvent]:
-    """Forty events of half an hour to a day. The same thing does not go wrong twice within two hours."""
+def make_events(chance: random.Random, days: int, number: int) -> list[HostEvent]:
+    """Events of half an hour to a day, and the failures of the nightly job. The same thing does not go wrong twice within two hours."""
     found = [
         HostEvent(
             number, "backup:nightly", "", "the nightly backup failed with {} errors", "warning",
             _at_three(night), _at_three(night + nights),
         )
         for number, (night, nights) in enumerate(JOB_NIGHTS)
+        if night + nights < days
     ]  # fmt: skip
-    while len(found) < EVENTS:
+    while len(found) < number:
         key, line, words, severity = chance.choice(KINDS)
-        begins = utc(START) + INTERVAL + chance.random() * timedelta(days=DAYS - 2)
+        begins = utc(START) + INTERVAL + chance.random() * timedelta(days=days - 2)
         ends = begins + timedelta(hours=min(24, 0.5 * 1.25 ** chance.randrange(18)))
         near = timedelta(hours=2)
         if all(event.key != key or ends + near < event.begins or event.ends + near < begins for event in found):
@@ -185,6 +186,8 @@ class Month:
     folder: Path
     config: str
     seed: int
+    days: int = DAYS
+    number: int = EVENTS
     mails_per_day: int = 0
     wrong_skips: float = 0.05  # share of decisions to skip although something is new
     says_no_work: bool = True  # whether the precheck prints NO_WORK if all is well
@@ -192,11 +195,13 @@ class Month:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.events = make_events(self.chance)
+        self.events = make_events(self.chance, self.days, self.number)
         self.model = HostModel(self.events, self.chance)
         self.calls: list[datetime] = []
         self.tokens = 0
-        self.mails = sorted(utc(START) + self.chance.random() * timedelta(days=DAYS) for _ in range(self.mails_per_day * DAYS))
+        self.mails = sorted(
+            utc(START) + self.chance.random() * timedelta(days=self.days) for _ in range(self.mails_per_day * self.days)
+        )
         for agent in ("ops", "night"):
             workspace = self.folder / "agents" / agent
             workspace.mkdir(parents=True)
@@ -213,7 +218,7 @@ class Month:
                 self.folder, self.config, start=START, environ=settings,
                 server=self.server, scripts={"ops": self._program, "nightly-backup": self._backup}, prechecks={"ops": self._precheck},
             )  # fmt: skip
-            self.world.run(days=DAYS)
+            self.world.run(days=self.days)
 
     def close(self) -> None:
         self.world.store.close()
@@ -359,11 +364,11 @@ class Score:
     @property
     def share(self) -> float:
         """The agent's calls, compared with a call at every slot."""
-        return len(self.month.calls) / (DAYS * 96)
+        return len(self.month.calls) / (self.month.days * 96)
 
     def __str__(self) -> str:
         return (
             f"once {self.once}, twice or more {self.repeated}, never {self.never}, late {self.late}; calls {self.share:.1%};"
-            f" other messages {len(self.others) / DAYS:.2f} a day; ends {self.resolved} ({self.false_ends} false),"
+            f" other messages {len(self.others) / self.month.days:.2f} a day; ends {self.resolved} ({self.false_ends} false),"
             f" reminders {self.reminded}; tokens {self.month.tokens // 1000} k"
         )

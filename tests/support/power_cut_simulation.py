@@ -69,10 +69,10 @@ class Disk:
         return {name: bytes(content) for name, content in found.items()}
 
 
-def watched(folder: Path, synchronous: str) -> list[Step]:
-    """All writes of a daemon over some hours from its start, in order."""
+def watched(folder: Path, synchronous: str, minutes: int) -> list[Step]:
+    """All writes of a daemon in these minutes from its start, in order."""
     trace = folder / "trace"
-    command = [*STRACE, "-o", str(trace), sys.executable, __file__, str(folder), synchronous]
+    command = [*STRACE, "-o", str(trace), sys.executable, __file__, str(folder), synchronous, str(minutes)]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL, env=environ)
     with trace.open(encoding="ascii", errors="replace") as lines:
@@ -80,11 +80,11 @@ def watched(folder: Path, synchronous: str) -> list[Step]:
 
 
 def cuts(steps: list[Step], number: int, chance: random.Random) -> Iterator[tuple[dict[str, bytes], set[int]]]:
-    """The files after this many cuts, each with the runs reported as done by then. A tenth is before the first report."""
+    """The files after this many cuts, each with the runs reported as done by then. A fourth is before the first report."""
     disk, reported = Disk(), set[int]()
     begun = next(place for place, step in enumerate(steps) if step.file == TOLD)
     ended = max(place for place, step in enumerate(steps) if step.file == TOLD)
-    early = min(number // 10, begun)
+    early = min(number // 4, begun)
     wanted = {*chance.sample(range(begun), early), *chance.sample(range(begun, ended), number - early)}
     for place, step in enumerate(steps[:ended]):
         if step.file == TOLD:
@@ -143,8 +143,8 @@ def _apply(content: bytearray, step: Step, keeps) -> None:
             content[begin : begin + len(piece)] = piece
 
 
-def _write(folder: Path, synchronous: str) -> None:
-    """Create a database, simulate a daemon for some hours and report the recorded runs after each tick."""
+def _write(folder: Path, synchronous: str, minutes: int) -> None:
+    """Create a database, simulate a daemon and report the recorded runs after each tick."""
     from world import World
 
     from scheduler.store.database import Store
@@ -155,7 +155,7 @@ def _write(folder: Path, synchronous: str) -> None:
     world = World(folder, YAML, scripts={"a1": lambda call: f"ALERT at {call.at}"})
     world.store.connection.execute(f"pragma synchronous = {synchronous}")
     reported: set[int] = set()
-    for _ in range(120):
+    for _ in range(minutes):
         world.run(minutes=1)
         rows = world.store.connection.execute("select id from run where state = 'closed' order by id").fetchall()
         fresh = [row[0] for row in rows if row[0] not in reported]
@@ -164,4 +164,4 @@ def _write(folder: Path, synchronous: str) -> None:
 
 
 if __name__ == "__main__":
-    _write(Path(sys.argv[1]), sys.argv[2])
+    _write(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,21 @@
+"""How much the long simulations do: little and always the same in `make test`, much and with new seeds in `make simulate`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+SEED = os.environ.get("HEARTBEATD_TEST_SIMULATE", "")  # the first seed of `make simulate`; empty in all other runs
+IS_LONG = bool(SEED)
+
+
+def size(short: int, long: int) -> int:
+    """The size of a simulation in `make test` and in `make simulate`."""
+    return long if IS_LONG else short
+
+
+def seeds(short: int, long: int) -> pytest.MarkDecorator:
+    """Runs a test with this many seeds: the same ones in `make test`, and new ones in `make simulate`, named in a failed test."""
+    first = int(SEED) if IS_LONG else 1
+    return pytest.mark.parametrize("seed", range(first, first + size(short, long)))
