@@ -248,8 +248,8 @@ def _present_lines(data: Data) -> Iterator[str]:
             waits = f"{format_hold(held['agents'])}, until {_format_local(data, held['until'])} at most"
             yield from format_fact("notice", f"{held['notice']} (run {held['run']}): {held['channel']} {waits}")
     for each in data["reported_as"]:
-        known = f"by agent {each['agent']} as the condition {each['key']}, open since {_format_local(data, each['since'])}"
-        yield from format_fact("reported", known)
+        since = _format_local(data, each["since"])
+        yield from format_fact("known", f"agent {each['agent']} has the condition {each['key']} since {since}: {each['says']}")
     for line in data["last_run"]["left_out"] if data["last_run"] else ():
         yield from format_fact("left out", f"{line}, intended for the prompt")
     yield from format_fact("answer", data["answer"]["says"] if data["answer"] else "")
@@ -386,11 +386,13 @@ def _condition_lines(data: Data) -> Iterator[str]:
     """The open conditions: since when, where each was reported, and what would close it."""
     for condition in data["conditions"][:MAX_CONDITIONS]:
         reports = ", ".join(
-            f"{_format_local(data, report['reported_at'])} to {format_target(report)}" for report in condition["reports"]
+            f"reported {_format_local(data, report['reported_at'])} to {format_target(report)}"
+            if report["reported_at"]
+            else report["says"]
+            for report in condition["reports"]
         )
-        reported = f"reported {reports}" if reports else "not reported yet"
         key, since = shorten_to_line(condition["key"], MAX_KEY_WIDTH), _format_local(data, condition["opened_at"])
-        line = f"{key} ({condition['severity']}) since {since}, {reported}. It {condition['closes']['says']}"
+        line = f"{key} ({condition['severity']}) since {since}, {reports or 'not reported yet'}. It {condition['closes']['says']}"
         yield from format_fact("open", line)
     if left_out := len(data["conditions"][MAX_CONDITIONS:]):
         yield from format_fact("", f"and {left_out} more: `heartbeatd conditions {data['name']}`")
@@ -405,10 +407,8 @@ def _format_counts(counts: list[Data], noun: str, sort: str = "") -> str:
 
 def _format_messages(data: Data, messages: Data) -> str:
     """Messages of the last day with the same channel and state."""
-    noun = "notification" if messages["notice"] else "message"
-    error = f": {shorten_to_line(messages['error'], MAX_ERROR_WIDTH)}" if messages["error"] else ""
     since = "" if messages["state"] == "delivered" else f", since {_format_local(data, messages['oldest'])}"
-    return f"{format_count(messages['count'], noun)} to {messages['channel']} {messages['state']}{since}{error}"
+    return shorten_to_line(messages["says"], MAX_ERROR_WIDTH) + since
 
 
 def _format_wakes(data: Data) -> str:

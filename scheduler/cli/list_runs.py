@@ -23,7 +23,6 @@ from scheduler.cli.output import (
     format_reason,
     format_short_time,
     format_table,
-    format_target,
     format_time,
     shorten_to_line,
     utc_now,
@@ -179,7 +178,8 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         *_tool_rows(run["tool_calls"]),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
-        ("delivery", _format_delivery(run["delivery"])),
+        *(("delivery", each["says"]) for each in run["delivery"]["targets"]),
+        ("repeats", ", ".join(f"run {run_id}" for run_id in run["repeats"])),
         *(("notice", format_notice(each, format_time)) for each in run["notices"]),
         ("config", run["config_hash"] or ""),
     ]
@@ -239,12 +239,3 @@ def _format_tokens(tokens: dict[str, int]) -> str:
 def _format_charge(charged: dict[str, float]) -> str:
     """The amounts that the run counts in its budgets."""
     return f"{charged['usd']:.6f} USD, {format_count(int(charged['tokens']), 'token')}"
-
-
-def _format_delivery(delivery: dict[str, Any]) -> str:
-    if not delivery["targets"]:
-        return ""
-    return ", ".join(
-        f"{format_target(each)} {each['state']}" + (f" ({each['error']})" if "error" in each else "")
-        for each in delivery["targets"]
-    )

@@ -146,18 +146,19 @@ def _condition_row(each: Data, now: datetime) -> list[str]:
         each["severity"],
         format_short_time(each["opened_at"], now),
         format_short_time(each["last_seen_at"], now),
-        format_short_time(first["reported_at"], now) if first else "not yet",
+        format_short_time(first["reported_at"], now) if first and first["reported_at"] else "not yet",
         format_target(first) if first else "-",
     ]
 
 
 def _detail_lines(each: Data, now: datetime) -> Iterator[str]:
-    further = _reports_newest_first(each)[1:]
+    further = [report for report in _reports_newest_first(each)[1:] if report["reported_at"]]
     if len(each["key"]) > MAX_KEY_WIDTH:
         yield each["key"]
     if further:
         times = (f"{format_target(report)} {format_short_time(report['reported_at'], now)}" for report in further)
         yield f"also to {', '.join(times)}"
+    yield from (report["says"] for report in each["reports"] if not report["reported_at"])
     if any(report["kind"] == ReportKind.FLAPPING for report in each["reports"]):
         yield "reported as flapping: changes are not reported until it is stable"
     if each["acknowledged_at"]:

@@ -261,8 +261,11 @@ def abbreviate_count(count: int) -> str:
 
 
 def format_reason(reason: str | None, suppression: str | None, delivery: str) -> str:
-    """The text after an outcome: the reason or suppression, and the delivery state of the messages."""
-    delivered = None if delivery == "none" else delivery
+    """The text after an outcome: the reason or suppression, and the delivery state of the messages.
+
+    If the message was suppressed, the state of the earlier ones with its content is only shown if they have not arrived.
+    """
+    delivered = None if delivery == "none" or (suppression and delivery == "delivered") else delivery
     return ", ".join(word for word in (reason or suppression, delivered) if word) or "-"
 
 

@@ -263,6 +263,7 @@ def _fact_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
     yield from _budget_lines(data["budgets"])
     for tell in (
         _failing_lines,
+        _undelivered_lines,
         _paused_lines,
         _muted_lines,
         _condition_lines,
@@ -292,6 +293,13 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[Fact]:
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield Fact(f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}", Meaning.BAD)
+
+
+def _undelivered_lines(entry: dict[str, Any]) -> Iterator[Fact]:
+    if undelivered := entry["undelivered"]:
+        name = entry_label(entry["kind"], entry["name"])
+        line = f"undelivered: {name} {undelivered['says']}"
+        yield Fact(f"{line}, since {format_time(undelivered['since'])}", Meaning.BAD)
 
 
 def _paused_lines(entry: dict[str, Any]) -> Iterator[str]:

@@ -163,7 +163,7 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
     plan = _plan_messages(tick, before, claim, result)
     result = plan.result
-    if not runs.close_run(tick.tx, claim, result):
+    if not runs.close_run(tick.tx, claim, result, plan.repeats):
         tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
         return None
     after = _queue_messages(tick, before, claim, plan)
@@ -193,7 +193,8 @@ class _MessagePlan:
     """What a run sends: `texts` by target, and the `update` of the conditions that they are about.
 
     `text_targets` are the targets to which the text of the answer is new. `result` is the result of the run, with the reason if
-    nothing is sent. A mute ends by this run (`ends_mute`), or holds its messages back (`is_held`).
+    nothing is sent. A mute ends by this run (`ends_mute`), or holds its messages back (`is_held`). `repeats` are the runs
+    whose messages have the content of a duplicate.
     """
 
     result: AttemptResult
@@ -202,6 +203,7 @@ class _MessagePlan:
     update: ConditionUpdate | None
     ends_mute: bool
     is_held: bool
+    repeats: Sequence[int]
 
 
 def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> _MessagePlan:
@@ -224,7 +226,19 @@ def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRe
         update = update.for_muted_agent() if update else None
         texts, text_targets = {}, ()
     result = _with_suppression(result, update, is_sent=bool(texts), is_held=is_held, has_targets=bool(targets))
-    return _MessagePlan(result, texts, text_targets, update, ends_mute, is_held)
+    repeats = _runs_with_content(tick.tx, claim, result, targets, update) if result.suppression is Suppression.DUPLICATE else ()
+    return _MessagePlan(result, texts, text_targets, update, ends_mute, is_held, repeats)
+
+
+def _runs_with_content(
+    tx: Transaction, claim: Claim, result: AttemptResult, targets: Sequence[Target], update: ConditionUpdate | None
+) -> list[int]:
+    """The earlier runs whose messages have the text of this one, and the conditions that it mentions."""
+    texts = {outbox.last_message_with_text(tx, claim.entry, target, result.message) for target in targets if result.message}
+    known = update.conditions if update else ()
+    mentioned = [each for each in known if each.is_open and each.last_run_id == claim.run_id]
+    reports = {each.reports[target].message_id for each in mentioned for target in targets if target in each.reports}
+    return outbox.runs_of_messages(tx.db, {message_id for message_id in texts | reports if message_id is not None})
 
 
 def _queue_messages(tick: Tick, before: EntryRow, claim: Claim, plan: _MessagePlan) -> EntryRow:

@@ -54,8 +54,7 @@ from scheduler.work.plan import Plan
 
 MAX_CHANGES = 2  # changed keys in a line
 MAX_ERROR = 160  # characters of an error in a line
-SOON = timedelta(minutes=1)  # a message or a due run may wait this long without being unusual
-UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
+SOON = timedelta(minutes=1)  # a due run may wait this long without being unusual
 
 # Skips that are part of normal work if the entry also ran on that day.
 NORMAL_SKIPS = frozenset(
@@ -368,12 +367,7 @@ class _EntryDay:
     @cached_property
     def undelivered(self) -> list[EntryMessages]:
         """Messages and notifications that have not arrived, those first that will never arrive by themselves."""
-        found = [each for each in self._messages if each.state in UNDELIVERED and not self._is_on_its_way(each)]
-        return sorted(found, key=lambda each: (each.is_notice, UNDELIVERED.index(each.state), -each.last_id))
-
-    def _is_on_its_way(self, messages: EntryMessages) -> bool:
-        is_moving = messages.state in (DeliveryState.PENDING, DeliveryState.SENDING)
-        return is_moving and messages.tries <= 1 and messages.error is None and self._all.now - messages.oldest < SOON
+        return sorted((each for each in self._messages if each.is_undelivered(self._all.now)), key=lambda each: each.rank)
 
     @property
     def _zone(self) -> ZoneInfo:
@@ -414,12 +408,8 @@ class _EntryDay:
             return None
         first = self.undelivered[0]
         number = sum(each.count for each in self.undelivered)
-        noun = "notification" if all(each.is_notice for each in self.undelivered) else "message"
-        state = UNDELIVERED_TEXTS[first.state]
-        more = f" and {number - first.count} others" if number > first.count else ""
-        since = f" since {self._times.at(first.oldest)}"
-        error = f": {_shorten(first.error)}" if first.error else ""
-        says = f"{format_count(first.count, noun)} to {first.channel} {state}{more},{since}{error}"
+        more = f", and {number - first.count} others" if number > first.count else ""
+        says = f"{_shorten(first.text)}{more}, since {self._times.at(first.oldest)}"
         return DayExplanation(DayStatus.UNDELIVERED, first.state, says, "heartbeatd outbox", first.last_run)
 
     def _alerts_without_target(self) -> DayExplanation | None:
@@ -900,13 +890,6 @@ OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed o
 HIDDEN = (Suppression.NOT_SHOWN, Suppression.MUTED)
 UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error is more precise
 MODEL_FAILURES = (Failure.NOT_FOUND, Failure.RATE, Failure.OVERLOADED, Failure.TOO_LARGE, Reason.RATE_LIMITED)
-UNDELIVERED_TEXTS = {
-    DeliveryState.DEAD: "given up",
-    DeliveryState.HELD: "held, because it may have arrived",
-    DeliveryState.UNCERTAIN: "may not have arrived",
-    DeliveryState.PENDING: "pending",
-    DeliveryState.SENDING: "pending",
-}
 
 
 def _newest(cause: CauseCount) -> tuple[datetime, int]:

@@ -169,7 +169,7 @@ def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
     found = outbox.messages_of_entry(explained.db, *explained.key, explained.now - RECENT_MESSAGES, explained.now + MILLISECOND)
     return [
         {"channel": each.channel, "state": each.state.value, "notice": each.is_notice, "count": each.count}
-        | {"error": each.error, "oldest": iso_utc(each.oldest), "run": each.last_run}
+        | {"error": each.error, "tries": each.tries, "oldest": iso_utc(each.oldest), "run": each.last_run, "says": each.text}
         for each in found
     ]
 
@@ -206,7 +206,7 @@ def _next_commands(explained: ExplainedEntry, last_run: Mapping[str, Any] | None
     found = [f"heartbeatd explain {name} --on today"]
     if last_run is not None:
         found.append(f"heartbeatd show {last_run['id']}")
-    if any(each["state"] not in (DeliveryState.DELIVERED, DeliveryState.DROPPED) for each in _messages_data(explained)):
+    if any(each["state"] in outbox.UNDELIVERED for each in _messages_data(explained)):
         found.append("heartbeatd outbox")
     if explained.row.paused:
         found.append(f"heartbeatd resume {name}")
@@ -217,13 +217,24 @@ def _answer_data(run: dict[str, Any] | None) -> dict[str, Any] | None:
     """Whether the answer of a run was sent, and why; None for a job, and for a run without an answer."""
     if run is None or run["kind"] != Kind.HEARTBEAT or run["outcome"] not in ANSWERED:
         return None
-    sent = bool(run["delivery"]["targets"])
+    delivery, repeats = run["delivery"], run["repeats"]
     shown = run["findings"][:MAX_FINDINGS_SHOWN]
     findings = [f"{_shorten_key(each['key'])}: {EFFECT_TEXTS.get(each['effect'], each['effect'])}" for each in shown]
     left_out = len(run["findings"]) - len(shown)
     more = [f"and {left_out} more"] if left_out else []
-    why = SUPPRESSION_TEXTS.get(run["suppression"] or "", "" if sent else "no recipient is known")
-    return {"sent": sent, "says": "; ".join(part for part in ("sent" if sent else "not sent", why, *findings, *more) if part)}
+    sent = not repeats and delivery["state"] in (DeliveryState.DELIVERED, DeliveryState.PARTIAL)
+    return {"sent": sent, "says": "; ".join([*_delivery_texts(run), *findings, *more])}
+
+
+def _delivery_texts(run: Mapping[str, Any]) -> list[str]:
+    """Whether an answer reached its recipients. If it was not sent again, what became of the messages that have its content."""
+    delivery = run["delivery"]
+    texts = list(dict.fromkeys(each["says"] for each in delivery["targets"]))
+    if texts and not run["repeats"]:
+        return texts
+    if delivery["state"] in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.DELIVERED):
+        texts = [SUPPRESSION_TEXTS.get(run["suppression"] or "", "no recipient is known")]
+    return ["not sent again" if run["repeats"] else "not sent", *texts]
 
 
 def _shorten_key(key: str) -> str:
@@ -431,11 +442,16 @@ def _job_conditions_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
     job = explained.row.name
     agents = conditions.agents_with_conditions_of_job(explained.db, job) if explained.row.kind is Kind.CRON else []
     return [
-        {"agent": agent, "key": condition.label, "since": iso_utc(condition.opened_at)}
+        {"agent": agent, "key": condition.label, "since": iso_utc(condition.opened_at), "says": _report_text(condition)}
         for agent in agents
         for condition in conditions.open_conditions_of(explained.db, agent)
         if job in condition.jobs
     ]
+
+
+def _report_text(condition: Condition) -> str:
+    """Whether the recipients know of a condition."""
+    return "; ".join(report.says for report in condition.reports.values()) or "no recipient was notified"
 
 
 def _preconditions_data(explained: ExplainedEntry) -> dict[str, Any]:

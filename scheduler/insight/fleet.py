@@ -23,7 +23,6 @@ STRIP_SLOTS = 48
 ANSWER_LENGTH = 280  # characters of the latest answer on a card
 
 NOT_RUN_YET = "new"
-UNDELIVERED = frozenset({DeliveryState.DEAD, DeliveryState.NO_TARGET, DeliveryState.HELD, DeliveryState.UNCERTAIN})
 
 
 class Group(StrEnum):
@@ -159,10 +158,12 @@ def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
     last = entry["last_run"]
     if last is None:
         return NOT_RUN_YET, "has not run yet", False
-    cause = cause_of_run(last["state"], last["outcome"], last["reason"], last["suppression"])
+    cause = cause_of_run(last["state"], last["outcome"], last["reason"], last["suppression"], last["delivery"])
     if last["state"] != "closed":
         worker = f" on {last['worker']}" if last["state"] == "running" and last["worker"] else ""
         return cause.detail or cause.code, cause.text_for_now + worker, False
+    if entry["undelivered"] is not None and last["outcome"] not in FAILURES:
+        return entry["undelivered"]["state"], entry["undelivered"]["says"], True
     if entry["muted"] is not None:
         return Suppression.MUTED, "its messages are suppressed (mute)", False
     if last["outcome"] == Outcome.SKIPPED:
@@ -172,9 +173,7 @@ def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
     if last["suppression"] is not None:
         return last["suppression"], cause.text, False
     if last["outcome"] == Outcome.ALERT:
-        delivery = last["delivery"]
-        shown = cause if delivery == DeliveryState.DELIVERED else SlotCause(cause.code, delivery)
-        return delivery, shown.text, delivery in UNDELIVERED
+        return last["delivery"], cause.text, last["delivery"] == DeliveryState.NO_TARGET
     return last["outcome"], cause.text, False
 
 
@@ -182,7 +181,7 @@ def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:
     """How good or bad the latest slots were, the oldest first."""
     found: list[Level] = []
     for record in records:
-        cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression)
+        cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression, record.delivery)
         found += [cause.level] * min(record.slots, STRIP_SLOTS - len(found))
         if len(found) >= STRIP_SLOTS:
             break

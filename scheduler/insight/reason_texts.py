@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from scheduler.model.condition import Effect, EndedBy
-from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Reason, Skip, Suppression
+from scheduler.model.outcome import ANSWERED, FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
@@ -56,8 +56,8 @@ class SlotCause:
     @property
     def level(self) -> Level:
         """How good or bad it is."""
-        if self.code == Outcome.ALERT and self.detail == DeliveryState.DEAD:
-            return Level.BAD
+        if self.code in ANSWERED and self.detail in DELIVERY_LEVELS:
+            return DELIVERY_LEVELS[self.detail]
         return LEVELS.get(self.code, Level.PLANNED)
 
     @property
@@ -78,16 +78,31 @@ class SlotCause:
         return f"{text}: {self.detail}" if self.detail else text
 
 
+DELIVERY_TEXTS: dict[str, str] = {
+    DeliveryState.NO_TARGET: "sent to no one: no target",
+    DeliveryState.PENDING: "accepted, not delivered yet",
+    DeliveryState.SENDING: "accepted, not delivered yet",
+    DeliveryState.PARTIAL: "accepted, only a part was delivered",
+    DeliveryState.UNCERTAIN: "accepted, it may have arrived",
+    DeliveryState.HELD: "accepted and held, it may have arrived",
+    DeliveryState.DEAD: "accepted, not delivered and given up",
+    DeliveryState.DROPPED: "accepted, not delivered and dropped",
+}  # after `alert` or `message`
+
+DELIVERY_LEVELS: dict[str | None, Level] = {
+    **dict.fromkeys((DeliveryState.NO_TARGET, DeliveryState.DEAD), Level.BAD),
+    **dict.fromkeys((DeliveryState.PARTIAL, DeliveryState.UNCERTAIN, DeliveryState.HELD), Level.LOST),
+    **dict.fromkeys((DeliveryState.PENDING, DeliveryState.SENDING), Level.WAITING),
+}
+
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
+    **{(Outcome.ALERT, state): f"ran, alert {text}" for state, text in DELIVERY_TEXTS.items()},
+    **{(Outcome.OK, state): f"ran, message {text}" for state, text in DELIVERY_TEXTS.items()},
     (Outcome.OK, Suppression.HEARTBEAT_OK): "ran, quiet",
     (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet except for a few characters",
     (Outcome.OK, Suppression.EMPTY): "ran, empty answer",
     (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
     (Outcome.ALERT, None): "ran, alert delivered",
-    (Outcome.ALERT, DeliveryState.NO_TARGET): "ran, alert sent to no one: no target",
-    (Outcome.ALERT, DeliveryState.DEAD): "ran, alert not delivered: given up (dead)",
-    (Outcome.ALERT, DeliveryState.PENDING): "ran, alert not delivered yet: pending",
-    (Outcome.ALERT, DeliveryState.HELD): "ran, alert held: it may have arrived",
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert as before: not sent again",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not delivered (show_alerts: false)",
     (Outcome.ALERT, Suppression.MUTED): "ran, alert suppressed (mute)",
@@ -160,7 +175,7 @@ EFFECT_TEXTS: dict[str, str] = {
     Effect.KNOWN: "already open",
     Effect.WORSENED: "more severe than before",
     Effect.REMINDED: "still open, with a reminder",
-    Effect.REPORTED: "already open, and reported to a recipient that had no message about it",
+    Effect.REPORTED: "already open, and news to a recipient that had no message about it",
     Effect.RESOLVED: "over, as the agent reported",
     Effect.CLEARED: "closed, because the agent no longer mentions it",
     Effect.ENDED: "its end was reported late, because it was flapping",

@@ -16,11 +16,12 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, EntrySchedule, slots_between
-from scheduler.model.outcome import WOKEN, DeliveryState, Outcome, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
-from scheduler.store import boots, clock_changes, entries, outbox, run_history, runs
+from scheduler.store import boots, clock_changes, entries, run_history, runs
 from scheduler.store.boots import Downtime, Stall
 from scheduler.store.clock_changes import ClockChange
+from scheduler.store.outbox import Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +250,14 @@ def _time_without_slots(period: SchedulePeriod, begin: datetime, end: datetime) 
     return SlotResult(max(begin, period.since), CAUSES_WITHOUT_SLOTS[period.state], count=0)
 
 
-def cause_of_run(state: str, outcome: str | None, reason: str | None, suppression: str | None) -> SlotCause:
-    """What a run record says about its slot."""
+def cause_of_run(state: str, outcome: str | None, reason: str | None, suppression: str | None, delivery: str) -> SlotCause:
+    """What a run record says about its slot. If its message has not arrived, the detail is the state of the `delivery`."""
     if state != "closed":
         return SlotCause(reason_texts.RUNNING if state == "running" else reason_texts.WAITING, reason)
     if outcome == Outcome.SKIPPED:
         return SlotCause(reason or outcome)
+    if outcome in ANSWERED and delivery not in (DeliveryState.NONE, DeliveryState.DELIVERED):
+        return SlotCause(outcome, delivery)
     return SlotCause(outcome or state, suppression or reason)
 
 
@@ -274,11 +277,11 @@ def load_history(
 ) -> LoadedHistory:
     """Read the record of an entry in [begin, end); `running`: a daemon runs now."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
-    states = outbox.delivery_states(db, entry_row.kind, entry_row.name, begin)
+    deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
-        rows=tuple(_slot_row(row, states) for row in rows if _is_of_slot(row)),
+        rows=tuple(_slot_row(row, deliveries) for row in rows if _is_of_slot(row)),
         missed=MissedRecords(
             boots.downtimes_between(boots.all_boots(db), running=running),
             clock_changes.clock_changes_between(db, begin, end),
@@ -290,26 +293,23 @@ def load_history(
         backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
-    return LoadedHistory(record, tuple(_slot_row(row, states) for row in rows if not _is_of_slot(row)))
+    return LoadedHistory(record, tuple(_slot_row(row, deliveries) for row in rows if not _is_of_slot(row)))
 
 
-def _slot_row(row: sqlite3.Row, states: Mapping[int, list[str]]) -> SlotRow:
-    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row, states))
+def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]]) -> SlotRow:
+    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row, deliveries.get(row["id"], ())))
 
 
 def _is_of_slot(row: sqlite3.Row) -> bool:
     return row["trigger"] not in TRIGGERS_WITHOUT_SLOT
 
 
-def _cause_of_row(row: sqlite3.Row, states: Mapping[int, list[str]]) -> SlotCause:
-    """What a run record says about its slot. An alert that was not delivered has the state of its message as detail."""
-    found = cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"])
-    if found.code == Skip.MISSED:
-        return SlotCause(found.code, row["error"])
-    if found.code != Outcome.ALERT or found.detail is not None:
-        return found
-    state = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], states.get(row["id"], []))
-    return found if state == DeliveryState.DELIVERED else SlotCause(found.code, state)
+def _cause_of_row(row: sqlite3.Row, deliveries: Sequence[Delivery]) -> SlotCause:
+    """What a run record says about its slot."""
+    if row["reason"] == Skip.MISSED:
+        return SlotCause(row["reason"], row["error"])
+    delivery = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries)
+    return cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"], delivery)
 
 
 def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[SchedulePeriod]:

@@ -15,7 +15,7 @@ from scheduler.insight import reload_history, wake_waits
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.budget import ALL_ENTRIES, BudgetDay
-from scheduler.model.circuit import Breaker
+from scheduler.model.circuit import Breaker, Circuit
 from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import Kind
@@ -36,6 +36,7 @@ from scheduler.store import (
     wakes,
 )
 from scheduler.store.outages import Outage
+from scheduler.store.outbox import Delivery, EntryMessages
 
 UTC_ZONE = ZoneInfo("UTC")
 RECENT_STALLS = timedelta(days=7)
@@ -143,15 +144,20 @@ def read_entries(
 ) -> list[dict[str, Any]]:
     """Every entry, or those of one kind or name, as JSON data: agents first, sorted by name."""
     held, spent = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now)
-    open_counts = conditions.count_open(db)
+    open_counts, rows = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
+    deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for row in rows if row["last_id"]})
+    undelivered = outbox.undelivered_by_entry(db, now, kind, name)
+    told = {outage.circuit: told_at for outage, told_at in outages.all_outages(db)}
     return [
         _entry_data(row, held)
+        | {"last_run": _last_run_data(row, deliveries), "failing": _failing_data(row, told)}
+        | {"undelivered": _undelivered_data(undelivered.get((row["kind"], row["name"])))}
         | {"muted": _mute_data(row, now)}
         | {
             "conditions": _conditions_data(row, open_counts),
             "budget": _budget_data(spent.get((row["kind"], row["name"]))),
         }
-        for row in entries_view.entry_overviews(db, kind, name)
+        for row in rows
     ]
 
 
@@ -238,12 +244,10 @@ def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> d
         "done_at": iso_utc(done),
         "next_slot": iso_utc(from_optional_millis(row["slot"])),
         "next_due": None if paused else iso_utc(from_optional_millis(row["due_at"])),
-        "last_run": _last_run_data(row),
         "last_success_at": iso_utc(from_optional_millis(row["last_success_at"])),
         "consecutive_failures": row["failures"],
         "consecutive_quiet": row["quiet"],
         "alerting": bool(row["alerting"]),
-        "failing": _failing_data(row),
         "wakes_waiting": row["wakes"],
         "activity": _activity_data(row),
         "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
@@ -256,17 +260,20 @@ def _done_at(row: sqlite3.Row) -> datetime | None:
     return None if going_on else entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
 
 
-def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
-    """The present failures: how many in a row, since when, and when the last notification was sent.
+def _failing_data(row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> dict[str, Any] | None:
+    """The present failures: how many in a row, since when, and when the last notification was delivered.
 
-    `held_back_for` is only there while the notification is delayed, and names the agents that are to report the failure.
+    If a provider is at fault, that is the notification of its outage (`told`). `held_back_for` is only there while the
+    notification is delayed, and names the agents that are to report the failure.
     """
     if row["failing_since"] is None or not row["troubles"]:
         return None
-    awaits = row["failing_awaits"]
+    awaits, told_at = row["failing_awaits"], from_optional_millis(row["failing_told_at"])
+    if told_at is None and row["failing_provider"] is not None:
+        told_at = told.get(Circuit(row["failing_provider"], row["failing_model"]))
     times = {
         "since": iso_utc(from_optional_millis(row["failing_since"])),
-        "told_at": None if awaits else iso_utc(from_optional_millis(row["failing_told_at"])),
+        "told_at": None if awaits else iso_utc(told_at),
     }
     held_back = {"held_back_for": json.loads(awaits)} if awaits else {}
     return {"times": row["troubles"], "reason": row["failing_reason"], **times, **held_back}
@@ -297,7 +304,15 @@ def _mute_data(row: sqlite3.Row, now: datetime) -> dict[str, Any] | None:
     }
 
 
-def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
+def _undelivered_data(messages: EntryMessages | None) -> dict[str, Any] | None:
+    """The messages of an entry that should have arrived by now; None without any."""
+    if messages is None:
+        return None
+    found = {"channel": messages.channel, "state": messages.state.value, "count": messages.count, "run": messages.last_run}
+    return found | {"since": iso_utc(messages.oldest), "says": messages.text}
+
+
+def _last_run_data(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> dict[str, Any] | None:
     """The newest run record: a run, or skipped slots."""
     if row["last_id"] is None:
         return None
@@ -314,14 +329,11 @@ def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
         "started_at": iso_utc(from_optional_millis(row["last_run_started_at"])),
         "finished_at": iso_utc(from_optional_millis(row["last_finished_at"])),
         "error": row["last_error"],
-        "delivery": _delivery_state(row),
+        "delivery": run_history.delivery_state(
+            row["kind"], row["last_outcome"], row["last_suppression"], deliveries[row["last_id"]]
+        ).value,
         "worker": row["last_worker"],
     }
-
-
-def _delivery_state(row: sqlite3.Row) -> str:
-    states = json.loads(row["last_deliveries"])
-    return run_history.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
 
 
 def _daemon_data(boot: sqlite3.Row | None) -> dict[str, Any] | None:

@@ -48,17 +48,20 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
-    """The last message about a condition to one target. `message_id` is None if its message was deleted.
+    """The last message about a condition to one target, queued at `at`. `message_id` is None if it was deleted.
 
-    `is_lost`: the message was given up, so the target does not know of it.
+    `delivered_at` is None unless the target has got the message. `is_pending`: it may still arrive. `is_lost`: it was given up,
+    so the target does not know of it. `says` is the same in words.
     """
 
     kind: ReportKind
     severity: Severity
     at: datetime
-    message_id: int | None = None
-    is_pending: bool = False
-    is_lost: bool = False
+    message_id: int | None
+    delivered_at: datetime | None
+    is_pending: bool
+    is_lost: bool
+    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +120,6 @@ class Condition:
     @property
     def for_prompt(self) -> KnownCondition:
         """The condition as the prompt lists it."""
-        reported = [report.at for report in self.reports.values() if report.kind is not ReportKind.ENDED]
-        return KnownCondition(self.label, self.severity, self.text, self.opened_at, max(reported, default=None))
+        known = [report for report in self.reports.values() if report.kind is not ReportKind.ENDED]
+        delivered = [report.delivered_at for report in known if report.delivered_at]
+        return KnownCondition(self.label, self.severity, self.text, self.opened_at, max(delivered, default=None))

@@ -139,6 +139,11 @@ class Target:
     channel: str
     recipient: str = ""
 
+    @property
+    def label(self) -> str:
+        """The channel, with the recipient if there is one."""
+        return f"{self.channel}:{self.recipient}" if self.recipient else self.channel
+
 
 @dataclass(frozen=True, slots=True)
 class OnFailure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport,
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.store import outbox
 from scheduler.store.transaction import Transaction
 
 MAX_KEPT_CLOSED = 500  # closed conditions of an agent; the oldest are deleted first
@@ -25,25 +26,41 @@ def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
 
     The most important come first. Those of the same severity and time are in the order of their keys.
     """
-    reports: dict[int, dict[Target, ConditionReport]] = {}
-    query = (
-        "select report.*, outbox.id as message_id, outbox.state as message_state from condition_report as report"
-        " join condition on condition.id = report.condition_id left join outbox on outbox.id = report.outbox_id"
-        " where condition.name = ? order by report.condition_id, report.channel, report.whom"
-    )
-    for row in db.execute(query, (name,)):
-        is_pending = row["message_state"] in ("pending", "sending", "uncertain", "held")
-        reports.setdefault(row["condition_id"], {})[Target(row["channel"], row["whom"])] = ConditionReport(
-            ReportKind(row["kind"]), Severity(row["severity"]), from_millis(row["reported_at"]), row["message_id"], is_pending,
-            row["message_state"] == "dead",
-        )  # fmt: skip
-    found = [
-        _condition_from_row(row, reports.get(row["id"], {}))
-        for row in db.execute("select * from condition where name = ? order by key", (name,))
-    ]
+    rows = db.execute("select * from condition where name = ? order by key", (name,)).fetchall()
+    reports = _read_reports(db, [row["id"] for row in rows])
+    found = [_condition_from_row(row, reports.get(row["id"], {})) for row in rows]
     return sorted(
         found, key=lambda condition: (not condition.is_open, -condition.severity.rank, -to_millis(condition.last_seen_at))
     )
+
+
+REPORTS = """
+select report.*, outbox.id as message_id, outbox.run_id from condition_report as report
+left join outbox on outbox.id = report.outbox_id
+where condition_id in (select cast(value as bigint) from json_each(?)) order by condition_id, report.channel, report.whom
+"""
+
+
+def _read_reports(db: sqlite3.Connection, condition_ids: Collection[int]) -> dict[int, dict[Target, ConditionReport]]:
+    """What was reported of these conditions, by target, and whether it has arrived. A message that was deleted had arrived."""
+    rows = db.execute(REPORTS, (json.dumps(list(condition_ids)),)).fetchall()
+    deliveries = outbox.deliveries_of_runs(db, {row["run_id"] for row in rows if row["run_id"] is not None})
+    found: dict[int, dict[Target, ConditionReport]] = {}
+    for row in rows:
+        target = Target(row["channel"], row["whom"])
+        sent = next((each for each in deliveries.get(row["run_id"], ()) if each.target == target), None)
+        queued_at = from_millis(row["reported_at"])
+        found.setdefault(row["condition_id"], {})[target] = ConditionReport(
+            kind=ReportKind(row["kind"]),
+            severity=Severity(row["severity"]),
+            at=queued_at,
+            message_id=row["message_id"],
+            delivered_at=sent.delivered_at if sent else queued_at,
+            is_pending=sent is not None and sent.is_pending,
+            is_lost=sent is not None and sent.is_lost,
+            says=sent.text if sent else f"delivered to {target.label}",
+        )
+    return found
 
 
 def keys_of_message(db: sqlite3.Connection, outbox_id: int) -> list[str]:
@@ -107,11 +124,15 @@ def save_condition(tx: Transaction, condition: Condition) -> int:
 def save_report(
     tx: Transaction, condition_id: int, target: Target, kind: ReportKind, severity: Severity, message: int | None
 ) -> None:
-    """Record what a target is being notified of. Without a `message` nothing is sent, and the time of the report is now, too."""
+    """Record what a target is being notified of.
+
+    Without a `message` nothing is sent. The time of the report is now, too, and the last message stays the one that was sent.
+    """
     tx.db.execute(
         "insert into condition_report (condition_id, channel, whom, kind, severity, reported_at, outbox_id)"
         " values (?, ?, ?, ?, ?, ?, ?) on conflict (condition_id, channel, whom) do update set kind = excluded.kind,"
-        " severity = excluded.severity, reported_at = excluded.reported_at, outbox_id = excluded.outbox_id",
+        " severity = excluded.severity, reported_at = excluded.reported_at,"
+        " outbox_id = coalesce(excluded.outbox_id, condition_report.outbox_id)",
         (condition_id, target.channel, target.recipient, kind, severity, to_millis(tx.now), message),
     )
 
@@ -166,7 +187,8 @@ def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, 
         " last_seen_at desc, id",
         (wanted, wanted, closed),
     ).fetchall()
-    return [_condition_as_data(db, row) for row in rows]
+    reports = _read_reports(db, [row["id"] for row in rows])
+    return [_condition_as_data(row, reports.get(row["id"], {})) for row in rows]
 
 
 def count_open(db: sqlite3.Connection) -> dict[tuple[str, str, bool], int]:
@@ -213,12 +235,8 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
     )
 
 
-def _condition_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+def _condition_as_data(row: sqlite3.Row, reports: Mapping[Target, ConditionReport]) -> dict[str, Any]:
     now_open = row["state"] == "open"
-    reports = db.execute(
-        "select channel, whom, kind, severity, reported_at from condition_report where condition_id = ? order by channel, whom",
-        (row["id"],),
-    )
     openings: list[datetime] = [from_millis(opened) for opened in _read_list(row["openings"], int)]
     return {
         "name": row["name"],
@@ -238,12 +256,13 @@ def _condition_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, An
         "last_run": row["last_run_id"],
         "reports": [
             {
-                "channel": report["channel"],
-                **({"target": report["whom"]} if report["whom"] else {}),
-                "kind": report["kind"],
-                "severity": report["severity"],
-                "reported_at": iso_utc(from_millis(report["reported_at"])),
+                "channel": target.channel,
+                **({"target": target.recipient} if target.recipient else {}),
+                "kind": report.kind.value,
+                "severity": report.severity.value,
+                "reported_at": iso_utc(report.delivered_at),
+                "says": report.says,
             }
-            for report in reports
+            for target, report in reports.items()
         ],
     }

@@ -18,13 +18,14 @@ OVERVIEWS = """
 select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
-  last.worker as last_worker,
-  incident.since as failing_since, incident.reason as failing_reason,
-  coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
-    where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,
+  last.worker as last_worker, last.repeats as last_repeats,
+  incident.since as failing_since, incident.reason as failing_reason, incident.provider as failing_provider,
+  incident.model as failing_model,
+  (select max(finished_at) from outbox as sent where sent.kind = entry.kind and sent.name = entry.name
+    and sent.state = 'delivered' and sent.notice in ('failing', 'changed', 'reminder', 'flapping', 'steady')
+    and sent.created_at >= coalesce(min(incident.since, incident.flapping_at), incident.since)) as failing_told_at,
   (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
     limit 1) as failing_awaits,
-  (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)

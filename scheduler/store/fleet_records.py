@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.model.outcome import WOKEN, Trigger
+from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import from_optional_millis, to_millis
+from scheduler.store import run_history
+from scheduler.store.outbox import Delivery
 
 LONGEST_RUN = timedelta(days=2)  # a run that ended on a day began at most so long before it
 
@@ -18,7 +20,7 @@ WITHOUT_SLOT = json.dumps(sorted(WOKEN | {Trigger.REBOOT, Trigger.RESULT}))
 
 # The newest records of the agent, found by the index on (kind, name, id).
 SLOTS = """
-select slots, state, outcome, reason, suppression from run
+select id, slots, state, outcome, reason, suppression, repeats from run
 where kind = 'heartbeat' and name = ? and trigger not in (select value from json_each(?)) order by id desc limit ?
 """
 
@@ -36,13 +38,14 @@ from run where kind = 'heartbeat' and name = ? and slot >= ? and state = 'closed
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A run record: `slots` consecutive slots and what happened to them."""
+    """A run record: `slots` consecutive slots and what happened to them, and to the messages of its run."""
 
     slots: int
     state: str
     outcome: str | None
     reason: str | None
     suppression: str | None
+    delivery: DeliveryState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,14 @@ class DayCost:
 
 def latest_slots(db: sqlite3.Connection, name: str, limit: int) -> Sequence[SlotRecord]:
     """The newest records of an agent's slots, the newest first. Each stands for at least one slot."""
-    return [SlotRecord(*row) for row in db.execute(SLOTS, (name, WITHOUT_SLOT, limit))]
+    rows = db.execute(SLOTS, (name, WITHOUT_SLOT, limit)).fetchall()
+    deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
+    return [_slot_record(row, deliveries.get(row["id"], ())) for row in rows]
+
+
+def _slot_record(row: sqlite3.Row, deliveries: Sequence[Delivery]) -> SlotRecord:
+    delivery = run_history.delivery_state(Kind.HEARTBEAT, row["outcome"], row["suppression"], deliveries)
+    return SlotRecord(row["slots"], row["state"], row["outcome"], row["reason"], row["suppression"], delivery)
 
 
 def latest_answer(db: sqlite3.Connection, name: str, length: int) -> LatestAnswer | None:

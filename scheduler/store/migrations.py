@@ -690,6 +690,13 @@ def m022_database_servers(db: Any) -> None:
     db.conn.execute("alter table boot add column database_server text")
 
 
+@migrations()
+def m023_repeated_runs(db: Any) -> None:
+    """The runs whose messages have the content of an answer that was not sent again, as JSON, and the messages of an entry."""
+    db.conn.execute("alter table run add column repeats text")
+    db.conn.execute("create index outbox_of_entry on outbox (kind, name, channel, state, id)")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

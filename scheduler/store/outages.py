@@ -48,12 +48,18 @@ def find_outage(db: sqlite3.Connection, circuit: Circuit) -> Outage | None:
 
 
 def all_outages(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
-    """Every outage with the time of its last notification, sorted by provider and model."""
-    rows = db.execute(
-        "select outage.*, (select max(told_at) from outage_notice as sent where sent.provider = outage.provider"
-        " and sent.model = outage.model) as told_at from outage order by provider, model"
-    )
-    return [(_outage_from_row(row), from_optional_millis(row["told_at"])) for row in rows]
+    """Every outage with the time at which its last notification was delivered, sorted by provider and model."""
+    rows = db.execute("select * from outage order by provider, model").fetchall()
+    return [(found, _last_delivery_of(db, found)) for found in map(_outage_from_row, rows)]
+
+
+def _last_delivery_of(db: sqlite3.Connection, outage: Outage) -> datetime | None:
+    begin = min(outage.since, outage.flapping_at or outage.since)
+    row = db.execute(
+        "select max(finished_at) from outbox where title = ? and notice is not null and state = 'delivered' and created_at >= ?",
+        (str(outage.circuit), to_millis(begin)),
+    ).fetchone()
+    return from_optional_millis(row[0])
 
 
 def save_outage(tx: Transaction, outage: Outage) -> None:

@@ -377,6 +377,7 @@ class EntryMessages:
     """Messages of one entry for one channel in one state: their number, the newest, its last error, when the oldest was queued.
 
     `tries` is the highest number of attempts. `is_notice`: they are notifications about its runs, not its own messages.
+    `doubted`: one of them may have arrived.
     """
 
     channel: str
@@ -387,20 +388,164 @@ class EntryMessages:
     last_run: int
     error: str | None
     tries: int
+    doubted: bool
     oldest: datetime
+
+    @property
+    def text(self) -> str:
+        """How many there are, and what became of them."""
+        noun = ("notification" if self.is_notice else "message") + ("" if self.count == 1 else "s")
+        return f"{self.count:,} {noun} {delivery_text(self.channel, self.state, self.tries, self.error, doubted=self.doubted)}"
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """For sorting: messages before notifications, and first those that will never arrive by themselves."""
+        return self.is_notice, UNDELIVERED.index(self.state), -self.last_id
+
+    def is_undelivered(self, now: datetime) -> bool:
+        """Whether they have not arrived, and are not just on their way."""
+        if self.state not in UNDELIVERED:
+            return False
+        is_moving = self.state in (DeliveryState.PENDING, DeliveryState.SENDING)
+        return not (is_moving and self.tries <= 1 and self.error is None and now - self.oldest < ON_ITS_WAY)
+
+
+UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
+"""The states of messages that have not arrived, first those that will never arrive by themselves."""
+
+ON_ITS_WAY = timedelta(minutes=1)  # so long the first attempt of a message may take
+
+
+def delivery_text(target: str, state: DeliveryState, tries: int, error: str | None, *, doubted: bool) -> str:
+    """Whether a message has reached its target. All commands, the page, the API and MCP say it with this text."""
+    if state is DeliveryState.DELIVERED:
+        return f"delivered to {target}"
+    attempts = f"{tries:,} {'try' if tries == 1 else 'tries'}"
+    known = {
+        DeliveryState.HELD: f"held after {attempts}",
+        DeliveryState.DEAD: f"given up after {attempts}",
+        DeliveryState.DROPPED: f"dropped after {attempts}",
+    }
+    facts = [known.get(state, attempts if error or tries > 1 else ""), error]
+    details = ", ".join(fact for fact in facts if fact)
+    arrived = "it may have arrived" if doubted else "not delivered"
+    accepted = f"accepted for {target}, {'only a part was delivered' if state is DeliveryState.PARTIAL else arrived}"
+    return f"{accepted} ({details})" if details else f"{accepted} yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of the message of a run for one target, with all its parts.
+
+    `parts` are their states. `tries` is the highest number of attempts of a part, `error` the last one of the parts that are not
+    delivered. `delivered_at` is None unless all parts have arrived. `doubted`: a part may have arrived before.
+    """
+
+    run_id: int
+    target: Target
+    parts: tuple[DeliveryState, ...]
+    tries: int
+    error: str | None
+    delivered_at: datetime | None
+    doubted: bool
+
+    @property
+    def state(self) -> DeliveryState:
+        """One word for all parts."""
+        return combined_state(self.parts)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a part may still arrive."""
+        return not FINAL_STATES.issuperset(self.parts)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a part was given up."""
+        return DeliveryState.DEAD in self.parts
+
+    @property
+    def text(self) -> str:
+        """Whether it has arrived."""
+        return delivery_text(self.target.label, self.state, self.tries, self.error, doubted=self.doubted)
+
+    @property
+    def as_data(self) -> dict[str, Any]:
+        """As JSON shows it. `target` and `error` are only there if there is one."""
+        found: dict[str, Any] = {
+            "channel": self.target.channel,
+            "state": self.state.value,
+            "tries": self.tries,
+            "says": self.text,
+        }
+        found |= {"target": self.target.recipient} if self.target.recipient else {}
+        return found | ({"error": self.error} if self.error else {})
+
+
+DELIVERIES = """
+select run_id, channel, whom, state, attempts, error, created_at, finished_at, doubted_at from outbox
+where run_id in (select cast(value as bigint) from json_each(?)) and notice is null order by run_id, id
+"""
+
+
+def deliveries_of_runs(db: sqlite3.Connection, run_ids: Collection[int]) -> dict[int, list[Delivery]]:
+    """What became of the messages of these runs, by run. Notifications are left out. A run without messages is not in it."""
+    parts: dict[tuple[int, str], list[sqlite3.Row]] = {}
+    for row in db.execute(DELIVERIES, (json.dumps(list(run_ids)),)):
+        parts.setdefault((row["run_id"], row["channel"]), []).append(row)
+    found: dict[int, list[Delivery]] = {}
+    for (run_id, _), rows in parts.items():
+        found.setdefault(run_id, []).append(_join_parts(rows))
+    return found
+
+
+def runs_of_messages(db: sqlite3.Connection, message_ids: Collection[int]) -> list[int]:
+    """The runs that these messages come from, the oldest first."""
+    query = "select distinct run_id from outbox where id in (select cast(value as bigint) from json_each(?)) order by run_id"
+    return [row[0] for row in db.execute(query, (json.dumps(list(message_ids)),))] if message_ids else []
+
+
+def _join_parts(rows: list[sqlite3.Row]) -> Delivery:
+    states = tuple(DeliveryState(row["state"]) for row in rows)
+    errors = [row["error"] for row in rows if row["error"] and row["state"] != DeliveryState.DELIVERED]
+    is_delivered = set(states) == {DeliveryState.DELIVERED}
+    return Delivery(
+        rows[0]["run_id"],
+        Target(rows[0]["channel"], rows[0]["whom"]),
+        states,
+        max(row["attempts"] for row in rows),
+        errors[-1] if errors else None,
+        max(from_millis(row["finished_at"] or row["created_at"]) for row in rows) if is_delivered else None,
+        any(row["doubted_at"] is not None for row in rows),
+    )
+
+
+FINAL_STATES = frozenset({DeliveryState.DELIVERED, DeliveryState.DEAD, DeliveryState.DROPPED})
+
+
+def combined_state(states: Collection[DeliveryState]) -> DeliveryState:
+    """One state for several messages: delivered only if all are, partial if some are, else the first of those in progress."""
+    if len(set(states)) == 1:
+        return next(iter(states))
+    if {DeliveryState.DELIVERED, DeliveryState.PARTIAL} & set(states):
+        return DeliveryState.PARTIAL
+    return next(state for state in (*reversed(UNDELIVERED), DeliveryState.DROPPED) if state in states)
 
 
 MESSAGES_BY_ENTRY = """
-select found.kind, found.name, found.channel, found.state, is_notice, number, last_id, last.run_id, last.error, tries, oldest
+select found.kind, found.name, found.channel, found.state, is_notice, number, last_id, last.run_id, last.error, tries, doubted,
+  oldest
 from (
   select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
-    max(attempts) as tries, min(created_at) as oldest
+    max(attempts) as tries,
+    max(doubted_at) is not null as doubted, min(created_at) as oldest
   from outbox where state in ('pending', 'sending', 'uncertain', 'held') and created_at < :end
     and (cast(:kind as text) is null or (kind = :kind and name = :name))
   group by kind, name, channel, state, notice is not null
   union all
   select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
-    max(attempts) as tries, min(created_at) as oldest
+    max(attempts) as tries,
+    max(doubted_at) is not null as doubted, min(created_at) as oldest
   from outbox where state in ('delivered', 'dead', 'dropped') and created_at >= :begin and created_at < :end
     and (cast(:kind as text) is null or (kind = :kind and name = :name))
   group by kind, name, channel, state, notice is not null
@@ -418,24 +563,48 @@ def messages_by_entry(
     found: dict[tuple[Kind, str], list[EntryMessages]] = {}
     wanted = dict(zip(("kind", "name"), only or (None, None), strict=True))
     for row in db.execute(MESSAGES_BY_ENTRY, {"begin": to_millis(begin), "end": to_millis(end)} | wanted):
-        kind, name, channel, state, notice, count, last_id, last_run, error, tries, oldest = row
-        messages = EntryMessages(
-            channel, DeliveryState(state), bool(notice), count, last_id, last_run, error, tries, from_millis(oldest)
-        )
-        found.setdefault((Kind(kind), name), []).append(messages)
+        found.setdefault((Kind(row[0]), row[1]), []).append(_entry_messages_from_row(row))
     return found
 
 
-def delivery_states(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> dict[int, list[str]]:
-    """The states of the messages of an entry's runs that ended at `since` or later, by run. Notifications are left out."""
-    rows = db.execute(
-        "select outbox.run_id, outbox.state from run join outbox on outbox.run_id = run.id and outbox.notice is null"
-        " where run.kind = ? and run.name = ? and run.slot >= ?",
-        (kind, name, to_millis(since)),
+def _entry_messages_from_row(row: sqlite3.Row) -> EntryMessages:
+    _, _, channel, state, notice, count, last_id, last_run, error, tries, doubted, oldest = row
+    return EntryMessages(
+        channel, DeliveryState(state), bool(notice), count, last_id, last_run, error, tries, bool(doubted), from_millis(oldest)
     )
-    found: dict[int, list[str]] = {}
-    for run_id, state in rows:
-        found.setdefault(run_id, []).append(state)
+
+
+# Messages that have not arrived, and those that were given up unless a later one of the same kind has arrived.
+UNDELIVERED_BY_ENTRY = """
+select found.kind, found.name, found.channel, found.state, is_notice, number, last_id, last.run_id, last.error, tries, doubted,
+  oldest
+from (
+  select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
+    max(attempts) as tries,
+    max(doubted_at) is not null as doubted, min(created_at) as oldest
+  from outbox where (state in ('pending', 'sending', 'uncertain', 'held') and awaits is null
+    or state = 'dead' and not exists (select 1 from outbox as later where later.kind = outbox.kind
+      and later.name = outbox.name and later.channel = outbox.channel and later.whom = outbox.whom
+      and later.state = 'delivered' and later.id > outbox.id and (later.notice is null) = (outbox.notice is null)))
+    and (cast(:kind as text) is null or kind = :kind) and (cast(:name as text) is null or name = :name)
+  group by kind, name, channel, state, notice is not null
+) as found join outbox as last on last.id = found.last_id order by is_notice, last.id
+"""
+
+
+def undelivered_by_entry(
+    db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None
+) -> dict[tuple[str, str], EntryMessages]:
+    """The messages that should have reached their recipients by now and have not, the worst of each entry.
+
+    A message that was given up counts until a later one of the entry reaches the same recipient, or until it is dropped.
+    """
+    found: dict[tuple[str, str], EntryMessages] = {}
+    for row in db.execute(UNDELIVERED_BY_ENTRY, {"kind": kind, "name": name}):
+        messages = _entry_messages_from_row(row)
+        before = found.get((row[0], row[1]))
+        if messages.is_undelivered(now) and (before is None or messages.rank < before.rank):
+            found[row[0], row[1]] = messages
     return found
 
 

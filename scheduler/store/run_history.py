@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from scheduler.model.budget import NANO
-from scheduler.model.outcome import FAILURES, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
-from scheduler.store import wakes
+from scheduler.store import outbox, wakes
+from scheduler.store.outbox import Delivery
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
@@ -181,7 +182,7 @@ def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | 
 
 def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
     """A run as JSON shows it: times in UTC with Z, the sizes of the prompt's parts, and the state of its messages."""
-    targets = _delivery_by_channel(db, row["id"])
+    deliveries = deliveries_of_runs(db, {row["id"]: row["repeats"]})[row["id"]]
     return {
         "id": row["id"],
         "kind": row["kind"],
@@ -217,9 +218,10 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "result_due_at": iso_utc(from_optional_millis(row["result_due_at"])),
         "error": row["error"],
         "delivery": {
-            "state": delivery_state(row["kind"], row["outcome"], row["suppression"], [each["state"] for each in targets]),
-            "targets": targets,
+            "state": delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries).value,
+            "targets": [each.as_data for each in deliveries],
         },
+        "repeats": json.loads(row["repeats"] or "[]"),
         "notices": _notice_states(db, row["id"]),
         "config_hash": row["config_hash"],
         "worker": row["worker"],
@@ -252,20 +254,14 @@ def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
     return {"exit_code": row["precheck_exit"], "output": row["precheck_output"], "error": row["precheck_error"]}
 
 
-def _delivery_by_channel(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
-    """Each channel of the run's message, with its state there and the last error. The parts of a message are combined."""
-    states: dict[str, list[str]] = {}
-    errors: dict[str, str] = {}
-    recipients: dict[str, str] = {}
-    query = "select channel, whom, state, error from outbox where run_id = ? and notice is null order by id"
-    for row in db.execute(query, (run_id,)):
-        states.setdefault(row["channel"], []).append(row["state"])
-        recipients[row["channel"]] = row["whom"]
-        if row["error"] and row["state"] != "delivered":
-            errors[row["channel"]] = row["error"]
-    named = {channel: {"target": each} if each else {} for channel, each in recipients.items()}
-    deliveries = ({"channel": channel, **named[channel], "state": _combined_state(parts)} for channel, parts in states.items())
-    return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in deliveries]
+def deliveries_of_runs(db: sqlite3.Connection, repeats: Mapping[int, str | None]) -> dict[int, list[Delivery]]:
+    """What became of the messages of runs. For an answer that was not sent again, of the messages that have its content.
+
+    `repeats` has the column of this name for each run.
+    """
+    sources = {run_id: json.loads(text) if text else [run_id] for run_id, text in repeats.items()}
+    found = outbox.deliveries_of_runs(db, {source for runs in sources.values() for source in runs})
+    return {run_id: [each for source in runs for each in found.get(source, ())] for run_id, runs in sources.items()}
 
 
 def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
@@ -288,18 +284,12 @@ def _hold_data(row: sqlite3.Row) -> dict[str, Any]:
     return {"held_back": {"agents": json.loads(row["awaits"] or "[]"), "until": until, "note": row["hold_note"]}}
 
 
-def delivery_state(kind: str, outcome: str | None, suppression: str | None, states: list[str]) -> str:
+def delivery_state(kind: str, outcome: str | None, suppression: str | None, deliveries: Sequence[Delivery]) -> DeliveryState:
     """One word for all messages of a run. `no_target`: it had a message, and no target was known."""
-    if not states:
-        has_message = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
-        return "no_target" if has_message and suppression is None else "none"
-    return _combined_state(states)
-
-
-def _combined_state(states: list[str]) -> str:
-    if len(set(states)) == 1:
-        return states[0]
-    return "partial" if "delivered" in states else "pending"
+    if deliveries:
+        return outbox.combined_state([each.state for each in deliveries])
+    has_message = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
+    return DeliveryState.NO_TARGET if has_message and suppression is None else DeliveryState.NONE
 
 
 # The rows that ended within a time, found by the index on finished_at.

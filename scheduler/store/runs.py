@@ -256,8 +256,11 @@ def _add_usage_by_model(before: str | None, by_model: Sequence[tuple[str, Tokens
     return usage
 
 
-def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
-    """Close the run of a claim. False, and nothing written, if the run no longer belongs to it."""
+def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Sequence[int] = ()) -> bool:
+    """Close the run of a claim. False, and nothing written, if the run no longer belongs to it.
+
+    `repeats` are the runs whose messages have the content of this one, if it is not sent again.
+    """
     common = (result.outcome, result.reason, result.suppression, result.model_used, result.exit_code, result.text, result.error)
     checked = _precheck_columns(result)
     result_due_at = tx.now + claim.entry.async_timeout if result.outcome is Outcome.ASYNC else None
@@ -265,14 +268,14 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
-        " request_id = ?, left_out = ?, findings = ?"
+        " request_id = ?, left_out = ?, findings = ?, repeats = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at, worker",
         (
             to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *common, *checked,
             _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
             result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
             json.dumps(result.left_out) if result.left_out else None, json.dumps(result.findings) if result.findings else None,
-            claim.run_id, claim.owner, claim.fence,
+            json.dumps(list(repeats)) if repeats else None, claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
     if closed is None:

@@ -102,6 +102,17 @@ class LastRun(EntryPart):
     worker: str | None
 
 
+class UndeliveredMessages(EntryPart):
+    """Messages that should have reached their recipients by now. `says` is the same in words."""
+
+    channel: str
+    state: str
+    count: int
+    run: int
+    since: Time
+    says: str
+
+
 class Failing(EntryPart):
     """The present failures in a row. `held_back_for` names the agents that are to report them."""
 
@@ -174,6 +185,7 @@ class EntryStatus(EntryBody):
     alerting: bool
     failing: Failing | None
     wakes_waiting: int
+    undelivered: UndeliveredMessages | None
     activity: Activity | None
     busy: list[LaneHolder]
     muted: Mute | None
@@ -429,8 +441,10 @@ class ToolCallRecord(EntryPart):
 class ChannelDelivery(EntryPart):
     channel: str
     state: str
+    tries: int
     target: str | None = None
     error: str | None = None
+    says: str
 
 
 class RunDelivery(EntryPart):
@@ -489,6 +503,7 @@ class RunRecord(EntryBody):
     result_due_at: Time | None
     error: str | None
     delivery: RunDelivery
+    repeats: list[int]
     notices: list[RunNotice]
     config_hash: str | None
     worker: str | None
@@ -557,11 +572,14 @@ class MessageList(ResponseBody):
 
 
 class ConditionReport(EntryPart):
+    """The last message about a condition to one recipient. `reported_at` is null until it is delivered."""
+
     channel: str
     target: str | None = None
     kind: str
     severity: Severity
-    reported_at: Time
+    reported_at: Time | None
+    says: str
 
 
 class Condition(EntryBody):
@@ -727,6 +745,7 @@ class ReportedCondition(ResponseBody):
     agent: str
     key: str
     since: Time
+    says: str
 
 
 class WakeWaiting(EntryPart):
@@ -754,8 +773,10 @@ class MessagesOfEntry(EntryPart):
     notice: bool
     count: int
     error: str | None
+    tries: int
     oldest: Time
     run: int | None
+    says: str
 
 
 class EntryChange(EntryPart):

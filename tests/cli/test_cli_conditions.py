@@ -103,7 +103,7 @@ def test_conditions_as_json_have_their_times_and_reports(command: Command) -> No
             "openings": ["2026-03-02T08:00:00Z"],
             "first_run": found[0]["first_run"],
             "last_run": found[0]["last_run"],
-            "reports": [{"channel": "chat"} | report, {"channel": "phone"} | report],
+            "reports": [{"channel": each, "says": f"delivered to {each}"} | report for each in ("chat", "phone")],
         }
     ]
 

@@ -497,7 +497,8 @@ def test_the_delivery_state_is_shown_beside_the_outcome(store: Store, state: Pat
     add_message(store, run_id=2, kind="cron", name="both")
     rows = [re.split(" {2,}", line) for line in printed(capsys, state, "runs")]
     assert [row[4:6] for row in rows[1:3]] == [["failed", "exit, dead"], ["alert", "delivered"]]
-    assert "delivery   phone dead (503 Service Unavailable)" in printed(capsys, state, "show", "2")
+    shown = " ".join(" ".join(printed(capsys, state, "show", "2")).split())
+    assert "delivery accepted for phone, not delivered (given up after 3 tries, 503 Service Unavailable)" in shown
     rows = {line.split()[0]: line.split()[3:] for line in printed(capsys, state, "status") if line.startswith(("agent", "cron"))}
     assert rows["cron/both"][:3] == ["failed", "exit,", "dead"]
     assert rows["agent/ops"][:2] == ["alert", "delivered"]

@@ -53,7 +53,7 @@ def test_a_slot_whose_stagger_ends_after_a_change_belongs_to_the_new_schedule_an
 
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
-    missed = SlotRow(7, EIGHT, 1, cause_of_run("closed", "skipped", Skip.MISSED, None))
+    missed = SlotRow(7, EIGHT, 1, cause_of_run("closed", "skipped", Skip.MISSED, None, "none"))
     down = Downtime(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
     (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
     assert (result.run_id, result.cause.code) == (7, Skip.MISSED)

@@ -72,7 +72,8 @@ def test_a_message_goes_to_the_last_target(world: World, sent: list[tuple[str, s
     report_activity(world, "7", "8")
     world.run(minutes=1)
     assert sent == [("https://chat.example.org/to/8?x=1", "Disk full")]
-    assert world.records()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "8", "state": "delivered"}]
+    (sent,) = world.records()[0]["delivery"]["targets"]
+    assert (sent["channel"], sent["target"], sent["says"]) == ("chat", "8", "delivered to chat:8")
 
 
 def test_a_target_that_is_active_again_is_the_last_one_again(world: World, sent: list[tuple[str, str]]) -> None:

@@ -625,7 +625,7 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
     explained = printed(capsys, world, "explain", "nightly-backup")
     assert f"notice failing: phone dropped; agent ops has reported it (run {report_run})" in explained
-    assert "reported by agent ops as the condition job:nightly-backup, open since 2026-03-02 08:00:00 UTC" in explained
+    assert "known agent ops has the condition job:nightly-backup since 2026-03-02 08:00:00 UTC: delivered to phone" in explained
     assert f"notice failing: phone dropped; agent ops has reported it (run {report_run})" in printed(
         capsys, world, "show", job_run
     )

@@ -617,7 +617,13 @@ def refuses(name: str, result: DeliveryResult) -> Callable[[Any], DeliveryResult
 def test_a_channel_that_is_dead(plant: Plant, say: Say) -> None:
     world = plant(fleet(), send=refuses("ops", DeliveryResult("dead", "HTTP 404: no such chat")))
     run_until_now(world)
-    check(say(world), "undelivered", "messages to phone given up", "HTTP 404: no such chat", "`heartbeatd outbox`")
+    check(
+        say(world),
+        "undelivered",
+        "messages accepted for phone, not delivered (given up after 1 try",
+        "HTTP 404: no such chat",
+        "`heartbeatd outbox`",
+    )
 
 
 def test_eight_messages_that_are_pending(plant: Plant, say: Say) -> None:
@@ -625,14 +631,14 @@ def test_eight_messages_that_are_pending(plant: Plant, say: Say) -> None:
     world.run_until(at(7))
     world.pause(("heartbeat", "ops"))
     run_until_now(world)
-    check(say(world), "8 messages to phone pending", "since 00:00: HTTP 503")
+    check(say(world), "8 messages accepted for phone, not delivered (11 tries, HTTP 503), since 00:00")
 
 
 def test_messages_that_are_held(plant: Plant, say: Say) -> None:
     config = fleet().replace("allow_private: true", "allow_private: true, uncertain: hold")
     world = plant(config, send=refuses("ops", DeliveryResult("uncertain", "no answer")))
     run_until_now(world)
-    check(say(world), "messages to phone held, because it may have arrived")
+    check(say(world), "messages accepted for phone, it may have arrived (held after 1 try")
 
 
 def test_alerts_without_a_known_target(plant: Plant, say: Say) -> None:
@@ -739,11 +745,11 @@ def test_explain_of_one_entry_shows_changes_messages_and_the_next_commands(plant
     edit(world, fleet("{interval: 2h}"), by="command")
     run_until_now(world)
     text = " ".join(" ".join(say(world, "ops")).split())
-    assert "messages to phone dead, since" in text and "HTTP 404: no such chat" in text
+    assert "messages accepted for phone, not delivered (given up after 1 try" in text and "HTTP 404: no such chat" in text
     assert "by command: heartbeat.interval 30m -> 2h" in text
     assert "more `heartbeatd explain agent/ops --on today`, `heartbeatd show" in text and "`heartbeatd outbox`" in text
     day = " ".join(" ".join(say(world, "ops", "--on", "today")).split())
-    assert "ran, alert not delivered: given up (dead) (runs 2 to" in day
+    assert "ran, alert accepted, not delivered and given up (runs 2 to" in day
     assert "08:00:00 by command: heartbeat.interval 30m -> 2h" in day
 
 

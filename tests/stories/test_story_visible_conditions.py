@@ -119,15 +119,19 @@ def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld,
 @pytest.mark.parametrize(
     ("texts", "sent", "says"),
     [
-        (["[disk] full"], True, "sent; disk: new"),
-        (["[disk] full", "[disk] 99 %"], False, "not sent; its recipients have already got its content; disk: already open"),
-        (["[disk] full", "[disk] full\n[mail] waits"], True, "sent; disk: already open; mail: new"),
+        (["[disk] full"], True, "delivered to phone; disk: new"),
+        (
+            ["[disk] full", "[disk] 99 %"],
+            False,
+            "not sent again; its recipients have already got its content; disk: already open",
+        ),
+        (["[disk] full", "[disk] full\n[mail] waits"], True, "delivered to phone; disk: already open; mail: new"),
         (["HEARTBEAT_OK"], False, "not sent; nothing needs attention"),
-        (["The disk is full."], True, "sent"),
+        (["The disk is full."], True, "delivered to phone"),
         (
             ["\n".join(f"[{number}-disk] full" for number in range(7))],
             True,
-            "sent; 0-disk: new; 1-disk: new; 2-disk: new; 3-disk: new; 4-disk: new; and 2 more",
+            "delivered to phone; 0-disk: new; 1-disk: new; 2-disk: new; 3-disk: new; 4-disk: new; and 2 more",
         ),
     ],
 )

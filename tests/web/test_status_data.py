@@ -74,6 +74,7 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make
         "consecutive_quiet": 0,
         "alerting": True,
         "failing": None,
+        "undelivered": None,
         "wakes_waiting": 0,
         "activity": None,
         "busy": [],

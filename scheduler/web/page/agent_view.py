@@ -17,7 +17,7 @@ from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.reason_texts import Level, SlotCause
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.day_names import parse_day
-from scheduler.model.outcome import Kind, Outcome
+from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
 from scheduler.system import lanes
 from scheduler.web import operations, queries
@@ -117,6 +117,12 @@ class ShownRun:
         """The first line of an alert or of an error; empty for an answer that says nothing."""
         text = self.data["error"] or ("" if self.data["outcome"] == Outcome.OK else self.data["text"]) or ""
         return str(text.strip().partition("\n")[0])
+
+    @property
+    def undelivered(self) -> str:
+        """What became of each of its messages that has not arrived."""
+        targets = self.data["delivery"]["targets"]
+        return "; ".join(each["says"] for each in targets if each["state"] != DeliveryState.DELIVERED)
 
     @property
     def is_open(self) -> bool:
@@ -323,7 +329,8 @@ def _read_runs(request: PageRequest, name: str, until: datetime | None) -> tuple
 
 def shown_run(run: Mapping[str, Any]) -> ShownRun:
     """A run record of the API, to be shown."""
-    cause = slot_history.cause_of_run(run["state"], run["outcome"] or run["state"], run["reason"], run["suppression"])
+    outcome = run["outcome"] or run["state"]
+    cause = slot_history.cause_of_run(run["state"], outcome, run["reason"], run["suppression"], run["delivery"]["state"])
     begin, end = (run[key] and datetime.fromisoformat(run[key]) for key in ("started_at", "finished_at"))
     whole = sum(part["chars"] for part in run["prompt_parts"])
     parts = tuple(

@@ -42,8 +42,7 @@ class JobRow:
     @property
     def has_problem(self) -> bool:
         """Whether its last runs failed, or its messages do not arrive."""
-        last = self.entry["last_run"] or {}
-        return bool(self.entry["failing"] or self.entry["consecutive_failures"] or last.get("delivery") in ("dead", "held"))
+        return bool(self.entry["failing"] or self.entry["consecutive_failures"] or self.entry["undelivered"])
 
     def is_in(self, chosen: str) -> bool:
         """Whether one of `FILTERS` shows it."""

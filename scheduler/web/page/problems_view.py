@@ -34,6 +34,7 @@ def show_problems(request: PageRequest) -> Page:
         "conditions": conditions.list_conditions(request.db, request.caller.agents, closed=shown == "all"),
         "shown": shown,
         "failing": [each for each in mine if each["failing"] or each["consecutive_failures"]],
+        "undelivered": [each for each in mine if each["undelivered"]],
         "flapping": [each for each in status["flapping"] if _may_access(request, each)],
         "is_limited": is_limited,
         "daemon": [] if is_limited else _daemon_problems(request),

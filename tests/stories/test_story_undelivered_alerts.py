@@ -1,0 +1,112 @@
+"""An alert that has not arrived is called delivered nowhere: the commands, the API, MCP and the page say what became of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_user import PageUser
+from web_daemon import WebDaemon
+from world import MakeWorld
+
+from scheduler.channels.message import DeliveryResult
+from scheduler.cli.main import main
+from scheduler.insight import status_data
+
+pytestmark = pytest.mark.once
+
+CONFIG = """
+timezone: UTC
+server: {listen: "127.0.0.1:0"}
+channels: {dead: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, active_hours: "08:10-24:00", checklist: "- look\\n", deliver: dead}
+"""
+REFUSED = "connection refused"
+RETRIED = f"accepted for dead, not delivered (4 tries, {REFUSED})"
+GIVEN_UP = f"accepted for dead, not delivered (given up after 1 try, {REFUSED})"
+UNCERTAIN = f"accepted for dead, it may have arrived (4 tries, {REFUSED})"
+DELIVERED = "delivered to dead"
+FALSE_WORDS = ("already got", "alert delivered", "delivered to dead", "reported 2026")
+
+
+@contextmanager
+def daemon_with(folder: Path, answer: str, state: str) -> Iterator[WebDaemon]:
+    """A daemon whose agent has given the same answer four times, while its channel returned `state` for each message."""
+    with WebDaemon(folder, CONFIG) as daemon:
+        daemon.do(lambda: sent_with(daemon, answer, state))
+        yield daemon
+
+
+def sent_with(daemon: WebDaemon, answer: str, state: str) -> None:
+    daemon.world.scripts["ops"] = lambda _: answer
+    daemon.world.send = lambda _: DeliveryResult(state, "" if state == "delivered" else REFUSED)
+    daemon.world.run(minutes=125)
+
+
+def views(daemon: WebDaemon, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """What each place says of the agent and of its last answer."""
+    page = PageUser(daemon)
+    page.log_in(daemon.token)
+
+    def read(path: str) -> Any:
+        return daemon.get(f"/api/v1/{path}", daemon.token).data
+
+    def command(*words: str) -> str:
+        capsys.readouterr()
+        assert main(["-c", str(daemon.config), *words]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    agent = read("agents/ops")
+    return {
+        "explain": read("explain/ops")["answer"]["says"],
+        "overview": read("explain")["entries"][0]["says"],
+        "run": read("runs?limit=1")["runs"][0]["delivery"]["targets"][0]["says"],
+        "status": json.dumps(agent["undelivered"]),
+        "the command explain": command("explain", "ops"),
+        "the command status": command("status"),
+        "fleet": page.get("/?show=problems").text,
+        "problems": page.get("/page/problems").text,
+        "page": page.get("/page/agents/ops").text,
+    }
+
+
+def false_statements(daemon: WebDaemon, says: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
+    """The places that do not say what became of the alert, or call it delivered."""
+    for place, text in views(daemon, capsys).items():
+        if says not in text or any(word in text for word in FALSE_WORDS):
+            yield place, text
+    for condition in daemon.get("/api/v1/conditions", daemon.token).data["conditions"]:
+        for report in condition["reports"]:
+            if (report["reported_at"], report["says"]) != (None, says):
+                yield "conditions", str(report)
+
+
+def test_an_alert_that_has_not_arrived_is_called_undelivered_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {}
+    for state, says in (("retry", RETRIED), ("dead", GIVEN_UP), ("uncertain", UNCERTAIN)):
+        for answer in ("the disk is full", "[disk] full"):
+            (folder := tmp_path / f"{state}-{len(answer)}").mkdir()
+            with daemon_with(folder, answer, state) as daemon:
+                found[state, answer] = list(false_statements(daemon, says, capsys))
+    assert {case: places for case, places in found.items() if places} == {}
+
+
+def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda _: 1})
+    world.send = lambda _: DeliveryResult("retry", REFUSED)
+    world.run(minutes=125)
+    (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
+    assert (ops["failing"]["told_at"], ops["undelivered"]["says"]) == (None, f"1 notification {RETRIED}")
+    world.send = lambda _: DeliveryResult("delivered")
+    world.run(hours=3)
+    (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
+    assert (ops["failing"]["told_at"] is not None, ops["undelivered"]) == (True, None)
