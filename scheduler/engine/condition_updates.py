@@ -272,7 +272,7 @@ class _ConditionTracker:
         if before is None or not before.is_open:
             self._note(finding, Effect.IGNORED)
             return
-        text = finding.text or before.text
+        text = finding.text or f'it was "{before.text}"'
         ended = replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run_id)
         self._keep(ended)
         self._note(finding, Effect.RESOLVED)

@@ -108,9 +108,10 @@ def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeW
 
 
 def test_a_condition_that_opens_again_later_is_sent_again(make_world: MakeWorld) -> None:
+    """The message about the end has the old text, because the answer gives none, and says so."""
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK", "[disk] 95 %"))
     world.run(hours=2)
-    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 15m: 92 %", "[disk] 95 %"]
+    assert sent(world) == ["[disk] 92 %", '[disk] resolved after 15m: it was "92 %"', "[disk] 95 %"]
 
 
 def test_the_end_is_not_sent_without_show_resolved(make_world: MakeWorld) -> None:
@@ -237,7 +238,7 @@ def test_a_condition_that_opens_and_ends_at_every_run_is_reported_as_flapping_on
     assert len(flapping) == 1
     assert len(sent(world)) == 5
     world.run(hours=28)
-    assert sent(world)[5:] == ["[link] resolved after 15m: down"]
+    assert sent(world)[5:] == ['[link] resolved after 15m: it was "down"']
 
 
 def test_a_condition_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_world: MakeWorld) -> None:
@@ -413,7 +414,7 @@ def test_a_finding_of_a_condition_that_was_over_before_is_sent_whole_too(make_wo
     agent = answers("[disk] full", "[disk] resolved", CUT, "[disk] the disk /var is nearly full")
     world = make_world(config(), scripts=agent)
     world.run(minutes=50)
-    assert sent(world) == ["[disk] full", "[disk] resolved after 15m: full", "[disk] the disk /var is nearly full"]
+    assert sent(world) == ["[disk] full", '[disk] resolved after 15m: it was "full"', "[disk] the disk /var is nearly full"]
 
 
 def test_answers_that_are_always_cut_are_paid_four_times_for_one_output(make_world: MakeWorld) -> None:
@@ -466,7 +467,7 @@ def test_damaged_lists_of_a_condition_stop_neither_its_agent_nor_a_job(make_worl
         "update condition set openings = :bad, lines = :bad, senders = :bad, jobs = :bad", {"bad": damage}
     )
     world.run(hours=1)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] full", "[disk] resolved after 30m: full"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] full", '[disk] resolved after 30m: it was "full"']
     world.clock.now -= timedelta(days=1)
     world.run(hours=1)
     assert {row["outcome"] for row in world.records("sync")} == {"ok"}

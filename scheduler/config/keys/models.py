@@ -258,8 +258,8 @@ class Budget(DayBudget):
 
     usd_per_run: Annotated[float | None, USD_A_RUN] = optional_key(
         None,
-        "The maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write your"
-        " own estimate of the cost of one attempt.",
+        "The maximum cost of one attempt. Each retry is another attempt. A prompt that could cost more is not sent to a model."
+        " For other runners, write your own estimate of the cost of one attempt.",
         default_in_words="computed from the token limits",
     )
     tokens_per_run: Annotated[int | None, TOKENS_A_DAY] = optional_key(
