@@ -34,7 +34,6 @@ from scheduler.net.address_guard import AddressRefused
 MAX_BODY = 1024 * 1024  # bytes; an answer of 64 KiB may need so much in JSON, if every character is escaped
 MAX_BODY_START = 64 * 1024  # bytes of a body that only adds to the status
 CONNECT_TIMEOUT = 10.0  # seconds for name, connection and TLS together
-CLOSING_ROUNDS = 4  # iterations of the event loop until all sockets are closed: TLS in a proxy's tunnel takes the most
 MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are passed as bytes
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
@@ -309,8 +308,6 @@ class _ConnectionPool:
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
-        for _ in range(CLOSING_ROUNDS):
-            await asyncio.sleep(0)
 
     def _open_session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
         connector = _Connector(
@@ -336,12 +333,37 @@ class _Connector(aiohttp.TCPConnector):
     """Waits after connecting until the request may be sent, because connecting may have taken longer than a lease.
 
     A trace hook could wait too, but aiohttp 3.14 leaves the connection open if a hook raises or is cancelled.
+
+    It also remembers each connection until it is closed. aiohttp forgets a connection that is not kept when it begins to close
+    it, but TLS ends only with an answer of the server, which may come late or never.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._open: dict[asyncio.Future[None], asyncio.Transport] = {}
+
+    async def close(self, *, abort_ssl: bool = True) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        for transport in self._open.values():
+            transport.abort()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    def _remember(self, connection: ResponseHandler) -> None:
+        transport, closed = connection.transport, connection.closed
+        if closed is not None and transport is not None:
+            self._open[closed] = transport
+            closed.add_done_callback(self._forget)
+
+    def _forget(self, closed: asyncio.Future[None]) -> None:
+        del self._open[closed]
+        if not closed.cancelled():
+            closed.exception()  # how a connection ends concerns only its request, so asyncio need not log it
 
     async def _create_connection(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> ResponseHandler:
         connection = await super()._create_connection(req, traces, timeout)
+        self._remember(connection)
         exchange = _current_exchange.get()
         try:
             if exchange is not None:

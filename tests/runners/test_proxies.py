@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from run_async import call_agent, post_with_client, send_message
 from servers import completions, gateway, messages
 from servers.discord import URL as DISCORD_URL
 from servers.proxy import Proxy
-from servers.scripted import CERTIFICATE, Act, Server, reply
+from servers.scripted import CERTIFICATE, Act, Server, kept_open, reply
 from servers.telegram import URL as TELEGRAM_URL
 from test_telegram import MESSAGE
 
@@ -74,6 +76,19 @@ def test_a_request_uses_the_proxy_of_the_environment(way: str, monkeypatch: pyte
         assert ask(server.url, ENVIRONMENT) == expected
     assert proxy.request_lines == [f"CONNECT localhost:{server.port} HTTP/1.1"]
     assert len(server.requests) == 1
+
+
+def test_a_client_closes_its_connections_although_the_server_does_not_answer_the_end_of_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for by_proxy in (False, True):
+        for way, (ask, act, expected) in WAYS.items():
+            with Proxy() as proxy, Server([kept_open(act)], tls=True) as server:
+                monkeypatch.setenv("HTTPS_PROXY", proxy.url if by_proxy else "")
+                with warnings.catch_warnings(record=True, action="always") as found:
+                    assert ask(server.url, ENVIRONMENT) == expected
+                    gc.collect()
+            assert [(way, by_proxy, str(each.message)) for each in found] == []
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -98,6 +98,16 @@ def silent_until_closed(closed: threading.Event) -> Act:
     return act
 
 
+def kept_open(act: Act) -> Act:
+    """The same action, and then neither read nor close the connection while the server runs."""
+
+    def keep(connection: socket.socket, over: threading.Event) -> None:
+        act(connection, over)
+        over.wait(30)
+
+    return keep
+
+
 def drip(status: int = 200) -> Act:
     """Send one byte of an endless answer every 10 ms."""
 
