@@ -59,19 +59,12 @@ def _notify(service: NotifyBase, channel: Channel, message: Message) -> bool:
     from apprise import Apprise, NotifyFormat, NotifyType
 
     has_titles = service.title_maxlen > 0
-    prefix = channel.prefix_for(message.kind, message.name)
-    title = _title(prefix, message) if has_titles else ""
+    prefix = channel.prefix_for(message.kind, message.name, message.title)
+    title = (prefix or message.title) if has_titles else ""
     text = message.text if has_titles else prefixed_text(channel, message)
     caller = Apprise(asset=_asset())
     caller.add(service)
     return bool(caller.notify(text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
-
-
-def _title(prefix: str, message: Message) -> str:
-    """The title of a message: the prefix, and what the message is about if that is not the agent."""
-    if not prefix:
-        return message.title
-    return prefix if message.title == message.name else f"{prefix} {message.title}"
 
 
 def _find_service(url: str) -> NotifyBase | None:

@@ -89,7 +89,7 @@ class ChannelKind:
 
 def prefixed_text(channel: Channel, message: Message) -> str:
     """The text of a message behind the prefix of its channel. It is one space longer than both together."""
-    prefix = channel.prefix_for(message.kind, message.name)
+    prefix = channel.prefix_for(message.kind, message.name, message.title)
     text = f"{prefix} {message.text}" if prefix else message.text
     is_too_long = channel.limit is not None and utf16_length(text) > channel.limit  # the prefix has changed since it was split
     return message.text if is_too_long else text

@@ -80,7 +80,7 @@ def _execute_url(webhook: DiscordWebhook, server: str) -> str:
 
 def _body(channel: Channel, message: Message) -> dict[str, Any]:
     """What Discord gets: the prefix is the name of the sender. If Discord would not accept the name, it begins the text."""
-    sender = _name_of_sender(channel.prefix_for(message.kind, message.name))
+    sender = _name_of_sender(channel.prefix_for(message.kind, message.name, message.title))
     content = _disarm_links(message.text if sender else prefixed_text(channel, message))
     body: dict[str, Any] = {"content": content, "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
     return body | ({"username": sender} if sender else {})

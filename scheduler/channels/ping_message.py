@@ -39,7 +39,7 @@ async def _send_on_new_client(channel: Channel, network: Network, now: datetime)
     message = Message(
         key=secrets.token_hex(32),
         kind="ping",
-        name="ping",
+        name="heartbeatd",
         trigger="manual",
         slot=now,
         part=1,

@@ -115,15 +115,21 @@ class Channel:
     buttons: bool = False
     links: str = ""
 
-    def prefix_for(self, kind: str, name: str) -> str:
-        """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room."""
-        values = {"agent": name, "host": self.host, "kind": "agent" if kind == Kind.HEARTBEAT else "job"}
+    def prefix_for(self, kind: str, name: str, title: str) -> str:
+        """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room.
+
+        A message about a provider (its title is `provider NAME`) names the provider, not the agent that found the failure.
+        """
+        noun, who = "agent" if kind == Kind.HEARTBEAT else "job", name
+        if title != name:
+            noun, _, who = title.partition(" ")
+        values = {"agent": who, "host": self.host, "kind": noun}
         prefix = PREFIX_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), self.prefix)
         return "" if self.limit is not None and 2 * utf16_length(prefix) > self.limit else prefix
 
-    def limit_for(self, kind: str, name: str) -> int | None:
+    def limit_for(self, kind: str, name: str, title: str) -> int | None:
         """The longest text of one message from this agent or job, in UTF-16 units, without the prefix; None: any length."""
-        prefix = self.prefix_for(kind, name)
+        prefix = self.prefix_for(kind, name, title)
         return self.limit if self.limit is None or not prefix else self.limit - utf16_length(prefix) - 1
 
     @property

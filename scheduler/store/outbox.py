@@ -166,7 +166,7 @@ def _queue_parts(
 ) -> sqlite3.Row | None:
     """Insert all parts of a message; returns the id of the last one, None if that existed already."""
     channel = channels.get(target.channel)
-    limit = None if channel is None else channel.limit_for(about.kind, about.name)
+    limit = None if channel is None else channel.limit_for(about.kind, about.name, title or about.name)
     parts = [message] if limit is None else split_text(message, limit)
     now, row = to_millis(tx.now), None
     not_before, awaits = (to_millis(hold.until), json.dumps(hold.agents)) if hold else (now, None)

@@ -10,6 +10,7 @@ from loops import loop_over
 from run_async import NOW, send_message
 from servers import discord, telegram
 from servers.discord import Discord
+from servers.messages import error_answer
 from servers.scripted import Server, raw
 from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
@@ -47,6 +48,19 @@ def test_an_alert_names_its_agent_and_its_host(make_world: MakeWorld, phone: Tel
 def test_a_failure_notification_names_them_too(make_world: MakeWorld, phone: Telegram) -> None:
     begin(make_world, TELL.format(url=phone.url), 3).run(minutes=5)
     assert phone.texts[0].startswith("[ops@web1] Agent ops failed")
+
+
+def test_a_notification_about_a_provider_names_the_provider_and_not_one_of_its_agents(
+    make_world: MakeWorld, phone: Telegram
+) -> None:
+    with Server([error_answer(401, "authentication_error", "no")] * 9) as server:
+        yaml = CONFIG.format(name="out", keys=TELL.format(url=phone.url) + ', prefix: "[{kind} {agent}@{host}]"')
+        yaml = yaml.replace("{kind: command, argv: [agent]}", "{kind: anthropic}, model: claude-haiku-5-5")
+        yaml += f'providers: {{anthropic: {{api_key: k, base_url: "{server.url}"}}}}\n'
+        world = make_world(yaml, environ=dict(ENVIRON), send=send_by_transport)
+        world.write("ops/HEARTBEAT.md", "- look\n")
+        world.run(minutes=1)
+    assert [text.splitlines()[0][:55] for text in phone.texts] == ["[provider anthropic@web1] Provider anthropic refuses th"]
 
 
 def test_the_prefix_is_a_template(make_world: MakeWorld, phone: Telegram) -> None:
@@ -104,15 +118,18 @@ def test_apprise_shows_the_prefix_as_the_title() -> None:
 def test_a_webhook_gets_fields_and_a_prefix_only_if_one_is_set(tmp_path: Path) -> None:
     yaml = CONFIG.format(name="hook", keys='kind: webhook, url: "https://example.org"')
     channels = read(tmp_path, yaml).settings.channels
-    assert (channels["hook"].prefix_for("heartbeat", "ops"), channels["hook"].host) == ("", "web1")
+    assert (channels["hook"].prefix_for("heartbeat", "ops", "ops"), channels["hook"].host) == ("", "web1")
     channels = read(tmp_path, yaml.replace("webhook,", 'webhook, prefix: "{agent}",')).settings.channels
-    assert (channels["hook"].prefix_for("heartbeat", "ops"), channels["log"].prefix_for("heartbeat", "ops")) == ("ops", "")
+    assert (channels["hook"].prefix_for("heartbeat", "ops", "ops"), channels["log"].prefix_for("heartbeat", "ops", "ops")) == (
+        "ops",
+        "",
+    )
 
 
 def test_a_prefix_never_takes_more_than_half_of_a_message() -> None:
     channel = Channel("c", "apprise", None, allow_private=False, uncertain=None, limit=20, prefix="[{agent}@{host}]", host="web1")
-    assert (channel.prefix_for("cron", "job"), channel.limit_for("cron", "job")) == ("[job@web1]", 9)
-    assert (channel.prefix_for("cron", "backup"), channel.limit_for("cron", "backup")) == ("", 20)
+    assert (channel.prefix_for("cron", "job", "job"), channel.limit_for("cron", "job", "job")) == ("[job@web1]", 9)
+    assert (channel.prefix_for("cron", "backup", "backup"), channel.limit_for("cron", "backup", "backup")) == ("", 20)
 
 
 def test_without_a_host_the_short_host_name_is_used(tmp_path: Path) -> None:
