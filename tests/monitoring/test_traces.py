@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import HOME
+from checkout import HOME, SERVERS
 from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, message, text, tool
 from servers.scripted import Act, Request, Server, reply, silence
@@ -25,7 +25,7 @@ from scheduler.cli.main import main
 
 pytestmark = [pytest.mark.once, pytest.mark.process]
 
-HOSTILE_TOOLS = HOME / "tests" / "servers" / "hostile_tools.py"  # harmless without an argument
+HOSTILE_TOOLS = SERVERS / "hostile_tools.py"  # harmless without an argument
 SECRET_PROMPT = "PROMPT-7c1f"  # in everything that the agents are asked, and nowhere else
 SECRET_ANSWER = "ANSWER-9e4b"  # in everything that they answer
 
