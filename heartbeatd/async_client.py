@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, overload
 import httpx2
 
 from heartbeatd.daemon_address import AddressSource
-from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport
+from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
 from heartbeatd.events import READ_SECONDS, Event, StreamPosition
 from heartbeatd.http_messages import (
     ANSWER_SECONDS,
@@ -27,6 +27,7 @@ from heartbeatd.http_messages import (
     timeouts,
 )
 from scheduler.model.secret import Secret
+from scheduler.model.state_address import MAX_DAEMON_ANSWER
 from scheduler.web.response_bodies import (
     AcknowledgedConditions,
     AgentList,
@@ -286,8 +287,7 @@ class AsyncClient:
                     timeout=timeouts(self._timeout, READ_SECONDS),
                 ) as stream:
                     if stream.response.status_code != 200:
-                        await stream.response.aread()
-                        raise error_from_answer(stream.response)
+                        raise error_from_answer(await _read_response(stream.response))
                     async for sent in stream:
                         event = position.receive(sent)
                         if event is not None:
@@ -501,12 +501,23 @@ class AsyncClient:
     ) -> httpx2.Response:
         address = self._source.find_address()
         try:
-            return await self._http.request(
+            async with self._http.stream(
                 method,
                 address.url + path,
                 params=query_of(query),
                 json=body_of(body),
                 headers=request_headers(address, self._headers | dict(headers or {})),
-            )
+            ) as response:
+                return await _read_response(response)
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             raise error_from_transport(error) from None
+
+
+async def _read_response(response: httpx2.Response) -> httpx2.Response:
+    """The response with its whole content. Raises HeartbeatdError for a larger one than a daemon sends."""
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > MAX_DAEMON_ANSWER:
+            raise unexpected_answer(response)
+    return httpx2.Response(response.status_code, content=bytes(content), request=response.request)

@@ -19,7 +19,7 @@ REPLACEMENTS = (
     ("__aenter__", "__enter__"),
     ("__aexit__", "__exit__"),
     ("aclose()", "close()"),
-    ("aread()", "read()"),
+    ("aiter_bytes()", "iter_bytes()"),
     ("async def ", "def "),
     ("async with ", "with "),
     ("async for ", "for "),

@@ -11,6 +11,7 @@ from scheduler.channels.http_post import channel_url
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import url_scheme
 from scheduler.model.settings import Channel
+from scheduler.net.library_requests import limited_answers
 
 # Apprise takes a fifth of a second and 20 MiB to import, and most configs have no such channel: it is imported at the first use.
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def _notify(service: NotifyBase, channel: Channel, message: Message) -> bool:
     text = message.text if has_titles else prefixed_text(channel, message)
     caller = Apprise(asset=_asset())
     caller.add(service)
-    return bool(caller.notify(text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
+    with limited_answers():
+        return bool(caller.notify(text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
 
 
 def _find_service(url: str) -> NotifyBase | None:

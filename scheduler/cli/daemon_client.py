@@ -42,6 +42,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Settings, own_part
+from scheduler.model.state_address import MAX_DAEMON_ANSWER
 from scheduler.model.wake import Wake
 from scheduler.store import entries, transfer
 from scheduler.store.database import Store, check_file, check_links
@@ -242,11 +243,14 @@ class HttpDaemonClient:
         try:
             connection.request(method, path, body, {**self._request_headers(), **headers})
             response = connection.getresponse()
-            content = response.read()
+            content = response.read(MAX_DAEMON_ANSWER + 1)
         except (OSError, http.client.HTTPException) as error:
             raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
         finally:
             connection.close()
+        if len(content) > MAX_DAEMON_ANSWER:
+            limit = f"{MAX_DAEMON_ANSWER // 1024**2} MiB"
+            raise click.ClickException(f"the answer of the daemon at {self._host}:{self._port} is larger than {limit}")
         return response.status, content
 
     def _request_headers(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `options=-csearch_path=NAME`
 SECRET_PARAMETERS = ("password", "sslpassword")
 MAX_SHARDS = 1000
+MAX_DAEMON_ANSWER = 128 * 1024 * 1024  # bytes that clients read of an answer; the status of 100,000 agents has about 80 MB
 
 _SHARD_FILE = re.compile(r"-shard-(\d{1,3})$")
 _SEARCH_PATH = re.compile(r"-c\s*search_path=\S+")

@@ -24,6 +24,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.outcome import FAILURES, AttemptResult, Outcome
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import iso_utc
+from scheduler.net.library_requests import limited_answers
 from scheduler.system.log import log_event
 from scheduler.work.cronjobs import JobEntry
 from scheduler.work.executor import Done
@@ -310,7 +311,8 @@ class _Exporter:
         self.has_failed = False
 
     def export(self, spans: Sequence[Any]) -> Any:
-        result = self._exporter.export(spans)
+        with limited_answers():
+            result = self._exporter.export(spans)
         self.has_failed = result is not self._success
         if not self.has_failed:
             self._problems.forget()
@@ -353,7 +355,8 @@ def _start_provider() -> tuple[_Exporter, Any]:
     library = logging.getLogger(_LIBRARY_LOGGER)
     library.handlers = [problems]
     library.propagate = False
-    exporter = _Exporter(OTLPSpanExporter(), problems)
+    with limited_answers():  # its session is opened here
+        exporter = _Exporter(OTLPSpanExporter(), problems)
     ours = Resource({"service.name": "heartbeatd", "service.version": __version__})
     given = Resource.create().attributes  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, which take precedence
     known = {key: value for key, value in given.items() if not str(value).startswith("unknown_service")}
