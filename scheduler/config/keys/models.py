@@ -731,8 +731,9 @@ class Channel(ConfigPart):
     )
     prefix: Annotated[str | None, text_type(value_parsers.parse_prefix, "template, `none`")] = optional_key(
         None,
-        "The beginning of each message. `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine, and"
-        " `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title, and Discord as the sender.",
+        "The beginning of each message. `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
+        " and `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title,"
+        " and Discord as the sender.",
         default_in_words=f'`"{value_parsers.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent`'
         " and `host`",
     )
