@@ -253,6 +253,8 @@ def _present_lines(data: Data) -> Iterator[str]:
     for line in data["last_run"]["left_out"] if data["last_run"] else ():
         yield from format_fact("left out", f"{line}, intended for the prompt")
     yield from format_fact("answer", data["answer"]["says"] if data["answer"] else "")
+    for reason in data["quiet_because"]:
+        yield from format_fact("quiet", reason["says"], Meaning.PLANNED)
     yield from _condition_lines(data)
     yield from format_fact("since then", _format_counts(data["skipped_since"], "slot"))
     yield from format_fact("wakes", _format_wakes(data))
@@ -392,8 +394,9 @@ def _condition_lines(data: Data) -> Iterator[str]:
             for report in condition["reports"]
         )
         key, since = shorten_to_line(condition["key"], MAX_KEY_WIDTH), _format_local(data, condition["opened_at"])
-        line = f"{key} ({condition['severity']}) since {since}, {reports or 'not reported yet'}. It {condition['closes']['says']}"
-        yield from format_fact("open", line)
+        by = f", acknowledged by {condition['acknowledged_by']}" if condition["acknowledged_at"] else ""
+        facts = f"{key} ({condition['severity']}) since {since}, {reports or 'not reported yet'}{by}"
+        yield from format_fact("open", f"{facts}. It {condition['closes']['says']}")
     if left_out := len(data["conditions"][MAX_CONDITIONS:]):
         yield from format_fact("", f"and {left_out} more: `heartbeatd conditions {data['name']}`")
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.findings import Severity
 from heartbeat.spec import Heartbeat
 from scheduler.engine.notices import rough_duration
-from scheduler.model.condition import FLAPPING_OPENINGS, Condition, EndedBy, ReportKind
+from scheduler.model.condition import FLAPPING_OPENINGS, Condition, ConditionReport, EndedBy, ReportKind
 from scheduler.model.settings import Target
 
 
@@ -58,12 +58,21 @@ def news_for_target(condition: Condition, target: Target, spec: Heartbeat, now: 
         return news(ReportKind.FLAPPING, _flapping_line(text), last.severity)
     if not flapping and last.kind is ReportKind.FLAPPING:
         return news(ReportKind.OPEN, "", last.severity)
-    remind = spec.remind_critical if condition.severity is Severity.CRITICAL else spec.remind
-    if last.is_pending or flapping or condition.missed or now - last.at < remind:
+    if last.is_pending or flapping or condition.missed or now < _reminder_of(last, condition, spec):
         return None
     since = _local_time(condition.opened_at, spec.zone)
     line = f"still open, since {since} ({rough_duration(now - condition.opened_at)}): {text}"
     return replace(news(last.kind, line, last.severity), is_reminder=True)
+
+
+def next_reminder(condition: Condition, spec: Heartbeat) -> datetime | None:
+    """From when on an answer that mentions the condition sends a reminder; None if none is sent while it flaps, or is unknown."""
+    known = [each for each in condition.reports.values() if each.kind is ReportKind.OPEN]
+    return min((_reminder_of(each, condition, spec) for each in known), default=None)
+
+
+def _reminder_of(last: ConditionReport, condition: Condition, spec: Heartbeat) -> datetime:
+    return last.at + (spec.remind_critical if condition.severity is Severity.CRITICAL else spec.remind)
 
 
 def text_by_target(news: Iterable[ConditionNews]) -> dict[Target, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -22,23 +22,21 @@ from heartbeat.spec import Heartbeat
 from scheduler.config.file.message_parts import format_count
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState, shorten_path
+from scheduler.insight.quiet_reasons import ACKNOWLEDGED, AWAITS_RESULTS, KNOWN, QuietReason, quiet_reasons
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
 from scheduler.model import entry_schedule, local_days
-from scheduler.model.condition import Condition
 from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
-from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
-from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import (
     boots,
     clock_changes,
-    conditions,
     config_history,
     entries,
     lane_holds,
@@ -251,6 +249,11 @@ class _Records:
         return found
 
     @cached_property
+    def awaiting(self) -> frozenset[Key]:
+        """The entries with runs whose result comes later."""
+        return run_history.awaiting_entries(self.db)
+
+    @cached_property
     def in_progress(self) -> list[tuple[Kind, str, int]]:
         """The runs that are in progress now."""
         return run_history.runs_in_progress_at(self.db, self.now)
@@ -385,17 +388,20 @@ class _EntryDay:
             self._open_run,
             self._last_slot_failed,
             self._no_run,
+            self._muted,
+            self._awaited_results,
             self._waiting_wakes,
             self._rejected_wakes,
             self._something_skipped,
             self._something_failed,
             self._changed_settings,
             self._nothing_sent,
+            self._known_conditions,
         )
         for question in questions:
             explained = question()
             if explained is not None:
-                return explained
+                return self._with_mute(explained)
         if self.delivered and all(each.channel == LOG_CHANNEL for each in self._messages):
             says = f"{self._normal_text()}, only to the log"
             return DayExplanation(DayStatus.QUIET, LOG_ONLY, says, self._effective_command(), is_expected=True)
@@ -820,33 +826,49 @@ class _EntryDay:
         loud = [each for each in answers if each.outcome == Outcome.ALERT]
         most = max(loud or answers, key=lambda each: each.runs)
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
-        says = f"{number} not sent: {SUPPRESSION_TEXTS[most.suppression or '']}{self._known_conditions(most)}"
-        if most.suppression == Suppression.MUTED:
-            says += self._mute_text()
+        known = self._reason_texts(ACKNOWLEDGED, KNOWN) if most.suppression == Suppression.DUPLICATE else ""
+        says = f"{number} not sent: {known or SUPPRESSION_TEXTS[most.suppression or '']}"
         status = DayStatus.UNUSUAL if most.suppression in HIDDEN else DayStatus.QUIET
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
 
-    def _mute_text(self) -> str:
-        """Who muted it, since when and until when."""
-        row = self._row
-        if row.mute is None or row.muted_until is None or not row.is_muted(self._all.now):
-            return ""
-        mute = parse_mute(row.mute)
-        until = "until unmuted" if row.muted_until == UNTIL_RESUMED else f"until {self._times.at(row.muted_until)}"
-        return f" by {mute.by} since {self._times.at(mute.since)} {until}; `heartbeatd unmute {self._row.name}`"
+    @cached_property
+    def _quiet_reasons(self) -> list[QuietReason]:
+        """Why it is quiet now; empty for a period that has passed."""
+        records, row = self._all, self._row
+        is_possible = row.is_muted(records.now) or row.conditions or self._key in records.awaiting
+        if not records.is_today or not is_possible:
+            return []
+        spec = self._entry.spec if self._entry and isinstance(self._entry.spec, Heartbeat) else None
+        return quiet_reasons(records.db, row, spec, records.now, self._times)
 
-    def _known_conditions(self, cause: CauseCount) -> str:
-        """The open conditions that an answer repeated."""
-        if cause.suppression != Suppression.DUPLICATE:
-            return ""
-        found = conditions.open_conditions_of(self._all.db, self._row.name) if self._row.conditions else []
-        names = ", ".join(map(self._condition_text, found[:2]))
-        more = f" and {len(found) - 2} more" if len(found) > 2 else ""
-        return f": {_shorten(names)}{more}, already reported" if found else ""
+    def _reason_texts(self, *codes: str) -> str:
+        return "; ".join(each.says for each in self._quiet_reasons if each.code in codes)
 
-    def _condition_text(self, condition: Condition) -> str:
-        by = f", acknowledged by {condition.acked_by}" if condition.acked_at else ""
-        return f"{condition.label} since {self._times.at(condition.opened_at)}{by}"
+    def _muted(self) -> DayExplanation | None:
+        text = self._reason_texts(Suppression.MUTED)
+        if not text:
+            return None
+        held = sum(each.runs for each in (*self._causes, *self._other_runs) if each.suppression == Suppression.MUTED)
+        says = f"{text}, {format_count(held, 'answer')} not sent" if held else text
+        return DayExplanation(DayStatus.UNUSUAL, Suppression.MUTED, says, f"heartbeatd unmute {self._label}")
+
+    def _with_mute(self, explained: DayExplanation) -> DayExplanation:
+        """The explanation of a muted entry says so, because the notification about what it explains is suppressed, too."""
+        text = self._reason_texts(Suppression.MUTED)
+        return replace(explained, says=f"{explained.says}; {text}") if text and explained.code != Suppression.MUTED else explained
+
+    def _awaited_results(self) -> DayExplanation | None:
+        """Several runs wait for their result. One is normal for an agent that answers later."""
+        found = next((each for each in self._quiet_reasons if each.code == AWAITS_RESULTS and each.count > 1), None)
+        return DayExplanation(DayStatus.UNUSUAL, found.code, found.says, self._explain_command()) if found else None
+
+    def _known_conditions(self) -> DayExplanation | None:
+        """It ran, and what it has found is known or acknowledged."""
+        known = [each for each in self._quiet_reasons if each.code in (ACKNOWLEDGED, KNOWN)]
+        if not known:
+            return None
+        says = f"{self._normal_text()}; {self._reason_texts(ACKNOWLEDGED, KNOWN)}"
+        return DayExplanation(DayStatus.QUIET, known[0].code, says, self._explain_command())
 
     def _normal_text(self) -> str:
         ran = f"ran {_times_word(self.ran)}" if self.ran else "nothing to do"

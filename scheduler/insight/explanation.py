@@ -15,7 +15,9 @@ from heartbeat.spec import Heartbeat
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates, plan_sync
 from scheduler.insight import preconditions, reason_texts, reload_history, slot_history, wake_waits
+from scheduler.insight.quiet_reasons import QuietReason, quiet_reasons
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
+from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.condition import Condition
@@ -143,6 +145,7 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "last_slot": _slot_data(explained, _latest_slot_until(explained, explained.now)),
         "last_run": last_run,
         "answer": _answer_data(last_run),
+        "quiet_because": [each.as_data for each in _quiet_reasons(explained)],
         "conditions": _conditions_data(explained),
         "skipped_since": [
             _counted_cause(SlotCause(reason), slots) for reason, slots in _skipped_since(explained, last_id).items()
@@ -162,6 +165,13 @@ def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
         "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
         "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
     }
+
+
+def _quiet_reasons(explained: ExplainedEntry) -> list[QuietReason]:
+    entry = explained.plan.entries.get(explained.key) if explained.plan else None
+    spec = entry.spec if entry and isinstance(entry.spec, Heartbeat) else None
+    times = TimeFormat.of_today(explained.zone, explained.now)
+    return quiet_reasons(explained.db, explained.row, spec, explained.now, times)
 
 
 def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:

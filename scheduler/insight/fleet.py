@@ -11,12 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
+from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import RUNNING, Level, SlotCause
+from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
-from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Skip, Suppression
+from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Kind, Outcome, Skip, Suppression
 from scheduler.model.settings import Settings
-from scheduler.store import fleet_records
+from scheduler.store import entries, fleet_records
 from scheduler.store.fleet_records import DayCost, LatestAnswer, SlotRecord
 
 STRIP_SLOTS = 48
@@ -58,7 +60,7 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """All that a card shows. `slots` are the levels of the latest slots, the oldest first.
+    """All that a card shows. `quiet` is why the agent is quiet although it runs. `slots` are the latest levels, the oldest first.
 
     `budget` is the use of the daily limits, None without a budget or before the first run of the day.
     """
@@ -66,6 +68,7 @@ class AgentCard:
     state: AgentState
     model: str
     channels: tuple[str, ...]
+    quiet: tuple[str, ...]
     answer: LatestAnswer | None
     slots: Sequence[Level]
     cost: DayCost
@@ -90,10 +93,12 @@ def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now
     heartbeat = settings.heartbeats.get(state.name)
     zone = heartbeat.zone if heartbeat else settings.zone
     today = local_days.whole_day(now.astimezone(zone).date(), zone)
+    row = entries.find_entry(db, Kind.HEARTBEAT, state.name)
     return AgentCard(
         state,
         _model_of(heartbeat),
         heartbeat.deliver if heartbeat else (),
+        tuple(each.says for each in quiet_reasons(db, row, heartbeat, now, TimeFormat.of_today(zone, now))) if row else (),
         fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
         _latest_levels(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
         fleet_records.cost_since(db, state.name, today.begins),

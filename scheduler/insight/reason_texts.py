@@ -103,7 +103,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.EMPTY): "ran, empty answer",
     (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
     (Outcome.ALERT, None): "ran, alert delivered",
-    (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert as before: not sent again",
+    (Outcome.ALERT, Suppression.DUPLICATE): "ran, known alert: not sent again",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not delivered (show_alerts: false)",
     (Outcome.ALERT, Suppression.MUTED): "ran, alert suppressed (mute)",
     (Outcome.OK, Suppression.MUTED): "ran, message suppressed (mute)",

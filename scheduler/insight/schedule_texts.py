@@ -12,7 +12,7 @@ from cron import expression_words
 from heartbeat.calendars import AllowedDays, Calendar
 from heartbeat.hours import DAYS, EVERY_DAY, Window
 from scheduler.config.file.message_parts import format_duration
-from scheduler.model import entry_schedule
+from scheduler.model import entry_schedule, local_days
 from scheduler.model.local_days import is_repeated, offset_text
 
 NO_SCHEDULE_TEXT = "without a schedule"
@@ -28,6 +28,12 @@ class TimeFormat:
     begin: datetime
     end: datetime
     around: ZoneInfo
+
+    @classmethod
+    def of_today(cls, zone: ZoneInfo, now: datetime) -> TimeFormat:
+        """For readers in `zone`, short for times of the local day."""
+        today = local_days.whole_day(now.astimezone(zone).date(), zone)
+        return cls(zone, today.begins, today.ends, zone)
 
     def at(self, instant: datetime) -> str:
         """A time: 08:05, with the day if it is another one.

@@ -143,6 +143,18 @@ def runs_in_progress_at(db: sqlite3.Connection, instant: datetime) -> list[tuple
     return [(Kind(row[0]), row[1], row[2]) for row in rows]
 
 
+def count_awaited_results(db: sqlite3.Connection, kind: Kind, name: str) -> int:
+    """How many runs of an entry wait for a result that comes later."""
+    query = "select count(*) from run where result_due_at is not null and kind = ? and name = ?"
+    return int(db.execute(query, (kind, name)).fetchone()[0])
+
+
+def awaiting_entries(db: sqlite3.Connection) -> frozenset[tuple[Kind, str]]:
+    """The entries that have such runs."""
+    rows = db.execute("select distinct kind, name from run where result_due_at is not null")
+    return frozenset((Kind(row[0]), row[1]) for row in rows)
+
+
 def last_real_run(db: sqlite3.Connection, kind: Kind, name: str) -> int | None:
     """The id of the newest closed run that was not skipped; None if there is none."""
     row = db.execute(

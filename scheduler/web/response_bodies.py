@@ -704,6 +704,14 @@ class AnswerSent(EntryPart):
     says: str
 
 
+class QuietReason(EntryPart):
+    """Why an entry is quiet although it runs. `count` is the number of conditions or runs."""
+
+    code: Literal["muted", "awaits_results", "acknowledged", "known"]
+    says: str
+    count: int
+
+
 class ConditionClosing(EntryPart):
     answers: int | None
     needs_other_precheck: bool
@@ -796,6 +804,7 @@ class ExplanationNow(Explanation):
     last_slot: ExplainedSlot | None
     last_run: RunRecord | None
     answer: AnswerSent | None
+    quiet_because: list[QuietReason]
     conditions: list[ExplainedCondition]
     overrides: list[Override]
     skipped_since: list[CountedCause]

@@ -15,8 +15,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
+from servers import gateway
 from servers.messages import Models, error_answer
-from servers.scripted import Act
+from servers.scripted import Act, Server
 from test_story_lanes import lane_locked
 from world import QUIET, AgentCall, Delayed, MakeWorld, World
 
@@ -275,7 +276,29 @@ def test_a_mute(plant: Plant, say: Say) -> None:
     world.run_until(f"{MIDNIGHT:%Y-%m-%d %H:%M}")
     world.request(MuteEntry(("heartbeat", "ops"), None, "chat"))
     run_until_now(world)
-    check(say(world), "its messages are suppressed (mute) by chat since 00:00 until unmuted")
+    check(say(world), f"muted by chat until unmuted, {hours_of_day(world) - 1} answers not sent", "`heartbeatd unmute agent/ops`")
+    assert "quiet muted by chat until unmuted" in " ".join(" ".join(say(world, "ops")).split())
+
+
+def test_a_mute_of_an_agent_that_has_nothing_to_say_and_of_a_job_that_fails(plant: Plant, say: Say) -> None:
+    world = plant(fleet(), scripts={"ops": lambda _: QUIET, "backup": lambda _: 1})
+    until = MIDNIGHT + timedelta(hours=20)
+    for key in (("heartbeat", "ops"), ("cron", "backup")):
+        world.request(MuteEntry(key, until, "chat"))
+    run_until_now(world)
+    text = " ".join(" ".join(say(world)).split())
+    assert "agent/ops unusual: muted by chat until 20:00. `heartbeatd unmute agent/ops`" in text
+    assert "runs failed: exit code 1; muted by chat until 20:00." in text
+
+
+def test_an_agent_whose_answers_never_come(plant: Plant, say: Say) -> None:
+    with Server([gateway.async_answer()]) as server:
+        config = fleet(f'{{interval: 1h, async_timeout: 24h}}, runner: {{kind: http, url: "{server.url}"}}')
+        world = plant(config)
+        run_until_now(world)
+    number = hours_of_day(world)
+    check(say(world), "unusual", f"{number} runs wait for their result", "`heartbeatd explain agent/ops`")
+    assert f"quiet {number} runs wait for their result" in " ".join(" ".join(say(world, "ops")).split())
 
 
 def test_an_agent_that_is_disabled(plant: Plant, say: Say) -> None:
@@ -574,7 +597,12 @@ def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
         start=MIDNIGHT - timedelta(hours=3),
     )
     run_until_now(world)
-    check(say(world), "quiet", "its recipients have already got its content: disk:/var since")
+    opened = f"{(MIDNIGHT - timedelta(hours=3)).astimezone(ZoneInfo(ZONE)):%a %Y-%m-%d} 21:00"
+    reminder = f"{(MIDNIGHT + timedelta(days=7, hours=-3)).astimezone(ZoneInfo(ZONE)):%a %Y-%m-%d} 21:00"
+    for words in (("--on", "today"), ("ops",)):
+        text = " ".join(" ".join(say(world, *words)).split())
+        assert f"disk:/var: known since {opened}, next reminder {reminder}" in text
+    check(say(world), "quiet", f"{hours_of_day(world)} answers not sent: disk:/var: known since")
 
 
 def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
@@ -583,7 +611,8 @@ def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> N
     world.request(AcknowledgeConditions("ops", "Mary on phone", key="disk:/var"))
     run_until_now(world)
     assert len([text for _, name, text in world.delivered if name == "ops"]) == 3
-    assert "acknowledged by Mary on phone" in " ".join(" ".join(say(world, "--since", "10h")).split())
+    for words in (("--since", "10h"), ("--on", "today"), ("ops",)):
+        assert "disk:/var: acknowledged by Mary on phone" in " ".join(" ".join(say(world, *words)).split())
 
 
 def test_messages_that_are_delivered_only_to_the_log(plant: Plant, say: Say) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from scheduler.insight import status_data
 from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.model import local_days
 from scheduler.model.outcome import Kind
 from scheduler.store import conditions
 from scheduler.system import state_lock
@@ -58,5 +57,4 @@ def _daemon_problems(request: PageRequest) -> list[str]:
     path, zone = request.api.app_state.database_path, request.settings.zone
     refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
     state = read_daemon_state(request.db, request.now, running=True, pid=os.getpid(), refused_starts=refused)
-    today = local_days.whole_day(request.now.astimezone(zone).date(), zone)
-    return [text for _, text in state.problems(TimeFormat(zone, today.begins, today.ends, zone))]
+    return [text for _, text in state.problems(TimeFormat.of_today(zone, request.now))]

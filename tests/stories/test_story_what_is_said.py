@@ -1,4 +1,4 @@
-"""An alert that has not arrived is called delivered nowhere: the commands, the API, MCP and the page say what became of it."""
+"""The commands, the API and the page say the same of an alert that has not arrived, and of an agent that is quiet for a reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from page_user import PageUser
 from web_daemon import WebDaemon
-from world import MakeWorld
+from world import MakeWorld, utc
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.engine.inbox import Request
+from scheduler.engine.requests import AcknowledgeConditions, MuteEntry
 from scheduler.insight import status_data
 
 pytestmark = pytest.mark.once
@@ -110,3 +112,23 @@ def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make
     world.run(hours=3)
     (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
     assert (ops["failing"]["told_at"] is not None, ops["undelivered"]) == (True, None)
+
+
+def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
+    cases: tuple[tuple[Request | None, str, str], ...] = (
+        (None, "[disk] full", "disk: known since 08:30, next reminder Tue 2026-03-03 08:30"),
+        (AcknowledgeConditions("ops", "Mary", key="disk"), "[disk] full", "disk: acknowledged by Mary"),
+        (MuteEntry(("heartbeat", "ops"), utc("2026-03-02 14:00"), "Mary"), "HEARTBEAT_OK", "muted by Mary until 14:00"),
+    )
+    for number, (request, answer, says) in enumerate(cases):
+        (folder := tmp_path / str(number)).mkdir()
+        with daemon_with(folder, answer, "delivered") as daemon:
+            if request is not None:
+                daemon.ask(request).result(20)
+            user = PageUser(daemon)
+            user.log_in(daemon.token)
+            explained = daemon.get("/api/v1/explain/ops", daemon.token).data["quiet_because"]
+            assert [each["says"] for each in explained] == [says]
+            assert says in daemon.get("/api/v1/explain", daemon.token).data["entries"][0]["says"]
+            assert says in user.get("/").text
+            assert says in user.get("/page/agents/ops").text
