@@ -70,7 +70,7 @@ def test_openclaw_heartbeats_keep_their_settings() -> None:
         "light_context": True,
         "on_missing": "run",
         "deliver": "last",
-        "show_ok": False,
+        "show_ok": True,  # the last chat is one of Telegram, the only bot that heartbeatd can use
         "show_alerts": True,
     }
     ops = agents["Ops-Team"]["heartbeat"]
@@ -104,6 +104,8 @@ def test_openclaw_jobs_of_each_kind() -> None:
         "stagger": "30s",
         "model": "opus",
         "timeout": "5m",
+        "ok_match": "edges",
+        "ack_max_chars": 300,
         "deliver": "log",
     }
     assert jobs["Reminder"] == {
@@ -113,11 +115,15 @@ def test_openclaw_jobs_of_each_kind() -> None:
         "wake_text": "Reminder: check the docs draft.",
         "wake_mode": "now",
     }
-    assert (jobs["Inbox"]["every"], jobs["Inbox"]["wake_mode"], jobs["Inbox"]["wake_heartbeat"]) == ("1h", "next", "Ops-Team")
+    assert (jobs["Inbox"]["schedule"], jobs["Inbox"]["wake_mode"], jobs["Inbox"]["wake_heartbeat"]) == (
+        "40 * * * *",
+        "next",
+        "Ops-Team",
+    )
     assert jobs["Inbox"]["enabled"] is False
     assert (jobs["Report"]["schedule"], jobs["Report"]["timezone"], jobs["Report"]["deliver"]) == (
         "0 18 * * 1-5",
-        "America/Chicago",
+        "Europe/Riga",  # the zone of the host: userTimezone is only for active hours
         "webhook",
     )
     assert "Every-half-minute" not in jobs
@@ -209,7 +215,7 @@ def test_nanobot_decides_with_its_own_model_first() -> None:
 def test_claw0_calls_the_model_directly() -> None:
     imported = import_example("claw0")
     main = imported.data["agents"]["main"]
-    assert (main["runner"], main["model"], main["heartbeat"]["interval"]) == ({"kind": "anthropic"}, "claude-haiku-4-5", "5m")
+    assert (main["runner"], main["model"], main["heartbeat"]["interval"]) == ({"kind": "anthropic"}, "claude-haiku-4-5", "none")
     assert main["heartbeat"]["active_hours"] == {"start": "22:00", "end": "06:00", "timezone": "Europe/Riga"}
     assert imported.data["providers"]["anthropic"] == {"api_key": "${ANTHROPIC_API_KEY}", "base_url": "https://openrouter.ai/api"}
     assert imported.data["cron"]["meeting"]["at"] == "2036-02-25T13:00:00Z"  # 15:00 in the zone of the host

@@ -18,6 +18,9 @@ HEARTBEAT = (
     Rule("HEARTBEAT_INTERVAL", "heartbeat.interval", value_converters.duration("s", least=LEAST), "limits.min_interval is 5m"),
 )
 JOBS = JobShape(prompt=("payload.message",))
+# agents/s09_cron.py: the text of an event is printed as it is, without an agent.
+EVENTS = JobShape(message=("payload.text", "payload.message"))
+SHORT = "limits.min_interval is 5m for an agent that calls a model; set it lower, then the interval, and then enabled: true"
 HOURS = ("09:00", "22:00")
 
 DROPS = (
@@ -38,6 +41,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         if (address := config.get("ANTHROPIC_BASE_URL")) and address.text:
             _put_address(draft, address)
         draft.apply(HEARTBEAT, config, base)
+        if (interval := config.get("HEARTBEAT_INTERVAL")) and interval.text.isdigit() and int(interval.text) < LEAST:
+            draft.disable(base, f"it ran every {interval.text} seconds; {SHORT}")
         heart = (*base, "heartbeat")
         if not draft.has((*heart, "interval")):
             draft.add((*heart, "interval"), "30m", "claw0's default in use; its demonstration has 60 s")
@@ -48,7 +53,9 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.add((*heart, "active_hours"), "-".join(HOURS), "claw0's default")
             draft.add((*heart, "timezone"), draft.zone, draft.zone_reason)
     for job in jobs:
-        draft.add_job(job, JOBS, _RUNNER)
+        kind = job.get("payload.kind")
+        if name := draft.add_job(job, EVENTS if kind and kind.text == "system_event" else JOBS, _RUNNER):
+            draft.add(("cron", name, "deliver"), "log", "claw0 prints what its jobs say")
     for checklist in find_checklists(sources):
         draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 

@@ -17,12 +17,20 @@ from scheduler.config.importers.source_files import LONGEST_LINE, Node, PathStep
 from scheduler.config.importers.value_converters import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
+PHASE_MATTERS = 3600  # seconds; from this interval on, a job that was counted from an anchor keeps its times, or is disabled
 MAX_NAME = 50  # characters, so that there is room for a number
 
 Path = tuple[str, ...]
 
 OVERRIDDEN = "overridden by a more specific value"
 
+# The key of a job in the new config, by the kind of its schedule, and the keys of the other systems for it.
+_SCHEDULE_KINDS = {"cron": "schedule", "every": "every", "interval": "every", "at": "at", "once": "at"}
+_SCHEDULE_KEYS = {
+    "schedule": ("expr", "cron", "expression"),
+    "every": ("everyMs", "everySeconds", "minutes", "every"),
+    "at": ("atMs", "atTime", "runAt", "at"),
+}
 _RESERVED = frozenset(("log", "last", "none"))
 _TARGET = re.compile(r"@?[A-Za-z0-9_-]{1,60}(?::\d{1,20})?", re.ASCII)
 _MARKS = re.compile(r"^(?:\s*(?:#{1,6}|[-*+]|\d+[.)])\s+|\s*\[[ xX]?\]\s+)+")
@@ -48,7 +56,7 @@ class JobShape:
 
     A `prompt` is sent to the agent as a run of its own. An `event` is text for the agent's next heartbeat. A `command` is for the
     shell, and `command_form` converts it. A `message` is sent as it is, without an agent. `naive_zone` is the zone of a single
-    time without an offset, and empty for the zone of the host.
+    time without an offset, and empty for the zone of the host. `fallback_name` is the name of a job without one.
     """
 
     prompt: Sequence[str] = ()
@@ -61,6 +69,7 @@ class JobShape:
     zone: Sequence[str] = ("timezone", "tz")
     rules: Sequence[Rule] = ()
     naive_zone: str = ""
+    fallback_name: str = ""
 
 
 class Draft:
@@ -76,6 +85,7 @@ class Draft:
         self.zone = zone
         self.zone_reason = zone_reason
         self.zone_source: Node | None = None
+        self._zone_problem = ""  # why the zone of the config as a whole is unusable
         self.title = title
         self.data: dict[str, dict[str, dict[str, Any]]] = {section: {} for section in SECTIONS}
         self.variables: dict[str, str] = {}
@@ -85,6 +95,8 @@ class Draft:
         self.wake_modes = {"now": "now", "next-heartbeat": "next", "next_heartbeat": "next", "next": "next"}
         self._agents_by_id: dict[str, str] = {}
         self._entries: dict[tuple[str, tuple[PathStep, ...]], tuple[Node, Path]] = {}  # by the file and steps of their nodes
+        self._bots: dict[str, Node] = {}  # the token of each Telegram channel
+        self._all_off: Node | None = None  # the setting that switches off all jobs
         self._secrets: dict[str, str] = {}  # the value of each variable that replaces a secret
         self._taken = {leaf.text[2:-1] for leaf in receipt.leaves if value_converters.is_reference(leaf.text)}
 
@@ -216,7 +228,7 @@ class Draft:
         base = ("agents", agent, "heartbeat")
         beat = self.data["agents"].get(agent, {}).get("heartbeat", {})
         if beat.get("enabled", True):
-            return False
+            return bool(beat.get("interval") == "none")
         for key in ("enabled", "interval", "schedule", "backoff_on_failure"):
             if key in beat:
                 self.remove((*base, key), "the heartbeat is off", is_loss=False)
@@ -243,9 +255,12 @@ class Draft:
         return self.add_agent(ident or "main", runner, why)[1]
 
     def put_hours(
-        self, base: Path, start: Node | None, end: Node | None, zone: Node | None, *, words_for_host: Sequence[str] = ()
+        self, base: Path, start: Node | None, end: Node | None, zone: Node | None, *, default_zone: str | None = None
     ) -> None:
-        """Active hours. Equal times mean that the agent never runs, and become `enabled: false`."""
+        """Active hours. Equal times mean that the agent never runs, and become `enabled: false`.
+
+        `default_zone` is the other system's own zone for hours without a zone.
+        """
         given = [node for node in (start, end) if node and node.text]
         zone = zone if zone and zone.text else None
         if not given:
@@ -257,7 +272,7 @@ class Draft:
             times = [
                 value_converters.clock_time(node) if node else default for node, default in ((start, "00:00"), (end, "24:00"))
             ]
-            name = self.zone if zone is None or zone.text.lower() in words_for_host else value_converters.zone(zone)
+            name = value_converters.zone(zone) if zone else default_zone or self.zone
         except NotUsable as error:
             for node in (start, end, zone):
                 if node:
@@ -277,8 +292,24 @@ class Draft:
                 self.put(node, (*hours, key), value)
             elif key != "timezone":
                 self.add((*hours, key), value, f"{self.title}'s default")
-        if zone is None or name == self.zone:
+        if zone is None and default_zone:
+            self.add((*hours, "timezone"), default_zone, f"{self.title}'s default")
+        elif zone is None or name == self.zone:
             self._add_zone((*hours, "timezone"))
+
+    def put_range(self, base: Path, hours: Node, zone: Node | None, *, default_zone: str | None = None) -> None:
+        """Active hours that are written as one text: 08:00-22:00."""
+        parts = hours.text.split("-")
+        if len(parts) != 2:
+            self.receipt.drop(hours, "is no range of times")
+            self.disable(base, f"{hours.key} is no range of times")
+            return
+        start, end = (Node(hours.file, hours.steps, hours.line, part.strip()) for part in parts)
+        self.put_hours(base, start, end, zone, default_zone=default_zone)
+        if self.has((*base, "active_hours")):
+            self.receipt.keep(hours, ".".join((*base, "active_hours")))
+        elif not self.receipt.is_decided(hours):
+            self.receipt.drop(hours, "is no window of time")
 
     def take_zone(self, node: Node | None) -> None:
         """Use the time zone of a config for times that name none."""
@@ -287,29 +318,39 @@ class Draft:
                 self.zone, self.zone_source = value_converters.zone(node), node
             except NotUsable as error:
                 self.receipt.drop(node, str(error))
+                self._zone_problem = f"{node.key} {error}"
 
     def _add_zone(self, path: Path) -> None:
         """Set a time zone that comes from the config as a whole, or else from the command or the host."""
+        if self._zone_problem:
+            self.disable(path, self._zone_problem)
+        self.receipt.withdraw(".".join(path), OVERRIDDEN, is_loss=False)
         if self.zone_source:
             self.receipt.keep(self.zone_source, ".".join(path))
             self._set(path, self.zone)
-        elif not self.has(path):
+        else:
             self.add(path, self.zone, self.zone_reason)
 
     # Channels
 
-    def telegram(self, to: str) -> str:
-        """The name of the channel for a Telegram chat; for an empty text, of the channel for `deliver: last`."""
+    def telegram(self, to: str, token: Node | None = None) -> str:
+        """The name of the channel for a Telegram chat; for an empty text, of the channel for `deliver: last`.
+
+        `token` is the token of the bot, if it is not the config's only one.
+        """
+        token = token or self.telegram_token
         chat = re.sub(r"^(?:telegram:)?(?:group:|user:|channel:)?", "", to).replace(":topic:", ":")
         if to and not _TARGET.fullmatch(chat):
             raise NotUsable("is no Telegram chat")
         name = "telegram" if not to else f"telegram-{re.sub(r'[^A-Za-z0-9_]+', '-', chat).strip('-') or 'chat'}"
-        reference = self.reference(self.telegram_token, "TELEGRAM_BOT_TOKEN")
+        reference = self.reference(token, "TELEGRAM_BOT_TOKEN")
         url = f"tgram://{reference}/{chat if to else '{target}'}"
         if same := [known for known, keys in self.data["channels"].items() if keys == {"url": url}]:
             return same[0]
         name = self.free_name("channels", name, "telegram")
         self.data["channels"][name] = {"url": url}
+        if token:
+            self._bots[name] = token
         return name
 
     def webhook(self, node: Node) -> str:
@@ -321,10 +362,12 @@ class Draft:
         self.secret(node, ("channels", name, "url"), "WEBHOOK_URL")
         return name
 
-    def put_deliver(self, base: Path, channel: Node | None, to: Node | None, *, has_agent: bool = True) -> None:
+    def put_deliver(
+        self, base: Path, channel: Node | None, to: Node | None, *, has_agent: bool = True, token: Node | None = None
+    ) -> None:
         """`deliver` of an agent or job, from the name of a channel and a recipient there.
 
-        Without an agent, there is no last chat to send to.
+        Without an agent, there is no last chat to send to. `token` is that of another bot than the config's own.
         """
         path = (*base, "deliver")
         for node in (channel, to):
@@ -333,7 +376,7 @@ class Draft:
         channel, to = (node if node and node.text else None for node in (channel, to))
         word = channel.text.lower() if channel else ""
         try:
-            name, why = self._find_channel(word, to)
+            name, why = self.find_channel(word, to.text if to else "", token)
             if name == "last" and not has_agent:
                 raise NotUsable("a job without an agent has no last chat; declare a channel, and set deliver")
         except NotUsable as error:
@@ -356,23 +399,26 @@ class Draft:
         elif to:
             self.receipt.drop(to, "the recipient is the last one who wrote to the agent" if name == "last" else "nothing is sent")
 
-    def _find_channel(self, word: str, to: Node | None) -> tuple[str, str]:
-        """The value of `deliver`, and a note. Raises NotUsable for channels that heartbeatd cannot send to."""
+    def find_channel(self, word: str, to: str, token: Node | None = None) -> tuple[str, str]:
+        """The value of `deliver` for a channel and a recipient, and a note.
+
+        Raises NotUsable for channels that heartbeatd cannot send to.
+        """
         if word in ("none", "local", "off", "cli", "internal"):
             return "none", ""
         if word in ("last", "origin", "owner", ""):
-            if self.telegram_token is None and not (to and to.text.startswith("telegram:")):
+            if not (token or self.telegram_token) and not to.startswith("telegram:"):
                 raise NotUsable("there is no Telegram bot to send with; declare a channel, and set deliver")
-            if to is not None:
-                return self.telegram(to.text), ""
-            self.telegram("")
+            if to:
+                return self.telegram(to, token), ""
+            self.telegram("", token)
             return "last", "your gateway reports the last chat by POST /api/v1/agents/NAME/activity"
         if word.startswith("telegram"):
             inline = word.partition(":")[2]
             if not to and not inline:
-                self.telegram("")
+                self.telegram("", token)
                 return "last", "your gateway reports the last chat by POST /api/v1/agents/NAME/activity"
-            return self.telegram(to.text if to else inline), ""
+            return self.telegram(to or inline, token), ""
         raise NotUsable(f"heartbeatd cannot use this bot of {word[:30]}; declare a webhook or an Apprise URL, and set deliver")
 
     # Jobs
@@ -383,10 +429,12 @@ class Draft:
         `deliver` are the keys of the channel and of the recipient.
         """
         named = job.first(*shape.name)
-        name = self.free_name("cron", named.text if named else "", "job")
+        name = self.free_name("cron", named.text if named else shape.fallback_name, "job")
         base = ("cron", name)
         self.data["cron"][name] = {}
         self.note_entry(job, base)
+        if self._all_off:
+            self.put(self._all_off, (*base, "enabled"), False)
         self.apply((Rule("enabled", "enabled", value_converters.boolean, decides=True),), job, base)
         try:
             self._put_schedule(job, base, shape)
@@ -405,8 +453,15 @@ class Draft:
             self.put_deliver(base, job.get(deliver[0]), job.get(deliver[1]), has_agent=has_prompt)
         return name
 
+    def switch_jobs(self, node: Node | None) -> None:
+        """A setting of the config that switches all jobs on or off."""
+        if node and node.value is False:
+            self._all_off = node
+        elif node:
+            self.receipt.drop(node, "true, as here", is_loss=False)
+
     def _put_schedule(self, job: Node, base: Path, shape: JobShape) -> None:
-        schedule = job.get("schedule")
+        schedule = job.get("schedule") or (job if job.first("cron", "at") else None)
         if schedule is None or (not schedule.children and not schedule.text):
             raise NotUsable("it has no schedule")
         zone = schedule.first(*shape.zone) or job.first(*shape.zone)
@@ -414,18 +469,27 @@ class Draft:
         kind = schedule.first("kind", "type")
         if not schedule.is_container:
             self._put_schedule_text(schedule, base, zone_name, shape)
-        elif found := schedule.first("expr", "cron", "expression"):
-            self.put(found, (*base, "schedule"), value_converters.cron_expression(found, zone_name))
-        elif found := schedule.first("everyMs", "everySeconds", "minutes", "every"):
-            unit = {"everyms": "ms", "minutes": "m"}.get(str(found.steps[-1]).replace("_", "").lower(), "s")
-            self.put(found, (*base, "every"), value_converters.positive_duration(unit)(found))
-        elif found := schedule.first("atMs", "atTime", "runAt", "at"):
-            self.put(found, (*base, "at"), value_converters.moment(found, shape.naive_zone or zone_name))
         else:
-            raise NotUsable("its schedule has no expression, interval or time")
+            word = kind.text.lower() if kind else ""
+            if word not in ("", *_SCHEDULE_KINDS):
+                raise NotUsable(f"a schedule of the kind {word[:30]} has no times that heartbeatd could keep")
+            ways = [_SCHEDULE_KINDS[word]] if word else list(dict.fromkeys(_SCHEDULE_KINDS.values()))
+            way, found = next(((way, found) for way in ways if (found := schedule.first(*_SCHEDULE_KEYS[way]))), ("", None))
+            if found is None:
+                raise NotUsable("its schedule has no expression, interval or time")
+            if way == "schedule":
+                self.put(found, (*base, "schedule"), value_converters.cron_expression(found, zone_name))
+            elif way == "at":
+                self.put(found, (*base, "at"), value_converters.moment(found, shape.naive_zone or zone_name))
+            else:
+                self._put_interval(found, schedule.first("anchorMs", "anchor"), base, shape.naive_zone or zone_name)
+        used = _schedule_key(self.data["cron"][base[1]])
+        for key in (key for way, keys in _SCHEDULE_KEYS.items() if way != used for key in keys):
+            if (other := schedule.get(key)) and schedule is not job and not self.receipt.is_decided(other):
+                self.receipt.drop(other, "the schedule is of another kind", is_loss=False)
         if kind:
             self.receipt.keep(kind, ".".join((*base, _schedule_key(self.data["cron"][base[1]]))))
-        if "schedule" in self.data["cron"][base[1]]:
+        if "schedule" in self.data["cron"][base[1]] and "timezone" not in self.data["cron"][base[1]]:
             if zone:
                 self.put(zone, (*base, "timezone"), zone_name)
             else:
@@ -434,6 +498,20 @@ class Draft:
             self.receipt.keep(zone, ".".join(base), "needed only to read the time")
         if (stagger := schedule.get("staggerMs")) and stagger.value:
             self.apply((Rule("staggerMs", "stagger", value_converters.duration("ms", zero="0s")),), schedule, base)
+
+    def _put_interval(self, node: Node, anchor: Node | None, base: Path, naive_zone: str) -> None:
+        """An interval. With the time of one run (`anchor`), it becomes a schedule, if one has the same times."""
+        unit = {"everyms": "ms", "minutes": "m"}.get(str(node.steps[-1]).replace("_", "").lower(), "s")
+        every = value_converters.positive_duration(unit)(node)
+        schedule = value_converters.anchored_schedule(node, unit, anchor, naive_zone) if anchor else None
+        if not anchor or not schedule:
+            self.put(node, (*base, "every"), every)
+            if anchor and value_converters.to_seconds(node, unit) >= PHASE_MATTERS:
+                self.disable(base, f"no cron expression has the times of {every} from {anchor.text} on")
+            return
+        self.put(node, (*base, "schedule"), schedule, "the same times")
+        self.receipt.change(anchor, ".".join((*base, "schedule")), schedule)
+        self.add((*base, "timezone"), "UTC", "the zone of these times")
 
     def _put_schedule_text(self, node: Node, base: Path, zone: str, shape: JobShape) -> None:
         """A schedule written as text: a cron expression, `every 2h`, or a time."""
@@ -451,7 +529,7 @@ class Draft:
         command, event, prompt, message = (job.first(*keys) if keys else None for keys in parts)
         wanted = job.first(*shape.agent)
         key = "wake_text" if event else "prompt"
-        if command and command.text:
+        if command and (command.text or command.children):
             key = "command"
             self.put(command, (*base, key), shape.command_form(command))
         elif message and message.text:
@@ -460,7 +538,7 @@ class Draft:
                 message, (*base, key), ["printf", "%s\n", value_converters.text(message)], "the text is sent without an agent"
             )
         for path in ("payload.kind", "sessionTarget"):
-            if node := job.get(path):
+            if (node := job.get(path)) and node.text.lower() not in ("current", "") and not node.text.startswith("session:"):
                 self.receipt.keep(node, ".".join((*base, key)))
         if key == "command":
             if wanted:
@@ -533,14 +611,12 @@ class Draft:
                 self.add((*base, "interval"), "none", "the agent has no heartbeat, only jobs call it")
             if "deliver" not in beat:
                 self.add((*base, "deliver"), self.default_deliver, "no channel is set for its messages")
-        for name in self.data["channels"]:
-            if self.telegram_token and name.startswith("telegram"):
-                reference = self.reference(self.telegram_token, "TELEGRAM_BOT_TOKEN")
-                if value_converters.is_reference(self.telegram_token.text):
-                    self.receipt.keep(self.telegram_token, f"channels.{name}.url")
-                else:
-                    note = "set this environment variable"
-                    self.receipt.change(self.telegram_token, f"channels.{name}.url", reference, note, is_secret=True)
+        for name, token in self._bots.items():
+            reference = self.reference(token, "TELEGRAM_BOT_TOKEN")
+            if value_converters.is_reference(token.text):
+                self.receipt.keep(token, f"channels.{name}.url")
+            else:
+                self.receipt.change(token, f"channels.{name}.url", reference, "set this environment variable", is_secret=True)
 
     def remove(self, path: Path, why: str, *, is_loss: bool = True) -> None:
         """Take a key out of the new config again."""

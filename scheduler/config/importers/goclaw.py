@@ -25,15 +25,16 @@ from scheduler.config.importers.source_files import Node, SourceFile
 LEAST = 300  # seconds; the least that GoClaw accepts
 PORT = 18790
 HEARTBEAT = (
-    Rule("enabled", "enabled", value_converters.boolean),
-    Rule("intervalSec", "interval", value_converters.duration("s", least=LEAST)),
+    Rule("enabled", "enabled", value_converters.boolean, decides=True),
+    Rule("interval", "interval", value_converters.duration("s", least=LEAST), decides=True),  # of the action `set`
+    Rule("intervalSec", "interval", value_converters.duration("s", least=LEAST), decides=True),
     Rule("prompt", "prompt"),
     Rule("isolatedSession", "isolated_session", value_converters.boolean),
     Rule("lightContext", "light_context", value_converters.boolean),
     Rule("ackMaxChars", "ack_max_chars", value_converters.whole(0, 10_000)),
     Rule("maxRetries", "retries", value_converters.whole(0, 10)),
 )
-DEFAULTS = {"interval": "30m", "ok_match": "anywhere", "answer": "text"}
+DEFAULTS: dict[str, object] = {"enabled": False, "interval": "30m", "ok_match": "anywhere", "answer": "text"}
 JOBS = JobShape(prompt=("payload.message", "message"), command=("payload.command",), agent=("agentKey", "agentId"))
 
 STAYS = "stays in GoClaw, which still runs the agent"
@@ -41,6 +42,11 @@ DROPS = (
     *STORE_DROPS,
     *(Drop(f"**.{key}", RECORD, is_loss=False) for key in ("runCount", "suppressCount", "metadata", "state")),
     *(Drop(f"**.{key}", NAMES_A_THING, is_loss=False) for key in ("id", "tenantId", "userId", "agentId")),
+    Drop("jobs.*.payload.promptFile", "the prompt is in a file of GoClaw; write its text as prompt", changes_meaning=True),
+    Drop("jobs.*.payload.channel", "the job sends nothing", is_loss=False),
+    Drop("jobs.*.payload.to", "the job sends nothing", is_loss=False),
+    Drop("jobs.*.deliverChannel", "the job sends nothing", is_loss=False),
+    Drop("jobs.*.deliverTo", "the job sends nothing", is_loss=False),
     Drop("jobs.*.model", "the gateway of GoClaw chooses the model of an agent"),
     Drop("jobs.*.providerId", "the gateway of GoClaw chooses the model of an agent"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
@@ -53,6 +59,7 @@ DROPS = (
 def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     configs = find_configs(sources)
     for config in configs:
+        draft.take_zone(config.get("cron.default_timezone"))
         draft.telegram_token = draft.telegram_token or config.first("channels.telegram.token", "channels.telegram.botToken")
     gateway = next((config for config in configs if config.get("gateway")), None)
     beats = [node for source in sources for node in _find_heartbeats(source.root)]
@@ -62,13 +69,11 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         for ident, _ in config.items("agents.list"):
             _find_agent(draft, gateway, ident)
     for job in find_jobs(sources):
-        if job.get("intervalSec"):
+        if _is_heartbeat(job):
             continue
         wanted = job.first(*JOBS.agent)
         agent = _find_agent(draft, gateway, wanted.text if wanted else "")
-        sent = job.get("deliver")
-        is_sent = bool(sent and sent.value is True)
-        name = draft.add_job(job, JOBS, _runner(), ("deliverChannel", "deliverTo") if is_sent else ())
+        name = draft.add_job(job, JOBS, _runner())
         if name:
             _put_rest(draft, job, name, agent)
 
@@ -76,12 +81,15 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
 def _put_rest(draft: Draft, job: Node, name: str, agent: str) -> None:
     base = ("cron", name)
     has_prompt = "prompt" in draft.data["cron"][name]
-    if sent := job.get("deliver"):
-        if sent.value is True:
-            draft.receipt.keep(sent, f"cron.{name}.deliver")
-        else:
-            draft.put(sent, (*base, "deliver"), "none")
-    if (wake := job.get("wakeHeartbeat")) and wake.value is True:
+    sent = job.first("deliver", "payload.deliver")
+    if sent and sent.value is True:
+        channel = job.first("deliverChannel", "payload.deliverChannel", "payload.channel")
+        to = job.first("deliverTo", "payload.deliverTo", "payload.to")
+        draft.put_deliver(base, channel, to, has_agent=has_prompt)
+        draft.receipt.keep(sent, f"cron.{name}.deliver")
+    elif sent:
+        draft.put(sent, (*base, "deliver"), "none")
+    if (wake := job.first("wakeHeartbeat", "payload.wakeHeartbeat")) and wake.value is True:
         draft.put(wake, (*base, "wake_heartbeat"), agent)
     elif wake:
         draft.receipt.drop(wake, "false, as here", is_loss=False)
@@ -98,8 +106,14 @@ def _find_heartbeats(root: Node) -> list[Node]:
     """Heartbeats as the API returns them: alone, under `heartbeat`, or as a list."""
     places = (root, root.get("heartbeat"))
     listed = [node for _, node in (*root.items("heartbeats"), *root.items())]
-    found = [node for node in (*places, *listed) if node and node.is_container and node.get("intervalSec")]
+    found = [node for node in (*places, *listed) if node and _is_heartbeat(node)]
     return list({id(node): node for node in found}.values())
+
+
+def _is_heartbeat(node: Node) -> bool:
+    """Whether this is a heartbeat: as the API returns it, or as the tool of the agent sets it (`action: set`)."""
+    action = node.get("action")
+    return node.is_container and bool(node.get("intervalSec") or (action and action.text == "set"))
 
 
 def _add_heartbeat(draft: Draft, beat: Node, gateway: Node | None, configs: Sequence[Node]) -> None:
@@ -108,8 +122,15 @@ def _add_heartbeat(draft: Draft, beat: Node, gateway: Node | None, configs: Sequ
     base = ("agents", name, "heartbeat")
     if named:
         draft.name_entry(named, ("agents", name))
+    draft.note_entry(beat, base)
+    if action := beat.get("action"):
+        draft.receipt.drop(action, RECORD, is_loss=False)
     draft.apply(HEARTBEAT, beat, base)
-    draft.put_hours(base, beat.get("activeHoursStart"), beat.get("activeHoursEnd"), beat.get("timezone"))
+    hours, zone = beat.get("active_hours"), beat.get("timezone")
+    if hours and hours.text:
+        draft.put_range(base, hours, zone, default_zone="UTC")
+    else:
+        draft.put_hours(base, beat.get("activeHoursStart"), beat.get("activeHoursEnd"), zone, default_zone="UTC")
     for key, value in DEFAULTS.items():
         if not draft.has((*base, key)):
             draft.add((*base, key), value, "GoClaw's default" if key != "answer" else "the gateway returns text")

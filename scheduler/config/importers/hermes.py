@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, JobShape, Rule
+from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
 from scheduler.config.importers.foreign_system import (
     NAMES_A_THING,
     RECORD,
@@ -34,8 +34,17 @@ def _script(node: Node) -> str:
     return f"{'python3' if written.endswith('.py') else 'bash'} {SCRIPTS}/{written}"
 
 
+def _gate(node: Node) -> object:
+    """A script before the agent: its output goes into the prompt, and `wakeAgent` false on its last line skips the run."""
+    return {"command": _script(node), "timeout": "4m"}
+
+
 AGENT = (Rule("model.default", "model"), Rule("model.model", "model"))
-JOBS = JobShape(prompt=("prompt",), agent=(), rules=(Rule("model", "model"),))
+JOBS = JobShape(
+    prompt=("prompt",),
+    agent=(),
+    rules=(Rule("model", "model"), Rule("script", "precheck", _gate, "its timeout is 4m", decides=True)),
+)
 SCRIPTED = JobShape(command=("script",), command_form=_script, agent=(), rules=(Rule("workdir", "workdir"),))
 
 STAYS = "stays in Hermes, which still runs the agent"
@@ -59,14 +68,17 @@ DROPS = (
     Drop("jobs.*.schedule.display", RECORD, is_loss=False),
     Drop("jobs.*.repeat.completed", RECORD, is_loss=False),
     Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
-    Drop("jobs.*.origin", "the job is not sent to the chat in which it was made"),
-    Drop("jobs.*.repeat.times", "heartbeatd repeats a job until it is removed; `at` runs once"),
+    Drop("jobs.*.origin", "the job is not sent to the chat in which it was made", is_loss=False),
+    Drop("jobs.*.repeat.times", "heartbeatd repeats a job until it is removed", changes_meaning=True),
+    Drop("jobs.*.context_from", "a job of heartbeatd does not see the output of another job", changes_meaning=True),
+    Drop("jobs.*.enabled_toolsets", "the command line of the runner has the tools of the profile", changes_meaning=True),
+    *(Drop(f"jobs.*.{key}", RECORD, is_loss=False) for key in ("paused_reason", "failure_streak", "last_delivery_unverified")),
+    *(Drop(f"jobs.*.{key}", "heartbeatd has no such setting") for key in ("attach_to_session", "reasoning_effort", "profile")),
     Drop("jobs.*.skill", "add --skills to the command of the runner"),
     Drop("jobs.*.skills", "add --skills to the command of the runner"),
-    Drop("jobs.*.script", "a precheck of an agent can put the output of a script into its prompt; a job cannot"),
     Drop("jobs.*.workdir", "only commands have a working directory; the agent runs in its workspace"),
-    Drop("jobs.*.provider", STAYS),
-    Drop("jobs.*.base_url", STAYS),
+    Drop("jobs.*.provider", "a job can name a model, and `hermes chat` uses its own provider"),
+    Drop("jobs.*.base_url", "a job can name a model, and `hermes chat` uses its own provider"),
     *STORE_DROPS,
     Drop("updated_at", RECORD, is_loss=False),
     Drop("_config_version", "the version of the file format", is_loss=False),
@@ -77,21 +89,26 @@ DROPS = (
 
 
 def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    home: Node | None = None
+    home: list[Node] = []
+    model: Node | None = None
     for config in find_configs(sources):
         draft.take_zone(config.get("timezone"))
         token = config.first("TELEGRAM_BOT_TOKEN")
         draft.telegram_token = draft.telegram_token or (token if token and token.text else None)
-        home = home or config.get("TELEGRAM_HOME_CHANNEL")
+        home += [node for key, node in config.items() if key.endswith("_HOME_CHANNEL") and node.text]
+        thread = config.first("TELEGRAM_CRON_THREAD_ID", "TELEGRAM_HOME_CHANNEL_THREAD_ID")
+        home += [thread] if thread and thread.text else []
+        model = model or config.get("cron.model")
         if config.get("model"):
             draft.apply(AGENT, config, ("agents", draft.find_agent("main", *_RUNNER)))
     for job in find_jobs(sources):
-        _add_job(draft, job, home)
+        _add_job(draft, job, home, model)
     for checklist in find_checklists(sources):
         draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
-def _add_job(draft: Draft, job: Node, home: Node | None) -> None:
+def _add_job(draft: Draft, job: Node, home: Sequence[Node], model: Node | None) -> None:
+    """A job. `home` are the home channels and the Telegram topic for jobs, `model` is that of all jobs without their own."""
     plain = job.get("no_agent")
     is_plain = bool(plain and plain.value is True)
     name = draft.add_job(job, SCRIPTED if is_plain else JOBS, _RUNNER)
@@ -101,16 +118,80 @@ def _add_job(draft: Draft, job: Node, home: Node | None) -> None:
     if plain:
         draft.receipt.keep(plain, ".".join((*base, "command" if is_plain else "prompt")))
     _put_state(draft, job, name)
-    deliver, to = job.get("deliver"), None
-    word = deliver.text.lower() if deliver else ""
-    platform = job.get("origin.platform")
-    if word in ("", "origin") and platform and platform.text.lower() == "telegram":
-        to = job.first("origin.chat_id")
+    if (times := job.get("repeat.times")) and times.text == "1" and "at" in draft.data["cron"][name]:
+        draft.receipt.keep(times, ".".join((*base, "at")))
+    if not is_plain:
+        draft.add((*base, "ok_match"), "anywhere", "Hermes sends no answer with [SILENT]")
+        used = next((node for node in (model, job.get("model_snapshot")) if node and node.text), None)
+        if used and not draft.has((*base, "model")):
+            draft.put(used, (*base, "model"), used.text, "the model of jobs without their own")
+    _put_recipients(draft, job, base, home)
+
+
+def _put_recipients(draft: Draft, job: Node, base: Path, home: Sequence[Node]) -> None:
+    """The recipients: a list such as `origin,telegram:4711`. Without one, the chat in which the job was made, or none."""
+    deliver, platform = job.get("deliver"), job.first("origin.platform")
+    written = deliver.text if deliver and deliver.text else "origin" if platform else "local"
+    names: list[str] = []
+    problems: list[str] = []
+    for word in (part.strip() for part in written.split(",")):
+        try:
+            names += _find_channels(draft, job, word, home)
+        except value_converters.NotUsable as error:
+            problems.append(str(error))
+    names = list(dict.fromkeys(names))
+    if problems:
+        draft.disable(base, "; ".join(problems))
+    if not names and problems:
+        names = ["log"]
+    if len(names) > 1:
+        names = [name for name in names if name != "none"]
+    value: object = names[0] if len(names) == 1 else names
+    if deliver and deliver.text:
+        draft.put(deliver, (*base, "deliver"), value)
+    else:
+        draft.add((*base, "deliver"), value, "Hermes' default")
+    if platform and "origin" in written:
         draft.receipt.keep(platform, ".".join((*base, "deliver")))
-    elif word == "telegram":
-        to = home
-    if deliver or to:
-        draft.put_deliver(base, deliver, to, has_agent=not is_plain)
+
+
+def _find_channels(draft: Draft, job: Node, word: str, home: Sequence[Node]) -> list[str]:
+    """The channels of one recipient. Raises NotUsable if heartbeatd cannot send there."""
+    origin = job.get("origin")
+    platform = origin.get("platform") if origin else None
+    if word == "origin" and origin and platform and platform.text:
+        chat, thread = origin.first("chat_id"), origin.first("thread_id")
+        if platform.text.lower() != "telegram":
+            return [draft.find_channel(platform.text.lower(), chat.text if chat else "")[0]]
+        return [_telegram(draft, chat=chat, thread=thread)]
+    homes = [node for node in home if str(node.steps[-1]).endswith("_HOME_CHANNEL")]
+    topic = next((node for node in home if node not in homes), None)
+    if word in ("all", "origin"):  # without an origin, Hermes sends to the home channel
+        if not homes:
+            raise value_converters.NotUsable("the home channels are not in the imported files")
+        return [name for node in homes for name in _find_channels(draft, job, _platform(node), home)]
+    if word == "telegram":
+        found = next((node for node in homes if _platform(node) == "telegram"), None)
+        if found is None:
+            raise value_converters.NotUsable("TELEGRAM_HOME_CHANNEL is not in the imported files")
+        return [_telegram(draft, chat=found, thread=topic)]
+    kind, _, chat_id = word.partition(":")
+    return [draft.find_channel(kind, chat_id)[0]]
+
+
+def _platform(node: Node) -> str:
+    return str(node.steps[-1]).removesuffix("_HOME_CHANNEL").lower()
+
+
+def _telegram(draft: Draft, chat: Node | None, thread: Node | None) -> str:
+    """The channel of a Telegram chat, and of a topic in it."""
+    if chat is None or draft.telegram_token is None:
+        raise value_converters.NotUsable("there is no Telegram bot to send with; declare a channel, and set deliver")
+    parts = [node for node in (chat, thread) if node and node.text]
+    name, _ = draft.find_channel("telegram", ":".join(node.text for node in parts))
+    for node in parts:
+        draft.receipt.keep(node, f"channels.{name}.url")
+    return name
 
 
 def _put_state(draft: Draft, job: Node, name: str) -> None:

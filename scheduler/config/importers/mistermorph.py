@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, Path, Rule
+from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
 from scheduler.config.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs
 from scheduler.config.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
-    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
-    Rule("heartbeat.interval", "heartbeat.interval", value_converters.duration("m")),
+    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
+    Rule("heartbeat.interval", "heartbeat.interval", value_converters.duration("m"), decides=True),
     Rule("file_state_dir", "workspace", why="the folder of HEARTBEAT.md"),
     Rule("timeout", "heartbeat.timeout", value_converters.positive_duration("s")),
     Rule("llm.model", "model"),
@@ -28,9 +28,14 @@ DEFAULTS: dict[str, object] = {
     "ack_max_chars": 0,
 }
 
+TASKS = JobShape(prompt=("content",), agent=(), name=("id", "name"))
+
 STAYS = "stays in MisterMorph, which still runs the agent"
 CHATS = "MisterMorph still receives the messages of users"
 DROPS = (
+    Drop("tasks.*.bash_env", "only commands have their own environment variables", changes_meaning=True),
+    Drop("tasks.*.llm_profile", "the profile is not in the imported files"),
+    Drop("version", "the version of the file format", is_loss=False),
     Drop("console", "heartbeatd has its own HTTP interface"),
     Drop("server", "heartbeatd has its own HTTP interface"),
     *(Drop(key, CHATS) for key in ("telegram", "slack", "line", "lark")),
@@ -40,7 +45,9 @@ DROPS = (
 
 
 def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    for config in find_configs(sources):
+    configs = [config for config in find_configs(sources) if not _list_tasks(config)]
+    for config in configs:
+        draft.switch_jobs(config.get("cron.enabled"))
         base = draft.add_agent("main", *_RUNNER)
         heart = (*base, "heartbeat")
         draft.apply(HEARTBEAT, config, base)
@@ -48,9 +55,60 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         for key, value in DEFAULTS.items():
             if not draft.has((*heart, key)):
                 draft.add((*heart, key), value, "MisterMorph's default")
+        _put_checklist_path(draft, config, base)
         _put_chats(draft, config, heart)
+    for source in sources:
+        for task in _list_tasks(source.root):
+            _add_task(draft, task, configs)
     for checklist in find_checklists(sources):
         draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+def _list_tasks(root: Node) -> list[Node]:
+    """The tasks of a cron.yaml; `tasks` of a config.yaml is a map."""
+    tasks = root.get("tasks")
+    return [task for step, task in tasks.children.items() if isinstance(step, int)] if tasks else []
+
+
+def _add_task(draft: Draft, task: Node, configs: Sequence[Node]) -> None:
+    """A task of cron.yaml. Its chat is the recipient of what the agent says; without one, the agent chooses recipients itself."""
+    name = draft.add_job(task, TASKS, _RUNNER)
+    if not name:
+        return
+    base, chat = ("cron", name), task.get("chat_id")
+    if chat and chat.text.startswith("tg:"):
+        to = Node(chat.file, chat.steps, chat.line, chat.text.removeprefix("tg:"))
+        draft.put_deliver(base, Node(chat.file, chat.steps, chat.line, "telegram"), to)
+        draft.receipt.change(chat, ".".join((*base, "deliver")), draft.data["cron"][name]["deliver"])
+    else:
+        draft.add((*base, "deliver"), "log", "no channel could be imported for its messages")
+        known = f"{chat.key}: heartbeatd cannot use this chat" if chat and chat.text else "the agent chose the recipients itself"
+        draft.disable(base, known)
+    profile = task.get("llm_profile")
+    model = _model_of(configs, profile.text) if profile else None
+    if profile and model and model.text:
+        draft.put(model, (*base, "model"), model.text)
+        draft.receipt.change(profile, ".".join((*base, "model")), model.text, "the model of this profile")
+
+
+def _model_of(configs: Sequence[Node], profile: str) -> Node | None:
+    listed = (config.get("llm.profiles") for config in configs)
+    return next((found.children[profile].get("model") for found in listed if found and profile in found.children), None)
+
+
+def _put_checklist_path(draft: Draft, config: Node, base: Path) -> None:
+    """The file of the checklist: inside the folder of the state, or in a folder of its own, which becomes the workspace."""
+    path = config.get("heartbeat.checklist_path")
+    if not path or not path.text:
+        return
+    folder = str(draft.data["agents"][base[1]].get("workspace", "")).rstrip("/")
+    if folder and path.text.startswith(f"{folder}/"):
+        draft.put(path, (*base, "heartbeat", "checklist"), path.text.removeprefix(f"{folder}/"))
+        return
+    parent, _, name = path.text.rpartition("/")
+    draft.put(path, (*base, "heartbeat", "checklist"), name)
+    if parent:
+        draft.put(path, (*base, "workspace"), parent, "the folder of the checklist")
 
 
 def _put_model(draft: Draft, config: Node, heart: Path) -> None:

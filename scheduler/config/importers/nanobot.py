@@ -11,13 +11,21 @@ from dataclasses import replace
 
 from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.foreign_system import (
+    OPTION_ZONE,
+    STORE_DROPS,
+    Drop,
+    ForeignSystem,
+    find_checklists,
+    find_configs,
+    find_jobs,
+)
 from scheduler.config.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.nanobot/workspace"
 HEARTBEAT = (
-    Rule("gateway.heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
-    Rule("gateway.heartbeat.intervalS", "heartbeat.interval", value_converters.duration("s")),
+    Rule("gateway.heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
+    Rule("gateway.heartbeat.intervalS", "heartbeat.interval", value_converters.duration("s"), decides=True),
     Rule("agents.defaults.workspace", "workspace"),
 )
 JOBS = JobShape(prompt=("payload.message",))
@@ -38,6 +46,10 @@ DROPS = (
 def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     configs = find_configs(sources)
     for config in configs:
+        if zone := config.get("agents.defaults.timezone"):
+            draft.take_zone(zone)
+        elif draft.zone_reason != OPTION_ZONE:
+            draft.zone, draft.zone_reason = "UTC", "nanobot's default"  # docs/configuration.md, Timezone
         base = draft.add_agent("main", *_RUNNER)
         draft.telegram_token = draft.telegram_token or config.get("channels.telegram.token")
         draft.apply(HEARTBEAT, config, base)
@@ -48,17 +60,35 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         draft.put_deliver((*base, "heartbeat"), None, None)
         _put_decision(draft, config, base)
     for job in find_jobs(sources):
-        kind, sent = job.get("payload.kind"), job.get("payload.deliver")
+        kind, message = job.get("payload.kind"), job.get("payload.message")
         shape = EVENTS if kind and kind.text.lower() == "system_event" else JOBS
-        silent = bool(sent and sent.value is False)
-        name = draft.add_job(job, shape, _RUNNER, () if silent else ("payload.channel", "payload.to"))
-        if name and shape is JOBS and sent:
-            if silent:
-                draft.put(sent, ("cron", name, "deliver"), "none")
-            else:
-                draft.receipt.keep(sent, f"cron.{name}.deliver")
+        if shape is EVENTS and not (message and message.text):
+            draft.receipt.drop(job, "nanobot's own job; its heartbeat is in config.json", is_loss=False)
+            continue
+        name = draft.add_job(job, shape, _RUNNER)
+        if name and shape is JOBS:
+            _put_delivery(draft, job, ("cron", name))
     for checklist in find_checklists(sources):
         draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+def _put_delivery(draft: Draft, job: Node, base: Path) -> None:
+    """The session to which a job is bound gets its answer. Older jobs name a recipient, and `deliver` says whether it is used."""
+    sent = job.get("payload.deliver")
+    channel, to = job.first("payload.originChannel"), job.first("payload.originChatId")
+    if channel and channel.text:
+        draft.put_deliver(base, channel, to)
+    elif sent and sent.value is True:
+        draft.put_deliver(base, job.get("payload.channel"), job.get("payload.to"))
+    elif (session := job.get("payload.sessionKey")) and session.text:
+        word, _, chat = session.text.partition(":")
+        parts = (Node(session.file, session.steps, session.line, part) for part in (word, chat))
+        draft.put_deliver(base, *parts)
+        draft.receipt.change(session, ".".join((*base, "deliver")), draft.data["cron"][base[1]]["deliver"])
+    else:
+        draft.add((*base, "deliver"), "none", "it names no session and no recipient")
+    if sent:
+        draft.receipt.keep(sent, ".".join((*base, "deliver")))
 
 
 def _put_decision(draft: Draft, config: Node, base: Path) -> None:

@@ -6,6 +6,7 @@ docs/gateway/configuration-examples.md, docs/automation/cron-jobs.md and docs/cl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -23,34 +24,59 @@ HEARTBEAT = (
     Rule("timeoutSeconds", "timeout", value_converters.positive_duration("s")),
 )
 VISIBILITY = (Rule("showOk", "show_ok", value_converters.boolean), Rule("showAlerts", "show_alerts", value_converters.boolean))
+
+
+def _argv(node: Node) -> object:
+    """The program of a command job with its arguments."""
+    words = [value_converters.text(each) for _, each in node.items()]
+    if not words:
+        raise value_converters.NotUsable("is no program with arguments")
+    return words
+
+
 JOBS = JobShape(
     prompt=("payload.message",),
     event=("payload.text",),
+    command=("payload.argv",),
+    command_form=_argv,
     rules=(
         Rule("payload.model", "model"),
         Rule("payload.timeoutSeconds", "timeout", value_converters.positive_duration("s")),
     ),
-    naive_zone="UTC",  # docs/automation/cron-jobs.md: a time without an offset is UTC
+    naive_zone="UTC",  # docs/automation/cron-jobs/schedules.md: a time without an offset is UTC
 )
-DEFAULTS = {"interval": "30m", "ack_max_chars": 300, "on_missing": "run"}
+# The same page: jobs at the full hour are delayed by up to five minutes, unless they have staggerMs.
+TOP_OF_HOUR, TOP_STAGGER = r"(?:0 )?0 \*(?:/\d+)? .*", "5m"
+LOGINS = (("anthropic", "oauth"), ("anthropic", "token"))
+COMMAND = (
+    Rule("payload.cwd", "workdir"),
+    Rule("payload.input", "stdin"),
+    Rule("payload.timeoutSeconds", "timeout", value_converters.positive_duration("s")),
+)
+DEFAULTS: dict[str, object] = {"interval": "30m", "ack_max_chars": 300, "on_missing": "run"}
 WORKSPACE = "~/.openclaw/workspace"
 
+NO_HEADERS = "a webhook of heartbeatd sends no token in a header"
+NO_SESSION = "sessions stay in OpenClaw"
 STAYS = "stays in OpenClaw, which still runs the agent"
 DROPS = (
     Drop("jobs.*.trigger", "the script decides whether the job runs, and only OpenClaw can run it", changes_meaning=True),
+    Drop("jobs.*.payload.toolsAllow", "the command line of OpenClaw cannot restrict the tools of a run", changes_meaning=True),
     Drop("jobs.*.pacing", "the agent sets the time of the next run itself", changes_meaning=True),
     *(
         Drop(f"jobs.*.{key}", "heartbeatd has no such setting")
         for key in (
             *("description", "displayName", "payload.thinking", "payload.fallbacks", "payload.lightContext"),
             *("payload.bestEffortDeliver", "delivery.bestEffort", "delivery.failureDestination", "failureAlert"),
+            *("payload.noOutputTimeoutSeconds", "payload.outputMaxBytes", "declarationKey"),
         )
     ),
     Drop("jobs.*.wakeMode", "the answer of this job is delivered, and wakes no heartbeat"),
     Drop("jobs.*.delivery", "this job sends nothing itself"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
+    Drop("jobs.*.sessionTarget", NO_SESSION),
     Drop("jobs.*.schedule.anchorMs", "intervals count from the first time that the daemon sees the job"),
-    Drop("jobs.*.sessionKey", NO_SESSION := "sessions stay in OpenClaw"),
+    Drop("jobs.*.sessionKey", NO_SESSION),
     *STORE_DROPS,
     Drop("channels.*.heartbeat.useIndicator", "heartbeatd shows its runs in `heartbeatd status` and in metrics"),
     Drop("channels.*.heartbeat", "visibility is a setting of an agent in heartbeatd, and no agent sends to this channel"),
@@ -63,26 +89,36 @@ DROPS = (
     ),
     Drop("agents.*.heartbeat.includeReasoning", "heartbeatd keeps reasoning in the run record and does not send it"),
     Drop("**.heartbeat.session", NO_SESSION),
+    Drop("**.heartbeat.skipWhenBusy", "a run of heartbeatd waits for the lane of the agent"),
+    *(
+        Drop(f"**.heartbeat.{key}", "heartbeatd has no such setting")
+        for key in ("includeSystemPromptSection", "suppressToolErrorWarnings")
+    ),
     Drop("**.heartbeat.directPolicy", "heartbeatd sends to the chat that deliver names"),
-    Drop("**.heartbeat.accountId", "the channel has one bot token"),
+    Drop("**.heartbeat.accountId", "the bot of this account is not in the imported files", changes_meaning=True),
     Drop("agents", STAYS),
     Drop("agent", STAYS),
 )
 
 
 def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    for config in find_configs(sources):
+    configs = find_configs(sources)
+    for config in configs:
         _convert_config(draft, config)
+        draft.switch_jobs(config.get("cron.enabled"))
+        if (switch := config.get("cron.enabled")) and switch.value is False:
+            # docs/gateway/heartbeat.md: the scheduler of the jobs also starts the heartbeats.
+            for name in draft.data["agents"]:
+                draft.put(switch, ("agents", name, "heartbeat", "enabled"), False)
     for job in find_jobs(sources):
         name = draft.add_job(job, JOBS, _runner("main"))
-        if name and "prompt" in draft.data["cron"][name]:
-            _put_delivery(draft, job, ("cron", name))
+        if name:
+            _put_rest(draft, job, ("cron", name), configs)
     for checklist in find_checklists(sources):
         _put_checklist(draft, checklist)
 
 
 def _convert_config(draft: Draft, config: Node) -> None:
-    draft.take_zone(config.get("agents.defaults.userTimezone"))
     draft.telegram_token = config.first("channels.telegram.botToken", "channels.telegram.token")
     shared = config.get("agents.defaults.heartbeat")
     listed = [(node.get("id"), node) for _, node in config.items("agents.list")]
@@ -119,22 +155,66 @@ def _add_agent(draft: Draft, config: Node, ident: str, node: Node | None, beats:
     if beats is None:
         return base
     for beat in beats:
+        if beat:
+            draft.note_entry(beat, base)
         draft.apply(HEARTBEAT, beat, heart)
         if beat and (hours := beat.get("activeHours")):
-            host = ("user", "local")
-            draft.put_hours(heart, hours.get("start"), hours.get("end"), hours.get("timezone"), words_for_host=host)
+            draft.put_hours(heart, hours.get("start"), hours.get("end"), _zone_of_hours(draft, config, hours, base))
     _put_session(draft, base, _last_given(draft, beats, "isolatedSession"))
+    if (policy := _last_given(draft, beats, "directPolicy")) and policy.text == "block":
+        draft.disable(base, f"{policy.key}: heartbeatd cannot tell a direct chat from a group")
+    if _uses_subscription(config) and not draft.has((*heart, "interval")):
+        draft.add((*heart, "interval"), "1h", "OpenClaw's default with an Anthropic login")
     for key, value in DEFAULTS.items():
         if not draft.has((*heart, key)):
             draft.add((*heart, key), value, "OpenClaw's default")
-    channel, to = (_last_given(draft, beats, key) for key in ("target", "to"))
+    channel, to, account = (_last_given(draft, beats, key) for key in ("target", "to", "accountId"))
+    token = _token_of(draft, config, account, (*heart, "deliver"))
     if channel or to:
-        draft.put_deliver(heart, channel, to)
-    word = channel.text if channel else "last"
-    for place in ("channels.defaults", f"channels.{word}") if word.isalnum() else ("channels.defaults",):
+        draft.put_deliver(heart, channel, to, token=token)
+    _put_visibility(draft, config, heart, channel.text if channel else "last", account)
+    return base
+
+
+def _uses_subscription(config: Node) -> bool:
+    """Whether Anthropic is used by a login (OAuth or a token), for which OpenClaw has a longer default interval."""
+    profiles = (profile for _, profile in config.items("auth.profiles"))
+    found = ((profile.get("provider"), profile.get("mode")) for profile in profiles)
+    return any(provider and mode and (provider.text, mode.text) in LOGINS for provider, mode in found)
+
+
+def _zone_of_hours(draft: Draft, config: Node, hours: Node, base: Path) -> Node | None:
+    """The zone of active hours: `user` is agents.defaults.userTimezone, or else the host's zone, as `local` is."""
+    zone, user = hours.get("timezone"), config.get("agents.defaults.userTimezone")
+    word = zone.text.lower() if zone else ""
+    if word not in ("", "user", "local"):
+        return zone
+    if zone:
+        draft.receipt.keep(zone, ".".join((*base, "heartbeat", "active_hours", "timezone")))
+    return user if word != "local" else None
+
+
+def _token_of(draft: Draft, config: Node, account: Node | None, path: Path) -> Node | None:
+    """The bot token of a Telegram account; None for the bot of the channel."""
+    ident = account.text if account else ""
+    found = config.get(f"channels.telegram.accounts.{ident}.botToken") if ident and "." not in ident else None
+    if account and found:
+        draft.receipt.keep(account, ".".join(path), "the channel of its bot")
+    return found
+
+
+def _put_visibility(draft: Draft, config: Node, heart: Path, channel: str, account: Node | None) -> None:
+    """What is shown of a heartbeat: the setting of the account counts before that of its channel, and before the defaults."""
+    if channel == "last" and draft.telegram_token:
+        channel = "telegram"  # the only bot that heartbeatd can use
+    places = ["channels.defaults"]
+    if channel.isalnum():
+        named = account or config.get(f"channels.{channel}.defaultAccount")
+        ident = named.text if named else "default"
+        places += [f"channels.{channel}", *([f"channels.{channel}.accounts.{ident}"] if ident and "." not in ident else [])]
+    for place in places:
         for key in ("heartbeat", "heartbeatVisibility"):
             draft.apply(VISIBILITY, config.get(f"{place}.{key}"), heart)
-    return base
 
 
 def _put_session(draft: Draft, base: Path, isolated: Node | None) -> None:
@@ -162,8 +242,28 @@ def _last_given(draft: Draft, beats: Sequence[Node | None], key: str) -> Node | 
     return found[-1] if found else None
 
 
-def _put_delivery(draft: Draft, job: Node, base: Path) -> None:
-    """Where a job with a prompt sends its answer. Without `delivery`, OpenClaw announces it to the last chat."""
+def _put_rest(draft: Draft, job: Node, base: Path, configs: Sequence[Node]) -> None:
+    """The recipient of a job that is no event, which of its answers are delivered, and its delay at the full hour."""
+    entry = draft.data["cron"][base[1]]
+    tools = job.get("payload.toolsAllow")
+    if tools and [node.text for _, node in tools.items()] == ["*"]:
+        draft.receipt.drop(tools, "the tools of the agent, as here", is_loss=False)
+    is_free = not job.first("schedule.staggerMs", "schedule.everyMs")
+    if is_free and re.fullmatch(TOP_OF_HOUR, str(entry.get("schedule", ""))):
+        draft.add((*base, "stagger"), TOP_STAGGER, "OpenClaw's default for times at the full hour")
+    if "prompt" in entry:
+        draft.add((*base, "ok_match"), "edges", "OpenClaw sends no HEARTBEAT_OK")
+        beat = draft.data["agents"][entry["agent"]].get("heartbeat", {})
+        draft.add((*base, "ack_max_chars"), beat.get("ack_max_chars", DEFAULTS["ack_max_chars"]), "as in OpenClaw's heartbeats")
+    if "command" in entry:
+        draft.apply(COMMAND, job, base)
+    if "wake_heartbeat" not in entry:
+        _put_delivery(draft, job, base, configs)
+
+
+def _put_delivery(draft: Draft, job: Node, base: Path, configs: Sequence[Node]) -> None:
+    """Where a job sends its answer or output. Without `delivery`, OpenClaw announces it to the last chat."""
+    has_agent = "prompt" in draft.data["cron"][base[1]]
     delivery = job.get("delivery") or job.get("payload")
     mode = delivery.get("mode") if delivery else None
     if mode:
@@ -173,12 +273,25 @@ def _put_delivery(draft: Draft, job: Node, base: Path) -> None:
         draft.add((*base, "deliver"), "none", "delivery.mode is none")
     elif mode and mode.text.lower() == "webhook" and to:
         try:
-            draft.add((*base, "deliver"), draft.webhook(to), "delivery.mode is webhook")
+            channel = draft.webhook(to)
+            draft.add((*base, "deliver"), channel, "delivery.mode is webhook")
+            for config in configs:
+                if (secret := config.get("cron.webhookToken")) and secret.text:
+                    draft.receipt.drop(secret, NO_HEADERS)
+                    draft.disable(base, f"{secret.key}: {NO_HEADERS}")
         except value_converters.NotUsable as error:
             draft.receipt.drop(to, str(error))
             draft.add((*base, "deliver"), "log", "no channel could be imported for its messages")
+            draft.disable(base, f"{to.key} {error}")
     else:
-        draft.put_deliver(base, delivery.get("channel") if delivery else None, to)
+        account = delivery.get("accountId") if delivery else None
+        tokens = (_token_of(draft, config, account, (*base, "deliver")) for config in configs)
+        token = next(filter(None, tokens), None)
+        if account and account.text and not token:
+            draft.disable(base, f"{account.key}: the bot of this account is not in the imported files")
+        if (thread := delivery.get("threadId") if delivery else None) and thread.text:
+            draft.disable(base, f"{thread.key}: write the topic into the channel, as {{chat}}:{{topic}}")
+        draft.put_deliver(base, delivery.get("channel") if delivery else None, to, has_agent=has_agent, token=token)
 
 
 def _put_checklist(draft: Draft, checklist: SourceFile) -> None:

@@ -24,10 +24,10 @@ def _interval(node: Node) -> object:
 
 
 HEARTBEAT = (
-    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean),
-    Rule("heartbeat.interval", "heartbeat.interval", _interval),
-    Rule("PICOCLAW_HEARTBEAT_ENABLED", "heartbeat.enabled", value_converters.boolean),
-    Rule("PICOCLAW_HEARTBEAT_INTERVAL", "heartbeat.interval", _interval),
+    Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
+    Rule("heartbeat.interval", "heartbeat.interval", _interval, decides=True),
+    Rule("PICOCLAW_HEARTBEAT_ENABLED", "heartbeat.enabled", value_converters.boolean, decides=True),
+    Rule("PICOCLAW_HEARTBEAT_INTERVAL", "heartbeat.interval", _interval, decides=True),
     Rule("agents.defaults.workspace", "workspace"),
     Rule("PICOCLAW_AGENTS_DEFAULTS_WORKSPACE", "workspace"),
     Rule("agents.defaults.model", "model"),
@@ -44,6 +44,7 @@ DROPS = (
     *STORE_DROPS,
     Drop("jobs.*.payload.message", "a job with a command sends its output instead"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
+    Drop("channel_list", "PicoClaw still receives the messages of users"),
     Drop("channels", "PicoClaw still receives the messages of users"),
     Drop("gateway", "the agent is called by its command line"),
     Drop("heartbeat", "heartbeatd has no such setting"),
@@ -57,9 +58,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         base = draft.add_agent("main", *_RUNNER)
         for config in configs:
             draft.apply(HEARTBEAT, config, base)
-            draft.telegram_token = draft.telegram_token or config.first(
-                "channels.telegram.token", "PICOCLAW_CHANNELS_TELEGRAM_TOKEN"
-            )
+            draft.telegram_token = draft.telegram_token or _find_token(config)
+            draft.switch_jobs(config.get("tools.cron.enabled"))
         if not draft.has((*base, "workspace")):
             draft.add((*base, "workspace"), WORKSPACE, "PicoClaw's default")
         for key, value in DEFAULTS.items():
@@ -74,6 +74,15 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.receipt.keep(sent, f"cron.{name}.command" if shape is SENT else f"cron.{name}.deliver")
     for checklist in find_checklists(sources):
         draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
+
+
+def _find_token(config: Node) -> Node | None:
+    """The token of the Telegram bot. Version 3 of the config has it in `channel_list`, under a name that the user chooses."""
+    for name, channel in config.items("channel_list"):
+        kind = channel.get("type")
+        if (kind.text if kind else name).lower() == "telegram" and (token := channel.first("settings.token", "token")):
+            return token
+    return config.first("channels.telegram.token", "PICOCLAW_CHANNELS_TELEGRAM_TOKEN")
 
 
 _RUNNER = (

@@ -126,9 +126,12 @@ def clock_time(node: Node) -> str:
 
 
 def zone(node: Node) -> str:
-    """The name of a time zone."""
+    """The name of a time zone. `UTC+8` becomes `Etc/GMT-8`, the name of the same offset."""
+    written = text(node)
+    if found := re.fullmatch(r"(?:UTC|GMT)([+-])0?(\d{1,2})(?::?00)?", written, re.IGNORECASE):
+        written = f"Etc/GMT{'-' if found[1] == '+' else '+'}{found[2]}"
     try:
-        return time_zones.find_zone(text(node)).key
+        return time_zones.find_zone(written).key
     except ValueError as error:
         raise NotUsable(str(error)) from None
 
@@ -165,6 +168,30 @@ def moment(node: Node, naive_zone: str) -> str:
         raise
     except (ValueError, OverflowError, OSError):
         raise NotUsable("is no time") from None
+
+
+def anchored_schedule(node: Node, unit: str, anchor: Node, naive_zone: str) -> str | None:
+    """A cron expression in UTC with the times of an interval that is counted from an anchor. None if there is none."""
+    try:
+        first = datetime.fromisoformat(moment(anchor, naive_zone))
+        minutes, rest = divmod(to_seconds(node, unit), 60)
+    except NotUsable:
+        return None
+    if rest or not minutes:
+        return None
+    if 60 % minutes == 0:
+        begin = first.minute % minutes
+        return f"{begin} * * * *" if minutes == 60 else f"{_list_times(begin, minutes, 60)} * * * *"
+    hours, rest = divmod(minutes, 60)
+    if rest or (24 % hours and hours != 7 * 24):
+        return None
+    if hours == 7 * 24:
+        return f"{first.minute} {first.hour} * * {first:%w}"
+    return f"{first.minute} {_list_times(first.hour % hours, hours, 24)} * * *"
+
+
+def _list_times(begin: int, step: int, end: int) -> str:
+    return "*" if step == 1 else ",".join(str(each) for each in range(begin, end, step))
 
 
 def _format_utc(found: datetime) -> str:
