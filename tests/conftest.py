@@ -87,7 +87,7 @@ def make_world(tmp_path: Path, database_of: DatabaseOf) -> Iterator[MakeWorld]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests with the mark `long_simulation` only in `make simulate`.
+    """Run tests with the mark `long_simulation` only in `make simulate`, and those with `ci` only with HEARTBEATD_TEST_CI=1.
 
     In PostgreSQL, run only tests that have a database, each with the first of its parameter sets.
     Tests with the marks `sqlite_file` and `long_on_server` are skipped, and the summary names their reasons. With
@@ -95,6 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not simulation.IS_LONG:
         _deselect(config, items, lambda item: item.get_closest_marker("long_simulation") is not None)
+    if not os.environ.get("HEARTBEATD_TEST_CI"):
+        _deselect(config, items, lambda item: item.get_closest_marker("ci") is not None)
     if not ON_SERVER:
         return
     run_all = bool(os.environ.get("HEARTBEATD_TEST_ALL"))

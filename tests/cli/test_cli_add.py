@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from checkout import HOME
 from config_file import write
+from daemon_process import run_command
 
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
@@ -303,10 +301,8 @@ def test_an_agent_gets_the_findings_of_its_template_in_the_prompt(tmp_path: Path
         for template in JOB_TEMPLATES:
             assert add(config, "job", template, "--template", template, "--target", targets[template]) == 0
         assert main(["-c", str(config), "check"]) == 0
-        call = [sys.executable, "-m", "scheduler", "-c", config]
-        environ = {**os.environ, "PYTHONPATH": str(HOME)}
-        subprocess.run([*call, "run", "--once"], env=environ, capture_output=True, timeout=120, check=False)
-    listed = subprocess.run([*call, "runs", "--format", "json"], env=environ, capture_output=True, timeout=60, check=True)
+        run_command(config, "run", "--once")
+    listed = run_command(config, "runs", "--format", "json")
     runs = {(run["kind"], run["name"]): run for run in json.loads(listed.stdout)}
     texts = {"mail": "Subject: help", "repository": " two", "feed": "1.2 is out", "certificate": "the certificate of localhost"}
     for template, text in texts.items():

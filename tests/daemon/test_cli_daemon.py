@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from config_file import write
+from daemon_process import run_command
 
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics
@@ -45,7 +46,7 @@ def command(config: Path, *arguments: str) -> list[str]:
 
 
 def call(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(config, *arguments), cwd=HOME, capture_output=True, text=True, timeout=60, check=False)
+    return run_command(config, *arguments)
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ def test_a_stop_waits_for_runs_in_progress_and_exits_cleanly(daemon: Begin) -> N
     )
     (it.folder / "gate").write_text("go\n")
     assert it._wait() == 0
-    assert it.runs("tick")[0]["outcome"] == "ok"
+    assert [row["outcome"] for row in it.runs("tick") if row["outcome"] != "skipped"] == ["ok"]  # its next slots may have come
     assert not (it.folder / "state" / "daemon.json").exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from checkout import HOME
-from daemon_process import Daemon
+from daemon_process import Daemon, run_command
 from servers.messages import message, text_answer, tool
 from servers.scripted import Server, reply
 from test_runner_anthropic import HOSTILE, profile
@@ -56,10 +56,7 @@ class Equipped(Daemon):
         self.expect(r"\bstarted\b")
 
     def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self._command(*arguments),
-            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        return run_command(self.config, *arguments, cwd=self.folder, environ=self.environ)
 
 
 class Shipped(Equipped):

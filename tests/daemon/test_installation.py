@@ -17,7 +17,7 @@ from checkout import HOME
 from dockerfile_parse import DockerfileParser
 from test_documented_examples import PAGES
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.ci]
 
 INSTALL_TIMEOUT = 280  # seconds, with the download of all dependencies
 

@@ -31,6 +31,7 @@ def test_skipped_tests_are_counted_by_missing_program() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_test_run_ends_with_a_summary_of_skipped_tests(workers: str, tmp_path: Path) -> None:
     """On a machine without any of the programs."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from checkout import HOME, SERVERS
+from daemon_process import run_command
 from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, message, text, tool
 from servers.scripted import Act, Request, Server, reply, silence
@@ -170,8 +171,7 @@ class Traced:
 
     def record(self, name: str) -> Any:
         """The run record of this agent or job."""
-        command = [sys.executable, "-m", "scheduler", "-c", str(self.folder / "config.yaml"), "runs", name, "--format", "json"]
-        return json.loads(subprocess.run(command, cwd=HOME, capture_output=True, timeout=60, check=True).stdout)[0]
+        return json.loads(run_command(self.folder / "config.yaml", "runs", name, "--format", "json").stdout)[0]
 
 
 @pytest.fixture(scope="module")

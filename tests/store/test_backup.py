@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from config_file import write
-from daemon_process import Daemon, config
+from daemon_process import Daemon, config, run_command
 from test_previous_schema import DUMP
 
 from scheduler.cli.main import main
@@ -123,8 +121,7 @@ def test_a_database_of_a_newer_version_is_refused_with_one_line_and_kept(folder:
         )
     content = (folder / "h.db").read_bytes()
     for command in ("status", "run --once", "backup copy.db"):
-        argv = [sys.executable, "-m", "scheduler", "-c", folder / "config.yaml", *command.split()]
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        ended = run_command(folder / "config.yaml", *command.split())
         assert ended.returncode == 1
         (line,) = ended.stderr.splitlines()
         assert f"{folder}/h.db was written by a newer heartbeatd (schema m999_later, this version supports m0" in line

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from checkout import HOME
+from daemon_process import run_command
 
 PATIENCE = 60
 
@@ -56,11 +57,7 @@ class Cluster:
 
     def call(self, *arguments: str) -> str:
         """The output of a command that ends by itself."""
-        done = subprocess.run(
-            [sys.executable, "-m", "scheduler", *arguments], cwd=self.folder, env=self._environment(), capture_output=True,
-            text=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
-        return done.stdout
+        return run_command(self.folder / "config.yaml", *arguments, cwd=self.folder, environ=self._environment()).stdout
 
     def outcomes(self) -> list[str]:
         """The outcome of each closed run, oldest first, with its reason if there is one."""
