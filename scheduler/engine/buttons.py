@@ -57,7 +57,7 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     has_conditions = bool(conditions.keys_of_message(tx.db, message.id))
     actions = (MUTE, ACKNOWLEDGE, RUN) if has_conditions else (MUTE, RUN)
     expires = to_millis(tx.now + LIFETIME) // 1000
-    before = f"{channel.links}{LINK_PATH}" if channel.links else ""
+    before = f"{channel.public_url}{LINK_PATH}" if channel.links else ""
     return tuple(
         Button(NAMES[action], LABELS[action], before + _button_data(channel, message, action, expires)) for action in actions
     )

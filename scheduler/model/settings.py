@@ -94,8 +94,8 @@ class Channel:
     to a message that may have arrived, if the config sets it. `limit` is the longest message in UTF-16 units; None: any length.
     `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`. `prefix` is the
     template of what each message begins with, empty for none. `host` is the name of this machine in messages. Requests are
-    signed with `signing_secret` in the header `signature_header`; None: they are not signed. With `buttons`,
-    messages have buttons. With `links`, they have links that begin with this URL.
+    signed with `signing_secret` in the header `signature_header`; None: they are not signed. With `buttons`, messages have
+    buttons, and with `links` signed links. Links begin with `public_url`, the address of the daemon, empty if it is not known.
     """
 
     name: str
@@ -113,7 +113,8 @@ class Channel:
     signing_secret: Secret | None = None
     signature_header: str = ""
     buttons: bool = False
-    links: str = ""
+    links: bool = False
+    public_url: str = ""
 
     def prefix_for(self, kind: str, name: str, title: str) -> str:
         """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room.
@@ -266,7 +267,7 @@ def own_part(settings: Settings) -> Settings:
             hosts=(*settings.server.hosts, *([urlsplit(address).netloc] if address else [])),
         ),
         channels={
-            name: replace(channel, links=address) if channel.links and address else channel
+            name: replace(channel, public_url=address) if channel.public_url and address else channel
             for name, channel in settings.channels.items()
         },
         limits=replace(settings.limits, budget=budget and budget.divide(shard.of)),

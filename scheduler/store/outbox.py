@@ -14,7 +14,7 @@ from typing import Any
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
-from scheduler.model.settings import Channel, Target
+from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store import clock_changes
 from scheduler.store.transaction import Transaction
@@ -167,7 +167,10 @@ def _queue_parts(
     """Insert all parts of a message; returns the id of the last one, None if that existed already."""
     channel = channels.get(target.channel)
     limit = None if channel is None else channel.limit_for(about.kind, about.name, title or about.name)
-    parts = [message] if limit is None else split_text(message, limit)
+    if limit is None:
+        parts = [message]
+    else:
+        parts = split_text(message, limit) if notice else message_parts(message, limit, *_places_of_text(channel, about.run_id))
     now, row = to_millis(tx.now), None
     not_before, awaits = (to_millis(hold.until), json.dumps(hold.agents)) if hold else (now, None)
     for part, text in enumerate(parts, 1):
@@ -843,6 +846,39 @@ def delete_old_texts(tx: Transaction) -> None:
         " and not (until_at = 0 and exists (select 1 from outbox where id = outbox_id))",
         (to_millis(tx.now),),
     )
+
+
+MAX_PARTS = 3  # of the message of a run; a chat with more of them cannot be read
+
+
+def message_parts(text: str, limit: int, *places: str) -> list[str]:
+    """Split `text` as `split_text` does, in at most MAX_PARTS parts.
+
+    Of a longer text, the last part ends with the `places` that show the whole text, as many as fit. If none fits, it is not cut.
+    """
+    parts = split_text(text, limit)
+    if len(parts) <= MAX_PARTS:
+        return parts
+    size = len(text.encode(errors="replace"))
+    endings = [f"\n... {{}} more: {', '.join(places[:count])}" for count in range(len(places), 0, -1)]
+    ending = next((each for each in endings if 2 * utf16_length(each.format(_format_bytes(size))) <= limit), None)
+    if ending is None:
+        return parts
+    *whole, last = parts[:MAX_PARTS]
+    shown = split_text(last, limit - utf16_length(ending.format(_format_bytes(size))))[0]
+    left = size - sum(len(part.encode(errors="replace")) for part in (*whole, shown))
+    return [*whole, shown + ending.format(_format_bytes(left))]
+
+
+def _format_bytes(size: int) -> str:
+    return f"{size} bytes" if size < 1000 else f"{round(size / 1000)} kB"
+
+
+def _places_of_text(channel: Channel | None, run_id: int) -> Iterator[str]:
+    """Where a person finds the whole text of a run: the command, and the address of the page if it is known."""
+    yield f"heartbeatd show {run_id}"
+    if channel is not None and channel.public_url:
+        yield f"{channel.public_url}/page/runs/{run_id}"
 
 
 CUT_MARKS = ("\n\n", "\n", " ")

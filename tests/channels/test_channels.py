@@ -23,6 +23,7 @@ from scheduler.config.build.load import config_schema, load_config
 from scheduler.engine.delivery import Delivery, action_if_uncertain
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
+from scheduler.store.outbox import message_parts
 
 ENVIRON = {"TG": telegram.URL, "DC": discord.URL}
 LONG = "\n".join(f"{number:04} " + "x" * 40 for number in range(100))[:4500]
@@ -77,17 +78,43 @@ def test_discord_gets_shorter_parts(make_world: MakeWorld) -> None:
     assert "\n".join(server.texts) == LONG
 
 
-def test_the_longest_possible_answer_arrives_whole_although_the_channel_fails_in_between(
-    make_world: MakeWorld, phone: Telegram
+HUGE = "\n".join(f"{number:05} {'x' * 43}" for number in range(1300))  # 65 kB, the longest possible answer
+ENDINGS = {  # of the last part of HUGE, by the kind of channel and `server:`
+    ("telegram", ""): "\n... 53 kB more: heartbeatd show 1",
+    ("telegram", "https://beat.example"): "\n... 53 kB more: heartbeatd show 1, https://beat.example/page/runs/1",
+    ("discord", ""): "\n... 59 kB more: heartbeatd show 1",
+    ("discord", "https://beat.example"): "\n... 59 kB more: heartbeatd show 1, https://beat.example/page/runs/1",
+}
+
+
+def test_a_huge_text_arrives_in_three_parts_and_says_where_the_rest_is(
+    make_world: MakeWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "\n".join(f"{number:05} {'x' * 43}" for number in range(1300))
-    phone.script = [page(502)]
-    world = begin(make_world, config(phone), text)
-    world.run(seconds=30)
-    phone.script = [refusal(429, "slow", retry_after=20)]
-    world.run(hours=1)
-    assert "\n".join(phone.texts) == text
-    assert ({len(text) <= 4096 for text in phone.texts}, len(phone.texts), len(world.calls)) == ({True}, 17, 1)
+    for number, ((kind, url), ending) in enumerate(ENDINGS.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        with Telegram() if kind == "telegram" else Discord() as server:
+            server.script = [page(502)]  # in between the channel fails
+            yaml = config(server, kind="TG" if kind == "telegram" else "DC") + (
+                f'server: {{public_url: "{url}"}}\n' if url else ""
+            )
+            world = make_world(yaml, folder, environ=dict(ENVIRON), send=send_by_transport, scripts={"ops": lambda call: HUGE})
+            world.write("ops/HEARTBEAT.md", "- look\n")
+            world.run(hours=1)
+        texts = server.texts
+        assert len(texts) == 3, kind
+        assert all(len(text) <= (4096 if kind == "telegram" else 2000) for text in texts)
+        assert texts[2].endswith(ending), texts[2][-120:]
+        assert HUGE.startswith("\n".join(texts).removesuffix(ending))
+        assert outbox(world) == [(part, 3, "delivered") for part in (1, 2, 3)]
+        if world.server is None:  # the advice, when followed, shows the rest
+            assert main(["-c", str(world.config), "show", "1", "--state", str(world.state)]) == 0
+            assert HUGE in capsys.readouterr().out
+
+
+def test_tiny_messages_without_room_for_the_place_of_the_rest_are_not_cut() -> None:
+    words = [f"word{number:03}" for number in range(200)]
+    assert len(message_parts(" ".join(words), 40, "heartbeatd show 1")) > 3
+    assert " ".join(message_parts(" ".join(words), 40, "heartbeatd show 1")).split() == words
 
 
 def test_characters_beyond_the_basic_plane_count_twice(make_world: MakeWorld, phone: Telegram) -> None:

@@ -31,9 +31,10 @@ def build_channels(
     `host` is the name of this machine in messages. Links in messages begin with `public_url`.
     """
     made = {name: _build_channel(name, part, host, node, used=name in used) for name, part in parts.items()}
+    made = {name: each if each is LOG else replace(each, public_url=public_url or "") for name, each in made.items()}
     for name, part in parts.items():
         if part.links and made[name] is not LOG:
-            made[name] = _with_links(made[name], part, public_url, node)
+            made[name] = _with_links(made[name], part, node)
     for name, channel in made.items():
         if channel.needs_target and LAST_TARGET not in used:
             node.add_warning(
@@ -112,7 +113,7 @@ def _build_program_channel(name: str, kind: str, part: models.Channel, host: str
     )
 
 
-def _with_links(channel: Channel, part: models.Channel, public_url: str | None, node: ConfigNode) -> Channel:
+def _with_links(channel: Channel, part: models.Channel, node: ConfigNode) -> Channel:
     """The channel with links in its messages, if it can have links."""
     if not registry.kind_of(channel).has_links:
         others = " and ".join(each.name for each in registry.KINDS if each.has_links)
@@ -120,9 +121,9 @@ def _with_links(channel: Channel, part: models.Channel, public_url: str | None, 
         return channel
     if not part.secret:
         node.add_error("links are signed; write a secret for this channel", channel.name, "links")
-    if public_url is None:
+    if not channel.public_url:
         node.add_error('links need the address of the daemon; write server: {public_url: "https://..."}', channel.name, "links")
-    return replace(channel, links=public_url or "")
+    return replace(channel, links=True)
 
 
 def _check_buttons(name: str, part: models.Channel, kind: ChannelKind, node: ConfigNode) -> None:
