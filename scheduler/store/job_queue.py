@@ -406,8 +406,17 @@ class JobQueue:
     async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
         """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name.
 
-        Nothing is ended for as long as a lease after a start of the server, so that workers can reach it first.
+        Nothing is ended for as long as a lease after a start of the server, so that workers can reach it first. Jobs of such
+        workers without an attempt are deleted, because they would keep their lanes locked.
         """
+        await self._run(
+            "delete from procrastinate_jobs as job where job.status = 'doing'"
+            " and not exists (select from heartbeatd_attempt where job_id = job.id)"
+            " and not exists (select from procrastinate_workers as worker where worker.id = job.worker_id"
+            " and worker.last_heartbeat >= now() - make_interval(secs => %(lease)s))"
+            " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)",
+            lease=lease,
+        )
         rows = await self._all(
             "select attempt.key, attempt.job_id, job.worker_id, coalesce(attempt.worker, '') as worker"
             " from heartbeatd_attempt as attempt join procrastinate_jobs as job on job.id = attempt.job_id"

@@ -134,6 +134,7 @@ class RemoteWorker(Generic[T, R]):
         self._is_unavailable = False
         self._worker_id: int | None = None
         self._fetch_uncertain_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
+        self._compared_at = float("-inf")  # the jobs that it has fetched with those that it knows
         self._lease_ends = float("-inf")
         self._stopping = False
         self._main: asyncio.AbstractEventLoop | None = None
@@ -290,7 +291,10 @@ class RemoteWorker(Generic[T, R]):
             if room > 0 and worker_id is not None and self._clock() < self._lease_ends:
                 asked_at = self._clock()
                 try:
-                    if asked_at < self._fetch_uncertain_until:
+                    # After a failover, jobs may count as fetched again whose results the server has lost.
+                    is_old = asked_at - self._compared_at >= self._lease / RENEWALS_PER_LEASE
+                    if is_old or asked_at < self._fetch_uncertain_until:
+                        self._compared_at = asked_at
                         fetched = await self._queue.fetched_jobs(worker_id, self._name, self._jobs_of(worker_id))
                     fetched += await self._queue.fetch(worker_id, self._name, room)
                 except QueueUnavailable as error:

@@ -136,6 +136,20 @@ def test_the_run_of_a_worker_whose_row_is_gone_is_ended_but_not_soon_after_a_sta
     assert own.use(reap) == [[], [own.attempt().key]]
 
 
+def test_a_job_that_nobody_wants_does_not_keep_its_lane_locked_when_its_worker_is_gone(own: OwnQueue) -> None:
+    async def fetch_next(queue: JobQueue) -> list[list[str | None]]:
+        worker, job = await own.submit_and_fetch(queue)
+        await queue.forget([job.key or ""])
+        await queue.submit([own.attempt(run=2)])
+        found = []
+        for lease in (LEASE, OVER):
+            await queue.reap([own.owner], lease, lambda worker: "{}")
+            found.append([each.key for each in await queue.fetch(worker, "w", 1)])
+        return found
+
+    assert own.use(fetch_next) == [[], [own.attempt(run=2).key]]
+
+
 def test_only_workers_of_this_queue_with_a_lease_are_listed(own: OwnQueue) -> None:
     async def list_workers(queue: JobQueue) -> list[list[str]]:
         await queue.register("w")

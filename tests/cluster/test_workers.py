@@ -665,6 +665,21 @@ def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: Remot
     assert [done.result for _, done in sorted(executor.results())] == ["A", "B"]
 
 
+def test_a_worker_ends_a_job_that_it_has_fetched_and_does_not_know(bench: RemoteBench, postgres: PostgresServer) -> None:
+    """After a failover, the server says that the worker executes a job whose result it has lost. The job has the lock of its lane."""
+    worker = bench.start_worker("forgotten", shout, lease=LEASE)
+    executor = bench.make_executor("forgotten", lambda: None)
+    wait_until(lambda: worker.find_problem() is None)
+    postgres.query(
+        bench.dsn.reveal(),
+        "insert into procrastinate_jobs (queue_name, task_name, lock, status, worker_id) select queue, 'x', 'forgotten/a', 'doing', id"
+        " from heartbeatd_worker where queue = 'forgotten'",
+    )
+    executor.submit(1, "a")
+    wait_until(executor.results)
+    assert executor.results()[0][1].result == "A"
+
+
 class LateFetch(JobQueue):
     """A queue whose first fetch of a job returns only after the worker has registered again."""
 
