@@ -551,6 +551,8 @@ class Daemon:
         self._traces.prepare(self.settings)
         threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"), self.store.server_identity)
+        if not self.engine.add_new_entries(read_clocks(), self._is_start_over, at_once=at_once):
+            raise _StoppedAtStart
         self.engine.start_boot(
             read_clocks(), boot, survivors, at_once=at_once, changed=self._changed_since_last_boot, may_lack_commits=may_lack
         )
@@ -569,6 +571,11 @@ class Daemon:
         written_at = self.engine.last_write_at
         return self._last_write if written_at is None else (self.instance, written_at)
 
+    def _is_start_over(self) -> bool:
+        """Whether the start is to end. The service manager sees a daemon that works, and does not restart it."""
+        self._systemd.ping_watchdog(time.monotonic())
+        return self._stop_signals > 0 or self._must_yield()
+
     def _adopt_runs(self, remote: RemoteExecutor[Claim, AttemptResult], *, may_lack_commits: bool) -> None:
         """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached.
 
@@ -585,15 +592,14 @@ class Daemon:
         has_reported = False
 
         def is_over() -> bool:
-            """Called while it waits. The service manager sees a daemon that works, and does not restart it."""
+            """Called while it waits."""
             nonlocal has_reported
             if remote.problem is not None:
                 if not has_reported:
                     self._systemd.report_ready()
                 has_reported = True
                 self._systemd.report_status(f"waiting for the queue: {remote.problem}")
-            self._systemd.ping_watchdog(time.monotonic())
-            return self._stop_signals > 0 or self._must_yield()
+            return self._is_start_over()
 
         if not remote.adopt(numbers, past, self._codec.claim_of_leftover, is_over):
             raise _StoppedAtStart

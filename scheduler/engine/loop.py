@@ -61,6 +61,7 @@ LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a p
 MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
 MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
+NEW_ENTRIES_PER_PART = 2000  # at a start with more new entries than this
 MAX_RESULTS_PER_TICK = 200  # of runs, and of deliveries
 MAX_REQUESTS_PER_TICK = 200
 
@@ -185,6 +186,21 @@ class Engine:
         self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
         # Finishes a tick that may have been committed, and the time of that tick.
         self._unknown_commit: tuple[Callable[[ClockReading], None], datetime] | None = None
+
+    def add_new_entries(self, reading: ClockReading, is_over: Callable[[], bool], *, at_once: bool = False) -> bool:
+        """Before `start_boot`: add many new entries in parts, each in a transaction of its own. A few are left to `start_boot`.
+
+        False if it `is_over` before all are added; the next start adds the others. Raises DatabaseUnavailable.
+        """
+        self._awake_since = reading.now
+        new = plan_sync.find_new_entries(self.store.connection, self.plan)
+        for start in range(0, len(new), NEW_ENTRIES_PER_PART) if len(new) > NEW_ENTRIES_PER_PART else ():
+            if is_over():
+                return False
+            with self.store.transaction() as db:
+                part = new[start : start + NEW_ENTRIES_PER_PART]
+                plan_sync.add_entries(self._new_tick(db, reading.now), part, at_once=at_once)
+        return True
 
     def start_boot(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from heartbeat.interval_slots import first_anchor
@@ -18,6 +19,7 @@ from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import breakers, entries, flapping, incidents, outages, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
+from scheduler.work.plan import Plan
 
 
 def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
@@ -30,11 +32,9 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     breakers.close_unused_breakers(tick.tx, tick.plan.entries.values())
     entries.save_changed_entries(tick.tx)
     known = entries.states_and_schedules(tick.tx.db)
+    add_entries(tick, [entry for key, entry in tick.plan.entries.items() if key not in known], at_once=at_once)
     for key, entry in tick.plan.entries.items():
-        if key not in known:
-            _add_entry(tick, entry, at_once=at_once)
-            _note_one_time_job(tick.tx, entry)
-        elif known[key] != (_planned_state(entry), entry.schedule_text):
+        if key in known and known[key] != (_planned_state(entry), entry.schedule_text):
             _follow_change(tick, entry, entries.get_entry(tick.tx, *key))
             _note_one_time_job(tick.tx, entry)
     for key in known.keys() - tick.plan.entries.keys():
@@ -47,26 +47,38 @@ def _planned_state(entry: Entry) -> str:
     return "active" if entry.enabled else "disabled"
 
 
-def _add_entry(tick: Tick, entry: Entry, *, at_once: bool) -> None:
-    """Add a new entry. A fixed interval starts when the entry is first seen, plus its stagger, on a whole second."""
-    starts_now = at_once and entry.enabled and entry_schedule.single_slot(entry.schedule_text) is None
-    runs_now = starts_now and entry.kind is Kind.HEARTBEAT
+def find_new_entries(db: sqlite3.Connection, plan: Plan) -> list[Entry]:
+    """The entries of a plan that have no row."""
+    known = entries.states_and_schedules(db)
+    return [entry for key, entry in plan.entries.items() if key not in known]
+
+
+def add_entries(tick: Tick, new: Sequence[Entry], *, at_once: bool) -> None:
+    """Add new entries. A fixed interval starts when the entry is first seen, plus its stagger, on a whole second."""
+    entries.add_entries(tick.tx, [_row_of_new_entry(tick, entry, at_once=at_once) for entry in new])
+    for entry in new:
+        _note_one_time_job(tick.tx, entry)
+        if entry.kind is Kind.CRON and _starts_now(entry, at_once=at_once):
+            wake = Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON)
+            wake_starts.accept_wake(tick, entries.get_entry(tick.tx, entry.kind, entry.name), wake)
+
+
+def _starts_now(entry: Entry, *, at_once: bool) -> bool:
+    return at_once and entry.enabled and entry_schedule.single_slot(entry.schedule_text) is None
+
+
+def _row_of_new_entry(tick: Tick, entry: Entry, *, at_once: bool) -> EntryRow:
+    """The row of a new entry, which has no ID yet."""
+    runs_now = _starts_now(entry, at_once=at_once) and entry.kind is Kind.HEARTBEAT
     anchor = _anchor_of_new_entry(tick.now, entry.schedule_text)
     if runs_now and entry.is_open_at(tick.now):
         # This run replaces the first slot, because each run costs money. Outside the active hours the slot stays.
         anchor += timedelta(seconds=entry_schedule.schedule_parts(entry.schedule_text).get("interval", 0))
     settled = _settled_at(tick.now, entry.schedule_text) - MILLISECOND
-    entry_row = entries.add_entry(tick.tx, entry.kind, entry.name, _planned_state(entry), entry.schedule_text, anchor, settled)
-    if runs_now:
-        entries.change_entry(tick.tx, entry_row, entry_row._replace(slot=tick.now, due_at=tick.now))
-        return
-    entries.change_entry(tick.tx, entry_row, planning.with_next_due(tick.tx, entry_row))
-    if starts_now:
-        wake_starts.accept_wake(
-            tick,
-            entries.get_entry(tick.tx, entry.kind, entry.name),
-            Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
-        )
+    row = EntryRow(
+        0, entry.kind, entry.name, _planned_state(entry), entry.schedule_text, tick.now, anchor, settled, slot=None, due_at=None
+    )  # fmt: skip
+    return row._replace(slot=tick.now, due_at=tick.now) if runs_now else planning.with_next_due(tick.tx, row)
 
 
 def _note_one_time_job(tx: Transaction, entry: Entry) -> None:

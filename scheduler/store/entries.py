@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -106,15 +107,13 @@ def newest_first_seen_at(db: sqlite3.Connection) -> datetime | None:
     return from_optional_millis(db.execute("select max(first_seen_at) from entry").fetchone()[0])
 
 
-def add_entry(
-    tx: Transaction, kind: Kind, name: str, state: str, schedule_text: str, anchor: datetime, settled_until: datetime
-) -> EntryRow:
-    """Insert a new entry that is first seen now. Nothing is planned for it yet."""
-    tx.db.execute(
-        "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until) values (?, ?, ?, ?, ?, ?, ?)",
-        (kind, name, state, schedule_text, to_millis(tx.now), to_millis(anchor), to_millis(settled_until)),
-    )
-    return get_entry(tx, kind, name)
+def add_entries(tx: Transaction, rows: Sequence[EntryRow]) -> None:
+    """Insert new entries by one set of statements. They get their IDs here."""
+    columns = COLUMNS[1:]
+    statement = f"insert into entry ({', '.join(columns)}) values ({', '.join('?' * len(columns))})"  # noqa: S608 (names of ours)
+    values = [[to_millis(value) if isinstance(value, datetime) else value for value in row[1:]] for row in rows]
+    if values:
+        tx.db.executemany(statement, values)
 
 
 WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}

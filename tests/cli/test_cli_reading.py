@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from config_file import write
 from rich.cells import cell_len
-from world import open_store
+from world import add_entry_row, open_store
 
 from scheduler.cli.main import main
 from scheduler.cli.output import (
@@ -30,7 +30,7 @@ from scheduler.cli.output import (
 from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
-from scheduler.store import boots, entries
+from scheduler.store import boots
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
@@ -62,7 +62,7 @@ def store(state: Path) -> Iterator[Store]:
     with store.transaction() as db:
         tx = _transaction(db, NOON)
         for kind, name in ((Kind.HEARTBEAT, "ops"), (Kind.HEARTBEAT, "both"), (Kind.CRON, "both")):
-            entries.add_entry(tx, kind, name, "active", "{}", NOON, NOON)
+            add_entry_row(tx, kind, name)
     yield store
     store.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from simulation import size
 from test_story_slots import agent
-from world import DatabaseOf, World, run_until_crash, utc
+from world import DatabaseOf, World, add_entry_row, run_until_crash, utc
 
 from scheduler.config.build.load import load_config
 from scheduler.engine import run_starts
@@ -113,7 +113,7 @@ def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: 
     """Two changes that start from the same row are both kept, as when a run ends and wakes its own agent."""
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
-        row = entries.add_entry(tx, Kind.HEARTBEAT, "ops", "active", "{}", NOON, NOON)
+        row = add_entry_row(tx, Kind.HEARTBEAT, "ops")
         entries.change_entry(tx, row, row._replace(failures=1))
         entries.change_entry(tx, row, row._replace(quiet=2))
         assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row
@@ -128,7 +128,7 @@ def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: 
 def test_a_row_that_was_changed_in_a_failed_step_stays_as_it_was(tmp_path: Path, database_of: DatabaseOf) -> None:
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
-        row = entries.add_entry(tx, Kind.HEARTBEAT, "ops", "active", "{}", NOON, NOON)
+        row = add_entry_row(tx, Kind.HEARTBEAT, "ops")
         with pytest.raises(ZeroDivisionError), tx.savepoint():
             entries.change_entry(tx, row, row._replace(failures=1))
             raise ZeroDivisionError

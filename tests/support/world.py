@@ -29,8 +29,9 @@ from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.engine.requests import AdoptPlan, PauseEntries, ResumeEntries, RunJob, WakeAgent
 from scheduler.model.entry import Claim
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
-from scheduler.model.outcome import AttemptResult, Trigger
+from scheduler.model.outcome import AttemptResult, Kind, Trigger
 from scheduler.model.settings import own_part
 from scheduler.model.state_address import shard_address, shard_file
 from scheduler.model.wake import Wake
@@ -41,6 +42,7 @@ from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing, open_read_only
 from scheduler.store.run_history import RunFilter
+from scheduler.store.transaction import Transaction
 from scheduler.system import lanes
 from scheduler.system.process import Children
 from scheduler.work import agent_calls, plan
@@ -57,6 +59,12 @@ E = TypeVar("E")
 def utc(text: str) -> datetime:
     """The time in UTC given as `2026-03-02 08:00[:00]`."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def add_entry_row(tx: Transaction, kind: Kind, name: str) -> EntryRow:
+    """Add an active entry that is first seen now, and for which nothing is planned."""
+    entries.add_entries(tx, [EntryRow(0, kind, name, "active", "{}", tx.now, tx.now, tx.now, None, None)])
+    return entries.get_entry(tx, kind, name)
 
 
 @dataclass
