@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from scheduler.system.state_lock import (
 from scheduler.work.executor import Interrupted
 
 LOCK_RETRY_SECONDS = 0.3  # seconds
+
+LOST_COMMITS = "the database lost its last commits, so it may have been carried out more than once"
 
 MAX_CRASHES = 3  # a run that was interrupted more often probably crashes the daemon, so it is not run again
 
@@ -154,7 +157,10 @@ def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: Open
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
     else:
-        run_ends.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
+        result = _interrupted_result(entry_row.kind, entry_row.name, run, survivors)
+        if tick.lost_commits is not None:
+            result = replace(result, error=f"{result.error}; {LOST_COMMITS}")
+        run_ends.close_abandoned(tick, entry, entry_row, run, result)
 
 
 def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: SurvivorsByRun) -> bool:
