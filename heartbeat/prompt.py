@@ -104,6 +104,14 @@ def max_tokens(*texts: str) -> int:
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
+def describe_size(size: int, limit: int, reserved: int | None) -> str:
+    """The size of a prompt and its limit. `reserved` is what a budget allows: then `size` was counted by `max_tokens`."""
+    if reserved is None:
+        return f"about {size:,} tokens, and max_input_tokens is {limit:,}"
+    most = f"its budget allows {reserved:,}" if reserved < limit else f"max_input_tokens is {limit:,}"
+    return f"{size:,} bytes, counted as tokens because a budget applies, and {most}"
+
+
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
     """Everything that a prompt is made of, except the heartbeat's own words.

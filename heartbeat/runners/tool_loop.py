@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+from heartbeat.prompt import describe_size, max_tokens
 from heartbeat.runners import (
     AgentRequest,
     Answer,
@@ -294,8 +295,8 @@ class _Usage:
         if limits is None:
             return
         if size > limits.input_tokens:
-            error = f"{what} has about {size:,} tokens, and max_input_tokens is {limits.input_tokens:,}"
-            raise _Stopped(Failure.TOO_LARGE, error)
+            reserved = limits.input_tokens if limits.count_tokens is max_tokens else None
+            raise _Stopped(Failure.TOO_LARGE, f"{what} has {describe_size(size, limits.input_tokens, reserved)}")
         if not self._fits(size):
             raise _Stopped(Failure.TOO_LARGE, f"{what} does not fit into the budget of the run: {self.describe_limit()}")
 

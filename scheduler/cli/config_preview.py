@@ -20,6 +20,7 @@ from scheduler.cli.output import entry_label, format_table, format_time, utc_now
 from scheduler.config.build.config_diff import ConfigComparison, compare_stored
 from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.build.load import LoadedConfig, load_config
+from scheduler.config.build.prompt_sizes import prompt_warnings
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.message_parts import format_duration
 from scheduler.engine.config_reload import restart_warnings
@@ -37,10 +38,14 @@ LISTED_NAMES = 200_000  # names in JSON
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a config would change: `data` for JSON, and `lines` for people. `changed`: the entries with another schedule."""
+    """What a config would change: `data` for JSON, and `lines` for people. `changed`: the entries with another schedule.
+
+    `warnings` are about prompts that are nearly too long.
+    """
 
     data: dict[str, Any]
     lines: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def changed(self) -> list[dict[str, Any]]:
@@ -70,7 +75,7 @@ def preview_file(path: Path, state: Path | None) -> Preview:
         stored = _store(loaded, before.salt, in_force.path)
         head = f"compared with the config active since {format_time(since)}, daemon {'running' if running else 'down'}"
         against = {"path": str(in_force.path), "hash": in_force.hash, "running": running}
-        return _preview(db, in_force, stored, head, against)
+        return replace(_preview(db, in_force, stored, head, against), warnings=tuple(prompt_warnings(loaded.settings)))
 
 
 def preview_files(path: Path, other: Path, state: Path | None, name: str | None, span: timedelta | None) -> Preview:

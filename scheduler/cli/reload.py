@@ -60,6 +60,8 @@ def _show_changes(path: Path, state: Path | None, form: str) -> int:
         running = connect_to_daemon(files)
         taken, answer = running.reload_config(dry=True) if running else (True, {})
     _print_notes(answer, path)
+    for warning in preview.warnings:
+        click.echo(warning, err=True)
     if taken:
         config_preview.print_preview(preview, form)
     return 0 if taken else 2

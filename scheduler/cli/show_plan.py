@@ -23,6 +23,7 @@ from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.build import load
+from scheduler.config.build.prompt_sizes import prompt_warnings
 from scheduler.config.file.message_parts import format_duration
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import DailyMaximum, EntryMaximum, compute_daily_maximum, maximum_as_data
@@ -237,7 +238,10 @@ def _format_day(day: str) -> str:
 def _print_worst_day(path: Path, form: str) -> None:
     """Print the maximum cost of a day with the config at `path`. Raises ConfigError."""
     with show_progress("computing the maximum cost"):
-        found = compute_daily_maximum(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
+        settings = load.load_config(path, os.environ, resolve_secrets=False).settings
+        found = compute_daily_maximum(settings, utc_now())
+    for warning in prompt_warnings(settings):
+        click.echo(warning, err=True)
     click.echo(json.dumps(maximum_as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
 
 

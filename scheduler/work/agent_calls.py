@@ -153,14 +153,6 @@ def exceeds_reservation(claim: Claim, prompt: Prompt) -> bool:
     return most is not None and count_prompt_tokens(claim, prompt) > most
 
 
-def describe_size(claim: Claim, tokens: int, limit: int) -> str:
-    """The size of a prompt that is too large, and the limit: that of its budget, or `max_input_tokens`."""
-    reserved = reserved_input_tokens(claim)
-    if reserved is not None and reserved < limit:
-        return f"at most {tokens:,} tokens, and its budget allows {reserved:,}"
-    return f"about {tokens:,} tokens, and max_input_tokens is {limit:,}"
-
-
 def explain_obstacle(claim: Claim, obstacle: Skip) -> str | None:
     """Details of the reason why a run was skipped, if there are any."""
     details = {Skip.BUDGET: claim.over_budget, Skip.BREAKER_OPEN: claim.breaker_open, Skip.BUSY: claim.held_by}

@@ -11,7 +11,7 @@ from cron.job import SHELL_ERRORS, Job, format_wake_text, job_process, wakes_aft
 from heartbeat import verdict
 from heartbeat.checks import PRECHECK_SKIPS, precheck_obstacle
 from heartbeat.precheck import PrecheckResult, PrecheckStatus, run_precheck
-from heartbeat.prompt import compose_task, estimate_tokens, task_meta
+from heartbeat.prompt import compose_task, describe_size, estimate_tokens, task_meta
 from heartbeat.runners import AgentRequest, Answer, ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent, Precheck
@@ -138,7 +138,8 @@ class JobEntry(Entry):
         files = await in_daemon_thread(agent_calls.read_workspace_files, agent.workspace, agent.context) if agent.context else ()
         prompt = compose_task(job.prompt or "", agent, claim.started_at, files, checked)
         if agent_calls.exceeds_reservation(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
-            size = agent_calls.describe_size(claim, agent_calls.count_prompt_tokens(claim, prompt), agent.max_input_tokens)
+            tokens, reserved = agent_calls.count_prompt_tokens(claim, prompt), agent_calls.reserved_input_tokens(claim)
+            size = describe_size(tokens, agent.max_input_tokens, reserved)
             return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=size, prompt_parts=dict(prompt.part_sizes))
 
         def meta() -> dict[str, object]:

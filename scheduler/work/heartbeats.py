@@ -13,7 +13,7 @@ from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
 from heartbeat.hours import TWO_YEARS
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, prompt_meta
+from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, describe_size, prompt_meta
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat, ModelRunner, Precheck
@@ -167,7 +167,8 @@ class _Attempt:
         prompt = compose_prompt(facts, self.spec)
         tokens = agent_calls.count_prompt_tokens(self.claim, prompt)
         if late_obstacle(situation.with_results(tokens=tokens)) is not None:
-            return _too_large(prompt, agent_calls.describe_size(self.claim, tokens, self.spec.max_input_tokens))
+            reserved = agent_calls.reserved_input_tokens(self.claim)
+            return _too_large(prompt, describe_size(tokens, self.spec.max_input_tokens, reserved))
         return replace(await self._decide_and_call(facts, prompt), selection=selection)
 
     async def _decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_story_slots import agent, job
-from world import MakeWorld, utc
+from world import MakeWorld, World, utc
 
 from scheduler.cli.main import main
+from scheduler.config.build.config_snapshot import store_snapshot, take_snapshot
+from scheduler.config.build.load import load_config
+from scheduler.store.config_history import record_config_in_force
+from scheduler.store.transaction import Transaction
 
 BERLIN = """
 timezone: Europe/Berlin
@@ -294,3 +299,43 @@ def test_the_number_of_wakes_respects_wake_flood_and_wake_gap(
 ) -> None:
     config.write_text(WOKEN.replace("wake_flood: 20 per 10m", limits), "utf-8")
     assert entry(data(capsys, config, "--from", "2027-03-27T12:00"), "ops")["wakes"]["at_most"] == at_most
+
+
+@pytest.mark.parametrize("command", ["check", "reload --dry-run", "plan --worst"])
+def test_files_that_nearly_fill_a_prompt_are_reported_before_a_run_is_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A day's budget makes a token of each byte, so that a prompt may fit without a budget and not with it."""
+    monkeypatch.chdir(tmp_path)
+    config = """
+state: state/heartbeatd.db
+providers: {anthropic: {api_key: k}}
+prices: {m: {input: 1.0, output: 5.0}}
+defaults: {agent: {runner: {kind: anthropic}, model: m}, heartbeat: {max_input_tokens: 9k}}
+agents:
+  free: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: "- look\\n", budget: unlimited}}
+  near: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: "- look\\n", budget: {usd_per_day: 1}}}
+  over: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: HEARTBEAT.md, budget: {usd_per_day: 1}}}
+cron:
+  digest: {schedule: "0 8 * * *", prompt: "Write a digest.", agent: free, budget: {usd_per_day: 1, usd_per_run: 0.02}}
+"""
+    for name in ("free", "near", "over"):
+        folder = tmp_path / "agents" / name
+        folder.mkdir(parents=True)
+        (folder / "SOUL.md").write_text("x" * 7000)
+        (folder / "HEARTBEAT.md").write_text("- look " + "x" * 5000)
+    (tmp_path / "config.yaml").write_text(config)
+    world = World(tmp_path, config)
+    loaded = load_config(tmp_path / "config.yaml", {})
+    with world.store.transaction() as db:  # the config in force, for the comparison of `reload --dry-run`
+        record_config_in_force(Transaction(db, world.clock.now, ""), store_snapshot(loaded, take_snapshot(loaded, "salt")))
+    world.stop()
+    assert main(command.split()) == 0
+    found = [line for line in capsys.readouterr().err.splitlines() if "the prompt with its files has" in line]
+    counted = "bytes, counted as tokens because a budget applies, and"
+    expected = [
+        rf"agents.near.heartbeat.checklist: .* [78],\d+ {counted} max_input_tokens is 9,000, so a wake or the output of a precheck",
+        rf"agents.over.heartbeat.checklist: .* 1[2-4],\d+ {counted} max_input_tokens is 9,000, so its runs are skipped",
+        rf"cron.digest.prompt: .* 7,\d+ {counted} its budget allows 8,\d+, so a wake or the output of a precheck",
+    ]
+    assert [bool(re.search(*pair)) for pair in zip(expected, found, strict=True)] == [True] * 3, found

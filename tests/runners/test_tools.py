@@ -233,7 +233,7 @@ def test_a_long_result_is_cut_to_what_the_conversation_may_still_grow(disk: Tool
 def test_a_prompt_that_is_too_long_with_the_tools_is_not_sent(disk: ToolServer, api: Api) -> None:
     answer, requests = ask(api, server_at(disk, "free"), api.answer("well"), run=limits(input_tokens=100))
     assert (answer.failure, requests, answer.turns) == (Failure.TOO_LARGE, [], ())
-    assert "the prompt with 1 tools has about" in answer.error
+    assert "the prompt with 1 tools has 287 bytes, counted as tokens because a budget applies" in answer.error
 
 
 def test_usage_that_is_not_reported_counts_as_the_maximum(disk: ToolServer, api: Api) -> None:

@@ -229,6 +229,8 @@ def test_under_a_budget_a_prompt_is_measured_at_one_token_per_byte(make_world: M
         world.wake("ops", "now")
         world.run(minutes=1)
     assert outcomes(world)[0] == "skipped prompt_too_large"
+    size = world.records()[0]["error"]
+    assert re.fullmatch(r"3,\d{3} bytes, counted as tokens because a budget applies, and max_input_tokens is 3,000", size), size
     assert outcomes(world)[-1] == "ok"
     assert world.records()[0]["charged"] == {"usd": 0.0, "tokens": 0}
 

@@ -19,6 +19,7 @@ from scheduler.config.build.config_data import ConfigData, find_overrides, map_a
 from scheduler.config.build.config_node import ConfigContext, ConfigNode
 from scheduler.config.build.jobs import PromptAgents
 from scheduler.config.build.missing_files import find_missing_files
+from scheduler.config.build.prompt_sizes import find_long_prompts
 from scheduler.config.build.providers import Prices, Providers
 from scheduler.config.build.runners import Runners
 from scheduler.config.build.secrets import SecretResolver, read_env_file
@@ -178,7 +179,7 @@ def _build_settings(
         _check_times(settings, today, source, context)
     if look:
         diagnostics.raise_errors()
-        _check_missing_files(settings, source, context)
+        _check_files(settings, source, context)
     return settings
 
 
@@ -213,9 +214,9 @@ def _short_host_name() -> str:
     return os.uname().nodename.partition(".")[0] or "localhost"
 
 
-def _check_missing_files(settings: Settings, source: ConfigData, context: ConfigContext) -> None:
-    """Warn about missing files, folders and programs."""
-    for section, name, inside, message in find_missing_files(settings):
+def _check_files(settings: Settings, source: ConfigData, context: ConfigContext) -> None:
+    """Warn about missing files, folders and programs, and about files that nearly fill a prompt."""
+    for section, name, inside, message in (*find_missing_files(settings), *find_long_prompts(settings)):
         if section == "channels":
             ConfigNode((section,), map_at(source.root, section), NO_POSITION, context).add_warning(message, name, *inside)
         else:
