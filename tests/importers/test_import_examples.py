@@ -17,7 +17,18 @@ from scheduler.model import entry_schedule
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)  # a Sunday
 EXPECTED = DATA / "import_examples"
-CONDITIONS = ("precheck", "ok_match", "ack_max_chars", "skip_on", "only_on", "wake_mode", "model", "show_ok", "show_alerts")
+CONDITIONS = (
+    "checklist",
+    "precheck",
+    "ok_match",
+    "ack_max_chars",
+    "skip_on",
+    "only_on",
+    "wake_mode",
+    "model",
+    "show_ok",
+    "show_alerts",
+)
 
 
 def describe(imported: Imported) -> Iterator[tuple[str, str]]:
@@ -84,7 +95,7 @@ def _recipient(imported: Imported, name: str) -> str:
 
 
 def _conditions(keys: dict[str, Any]) -> list[str]:
-    found = {key: keys[key] for key in CONDITIONS if key in keys}
+    found = {key: keys[key] for key in CONDITIONS if key in keys and "\n" not in str(keys[key])}
     return [f"{key} {value['command'] if key == 'precheck' else value}" for key, value in found.items()]
 
 

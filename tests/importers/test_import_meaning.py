@@ -10,7 +10,10 @@ import pytest
 from imported import Imported, import_text
 
 from scheduler.cli.main import main
+from scheduler.config.importers import foreign_system
+from scheduler.config.importers.foreign_system import import_sources
 from scheduler.config.importers.import_receipt import format_receipt
+from scheduler.config.importers.source_files import read_source
 
 HOURLY = {"kind": "cron", "expr": "5 * * * *", "tz": "UTC"}
 SILENT = {"mode": "none"}
@@ -41,6 +44,34 @@ def test_a_job_with_a_key_that_the_importer_does_not_know_is_disabled() -> None:
     assert last_lines(imported) == ["disabled cron.unknown: jobs[2].newKey.when: heartbeatd has no such setting"]
 
 
+def test_every_system_disables_what_has_a_key_that_is_not_known() -> None:
+    """Also where a reason covers a whole part of the file, such as all that stays in the other system."""
+    once = '"newKey": {"when": "moon"}'
+    prompt = '"prompt": "Go.", "content": "Go.", "payload": {"message": "Go."}, "deliver": "local"'
+    job = f'{{"name": "a", {prompt}, "schedule": {{"expr": "5 9 * * *", "tz": "UTC"}}, {once}}}'
+    stores = {"nanobot", "picoclaw", "claw0", "goclaw", "hermes", "openclaw", "zeroclaw"}
+    tables = "schedule = {kind = 'cron', expr = '5 9 * * *'}\nprompt = 'Go.'\nnew_key = 'moon'\n"
+    cases = [
+        *((system, {"jobs__json": f'{{"jobs": [{job}]}}'}, "cron.a") for system in sorted(stores)),
+        ("zeroclaw", {"config__toml": f"[[cron.jobs]]\nid = 'a'\n{tables}"}, "cron.a"),
+        ("zeroclaw", {"config__toml": f"[cron.a]\n{tables}"}, "cron.a"),
+        ("mistermorph", {"cron__yaml": "tasks: [{id: a, cron: 5 9 * * *, content: Go., chat_id: 'tg:1', newKey: moon}]"}, "cron.a"),
+        ("zeroclaw", {"config__toml": "[heartbeat]\nenabled = true\nnew_key = 'moon'\n"}, "agents.main"),
+        ("mistermorph", {"config__yaml": "heartbeat: {interval: 1h, newKey: moon}"}, "agents.main"),
+        ("picoclaw", {"config__json": '{"heartbeat": {"interval": 30, "newKey": "moon"}, "channels": {"telegram": {"token": "t"}}}'}, "agents.main"),
+        ("nanobot", {"config__json": '{"gateway": {"heartbeat": {"intervalS": 900, "newKey": "moon"}}, "channels": {"telegram": {"token": "t"}}}'}, "agents.main"),
+        ("openclaw", {"openclaw__json": '{agents: {defaults: {heartbeat: {every: "1h", target: "none", newKey: "moon"}}}}'}, "agents.main"),
+        ("goclaw", {"heartbeats__json": f'[{{"agentKey": "main", "enabled": true, "intervalSec": 900, {once}}}]'}, "agents.main"),
+    ]  # fmt: skip
+    for system, files, entry in cases:
+        imported = import_text(system, **files)
+        section, name = entry.split(".")
+        keys = imported.data[section][name]
+        assert (keys if section == "cron" else keys["heartbeat"])["enabled"] is False, (system, entry)
+        reasons = [why for each in imported.draft.receipt.changed_meanings if each.entry == entry for why in each.reasons]
+        assert any("new" in why and "key" in why.lower() for why in reasons), (system, entry, reasons)
+
+
 def test_the_last_lines_and_the_exit_code_tell_of_every_job_whose_meaning_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +88,34 @@ def test_the_last_lines_and_the_exit_code_tell_of_every_job_whose_meaning_change
         "disabled cron.slack: heartbeatd cannot use this bot of slack; declare a webhook or an Apprise URL, and set deliver",
         "disabled cron.new: jobs[3].a: heartbeatd has no such setting",
     ]
+
+
+def test_settings_that_end_with_the_move_do_not_stay_in_the_other_system() -> None:
+    cases = {
+        ("goclaw", "config__json", '{"cron": {"max_retries": 3}, "agents": {"list": {"a": {}}}}'): "cron.max_retries",
+        (
+            "mistermorph",
+            "config__yaml",
+            "tasks: {targets: {console: {heartbeat_topic_id: x}}}",
+        ): "tasks.targets.console.heartbeat_topic_id",
+        ("mistermorph", "config__yaml", "cron: {tick: 1m}"): "cron.tick",
+        ("hermes", "config__yaml", "model: {default: x}\ncron: {wrap_response: false}"): "cron.wrap_response",
+        ("hermes", "jobs__json", jobs({"name": "a", "prompt": "x", "deliver": "local", "provider": "p"})): "jobs[0].provider",
+        (
+            "nanobot",
+            "config__json",
+            '{"gateway": {"heartbeat": {"keepRecentMessages": 8}}}',
+        ): "gateway.heartbeat.keepRecentMessages",
+        ("picoclaw", "config__json", '{"tools": {"cron": {"exec_timeout_minutes": 5}}}'): "tools.cron.exec_timeout_minutes",
+        ("zeroclaw", "config__toml", "[heartbeat]\nmax_run_history = 5\n[cron]\nmax_run_history = 5\n"): "cron.max_run_history",
+        ("openclaw", "openclaw__json", "{cron: {maxConcurrentRuns: 2}, agents: {}}"): "cron.maxConcurrentRuns",
+    }
+    for (system, name, text), key in cases.items():
+        source = read_source(name.replace("__", "."), text.encode())
+        draft = import_sources(foreign_system.load_system(system), [source], "UTC")
+        (found,) = [entry for entry in draft.receipt.entries.values() if entry.key == key]
+        assert found.status == "dropped", (system, key)
+        assert "stays in" not in found.why, (system, key, found.why)
 
 
 def test_jobs_of_an_agent_whose_heartbeat_is_off_are_kept() -> None:

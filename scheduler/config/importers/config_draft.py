@@ -200,13 +200,13 @@ class Draft:
         """Note that the values below a node belong to an agent or job."""
         self._entries[node.file, node.steps] = (node, base[:2])
 
-    def find_entry(self, leaf: Node) -> Path | None:
-        """The agent or job of the new config to which a value belongs; None if there is none."""
+    def find_entry(self, leaf: Node) -> tuple[Path | None, int]:
+        """The agent or job of the new config to which a value belongs, and how many steps above its keys are in the file."""
         for length in range(len(leaf.steps), -1, -1):
             found = self._entries.get((leaf.file, leaf.steps[:length]))
             if found is not None:
-                return found[1] if self.has(found[1]) else None
-        return None
+                return (found[1] if self.has(found[1]) else None), length
+        return None, 0
 
     def disable(self, base: Path, why: str) -> None:
         """Disable the agent or job at or above `base`, because it would do something else than before."""

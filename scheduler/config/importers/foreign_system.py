@@ -17,6 +17,7 @@ HOST_ZONE = "the time zone of this host; --timezone sets another"
 OPTION_ZONE = "set with --timezone"
 NO_COUNTERPART = "heartbeatd has no such setting"
 RECORD = "a record of the other scheduler; heartbeatd keeps its own"
+OWN_LIMITS = "heartbeatd has its own store, history, retries and limits"
 NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
 
 
@@ -32,6 +33,10 @@ class Drop:
     why: str
     is_loss: bool = True
     changes_meaning: bool = False
+
+    def is_about_keys_below(self, depth: int) -> bool:
+        """Whether it names keys of what is `depth` steps deep in the file, and not all that is there."""
+        return self.key.startswith("**") or self.key.count(".") >= depth
 
     def matches(self, steps: Sequence[PathStep]) -> bool:
         if not self.key:
@@ -102,9 +107,11 @@ def _drop(draft: Draft, leaf: Node, drop: Drop | None) -> None:
     elif leaf.value is None or leaf.value == "":
         draft.receipt.drop(leaf, NO_VALUE, is_loss=False)
     else:
+        entry, depth = draft.find_entry(leaf)
+        if entry and drop and not drop.is_about_keys_below(depth):
+            drop = None
         why = drop.why if drop else NO_COUNTERPART
         draft.receipt.drop(leaf, why)
-        entry = draft.find_entry(leaf)
         if entry and leaf.value and (drop is None or drop.changes_meaning):
             draft.disable(entry, f"{leaf.key}: {why}")
 

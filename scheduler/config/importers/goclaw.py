@@ -13,6 +13,7 @@ from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
 from scheduler.config.importers.foreign_system import (
     NAMES_A_THING,
+    OWN_LIMITS,
     RECORD,
     STORE_DROPS,
     Drop,
@@ -51,8 +52,9 @@ DROPS = (
     Drop("jobs.*.providerId", "the gateway of GoClaw chooses the model of an agent"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
     Drop("**.providerId", "is only an identifier; add providerName, or set provider and model of the heartbeat"),
+    Drop("cron", OWN_LIMITS),
     Drop("channels", "GoClaw still receives the messages of users"),
-    *(Drop(key, STAYS) for key in ("agents", "providers", "gateway", "tools", "sessions", "skills", "database", "cron")),
+    *(Drop(key, STAYS) for key in ("agents", "providers", "gateway", "tools", "sessions", "skills", "database")),
 )
 
 

@@ -13,6 +13,7 @@ from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
 from scheduler.config.importers.foreign_system import (
     NAMES_A_THING,
+    OWN_LIMITS,
     RECORD,
     STORE_DROPS,
     Drop,
@@ -83,7 +84,7 @@ DROPS = (
     Drop("updated_at", RECORD, is_loss=False),
     Drop("_config_version", "the version of the file format", is_loss=False),
     Drop("jobs", "heartbeatd has no such setting"),
-    Drop("cron", "heartbeatd has its own store, history and limits"),
+    Drop("cron", OWN_LIMITS),
     Drop("", STAYS),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import Drop, ForeignSystem, find_checklists, find_configs
+from scheduler.config.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, find_checklists, find_configs
 from scheduler.config.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
@@ -35,11 +35,12 @@ CHATS = "MisterMorph still receives the messages of users"
 DROPS = (
     Drop("tasks.*.bash_env", "only commands have their own environment variables", changes_meaning=True),
     Drop("tasks.*.llm_profile", "the profile is not in the imported files"),
+    Drop("tasks.targets", "the topic of MisterMorph's own heartbeats"),
+    Drop("cron", OWN_LIMITS),
     Drop("version", "the version of the file format", is_loss=False),
     Drop("console", "heartbeatd has its own HTTP interface"),
     Drop("server", "heartbeatd has its own HTTP interface"),
     *(Drop(key, CHATS) for key in ("telegram", "slack", "line", "lark")),
-    Drop("heartbeat", "heartbeatd has no such setting"),
     Drop("", STAYS),
 )
 
@@ -50,6 +51,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         draft.switch_jobs(config.get("cron.enabled"))
         base = draft.add_agent("main", *_RUNNER)
         heart = (*base, "heartbeat")
+        if beat := config.get("heartbeat"):
+            draft.note_entry(beat, base)
         draft.apply(HEARTBEAT, config, base)
         _put_model(draft, config, heart)
         for key, value in DEFAULTS.items():
@@ -82,6 +85,8 @@ def _add_task(draft: Draft, task: Node, configs: Sequence[Node]) -> None:
         draft.receipt.change(chat, ".".join((*base, "deliver")), draft.data["cron"][name]["deliver"])
     else:
         draft.add((*base, "deliver"), "log", "no channel could be imported for its messages")
+        if chat:
+            draft.receipt.drop(chat, "heartbeatd cannot use this chat")
         known = f"{chat.key}: heartbeatd cannot use this chat" if chat and chat.text else "the agent chose the recipients itself"
         draft.disable(base, known)
     profile = task.get("llm_profile")

@@ -35,9 +35,13 @@ STAYS = "stays in nanobot, which still runs the agent"
 DROPS = (
     *STORE_DROPS,
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
-    Drop("jobs.*.payload", "the session and origin of a message stay in nanobot"),
+    *(
+        Drop(f"jobs.*.payload.{key}", "the session and origin of a message stay in nanobot")
+        for key in ("channelMeta", "sessionKey", "originMetadata", "originChannel", "originChatId", "channel", "to", "deliver")
+    ),
     Drop("channels", "nanobot still receives the messages of users"),
     Drop("providers", "nanobot calls this provider itself"),
+    Drop("gateway.heartbeat.keepRecentMessages", "nanobot keeps the session"),
     Drop("gateway", "the agent is called by its command line"),
     *(Drop(key, STAYS) for key in ("agents", "tools", "audio")),
 )
@@ -52,6 +56,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.zone, draft.zone_reason = "UTC", "nanobot's default"  # docs/configuration.md, Timezone
         base = draft.add_agent("main", *_RUNNER)
         draft.telegram_token = draft.telegram_token or config.get("channels.telegram.token")
+        if beat := config.get("gateway.heartbeat"):
+            draft.note_entry(beat, base)
         draft.apply(HEARTBEAT, config, base)
         if not draft.has((*base, "workspace")):
             draft.add((*base, "workspace"), WORKSPACE, "nanobot's default")

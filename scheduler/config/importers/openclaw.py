@@ -12,7 +12,15 @@ from pathlib import PurePath
 
 from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.foreign_system import (
+    OWN_LIMITS,
+    STORE_DROPS,
+    Drop,
+    ForeignSystem,
+    find_checklists,
+    find_configs,
+    find_jobs,
+)
 from scheduler.config.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
@@ -81,13 +89,13 @@ DROPS = (
     Drop("channels.*.heartbeat.useIndicator", "heartbeatd shows its runs in `heartbeatd status` and in metrics"),
     Drop("channels.*.heartbeat", "visibility is a setting of an agent in heartbeatd, and no agent sends to this channel"),
     Drop("channels", "OpenClaw still receives the messages of users"),
-    Drop("cron", "heartbeatd has its own store, history and limits"),
+    Drop("cron", OWN_LIMITS),
     Drop("session", NO_SESSION),
     *(
         Drop(key, STAYS)
         for key in ("gateway", "models", "auth", "env", "tools", "skills", "hooks", "routing", "identity", "messages", "logging")
     ),
-    Drop("agents.*.heartbeat.includeReasoning", "heartbeatd keeps reasoning in the run record and does not send it"),
+    Drop("**.heartbeat.includeReasoning", "heartbeatd keeps reasoning in the run record and does not send it"),
     Drop("**.heartbeat.session", NO_SESSION),
     Drop("**.heartbeat.skipWhenBusy", "a run of heartbeatd waits for the lane of the agent"),
     *(

@@ -11,7 +11,15 @@ from dataclasses import replace
 
 from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import Draft, JobShape, Rule
-from scheduler.config.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.foreign_system import (
+    OWN_LIMITS,
+    STORE_DROPS,
+    Drop,
+    ForeignSystem,
+    find_checklists,
+    find_configs,
+    find_jobs,
+)
 from scheduler.config.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.picoclaw/workspace"
@@ -44,10 +52,10 @@ DROPS = (
     *STORE_DROPS,
     Drop("jobs.*.payload.message", "a job with a command sends its output instead"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
+    Drop("tools.cron", OWN_LIMITS),
     Drop("channel_list", "PicoClaw still receives the messages of users"),
     Drop("channels", "PicoClaw still receives the messages of users"),
     Drop("gateway", "the agent is called by its command line"),
-    Drop("heartbeat", "heartbeatd has no such setting"),
     *(Drop(key, STAYS) for key in ("agents", "llm", "model_list", "providers", "tools", "devices", "rate_limits", "stt")),
 )
 
@@ -57,6 +65,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
     if configs:
         base = draft.add_agent("main", *_RUNNER)
         for config in configs:
+            if beat := config.get("heartbeat"):
+                draft.note_entry(beat, base)
             draft.apply(HEARTBEAT, config, base)
             draft.telegram_token = draft.telegram_token or _find_token(config)
             draft.switch_jobs(config.get("tools.cron.enabled"))

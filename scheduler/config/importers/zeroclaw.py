@@ -13,7 +13,15 @@ from typing import Any
 
 from scheduler.config.importers import value_converters
 from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import RECORD, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.config.importers.foreign_system import (
+    OWN_LIMITS,
+    RECORD,
+    Drop,
+    ForeignSystem,
+    find_checklists,
+    find_configs,
+    find_jobs,
+)
 from scheduler.config.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.zeroclaw/workspace"
@@ -66,7 +74,7 @@ DROPS = (
             ),
         )
     ),
-    Drop("cron", "heartbeatd has its own store, history and limits"),
+    Drop("cron", OWN_LIMITS),
     Drop("heartbeat.two_phase", "needs a provider; write decide: {provider: NAME, model: NAME}"),
     Drop("heartbeat.message", "heartbeatd needs no text to fall back on; write it into HEARTBEAT.md"),
     Drop("heartbeat.min_interval_minutes", "heartbeatd only lengthens an interval, up to 8 times"),
@@ -99,6 +107,7 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         if not draft.has((*base, "workspace")):
             draft.add((*base, "workspace"), WORKSPACE, "ZeroClaw's default")
         if beat := config.get("heartbeat"):
+            draft.note_entry(beat, base)
             if not draft.has((*heart, "enabled")):
                 draft.add((*heart, "enabled"), False, "ZeroClaw's default")
             if not draft.has((*heart, "interval")):
