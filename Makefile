@@ -22,12 +22,23 @@ run: .venv/runtime
 	@echo 'Ctrl-C stops the daemon.'
 	$(BIN)/heartbeatd run
 
-# Many tests wait for a process or a socket, so there are more workers than cores.
+TESTS := $(sort $(dir $(wildcard tests/*/test_*.py)))
+# Most tests of these folders wait for a process or a socket: they have two workers per core. A file stays on one worker, with its servers.
+WAITING := $(foreach folder,channels cluster daemon docs monitoring page runners web,tests/$(folder) tests/$(folder)/%)
+CORES := $(shell nproc)
+
+# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Both parts are run, also if the first one fails.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	failed=0; \
+	$(call run-tests,$(filter-out $(WAITING),$(TESTS:/=)),$(CORES),worksteal) || failed=1; \
+	$(call run-tests,$(filter $(WAITING),$(TESTS:/=)),$$((2 * $(CORES))),loadfile) || failed=1; \
+	exit $$failed
+
+# The paths, the number of workers, and how they share the tests. Without paths nothing is run.
+run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) $(1),true)
 
 unit: .venv/ready
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not process"
+	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not process"
 
 # The story tests and those of crashes once more, in PostgreSQL: each with the first of its parameter sets, and without the few that
 # take long. The summary names the tests that are left out. With ALL=1, only tests of the SQLite file itself are left out, and
@@ -39,7 +50,6 @@ test-postgresql: .venv/ready
 # The simulations, which `make test` runs with few steps and fixed seeds, with many steps and new seeds, and the three that only run
 # here. Takes about half an hour. A failed test is repeated with the printed seed: make simulate SEED=1793 TESTS=tests/daemon
 SEED := $(or $(SEED),$(shell date +%s))
-TESTS := tests
 simulate: .venv/ready
 	@echo 'SEED=$(SEED)'
 	HEARTBEATD_TEST_SIMULATE=$(SEED) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 --hypothesis-seed=$(SEED) \

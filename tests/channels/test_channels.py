@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from config_file import complaints, read, write
+from loops import loop_over
 from servers import discord, telegram
 from servers.discord import Discord
 from servers.scripted import hang_up, page
@@ -176,7 +177,7 @@ def test_a_message_that_telegram_rejects_is_dead_and_the_same_text_may_be_sent_l
     assert outbox(world) == [(1, 2, "dropped"), (2, 2, "delivered"), (1, 2, "delivered"), (2, 2, "delivered")]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("kind", "declared", "of", "policy"),
     [
         ("log", None, "heartbeat", "resend"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from loops import loop_over
 from run_async import send_message
 from servers.discord import TOKEN, URL, Discord, refusal, slow_down
 from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
@@ -87,7 +88,7 @@ def test_a_url_that_is_not_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
     assert send_message(send, url, MESSAGE) == DeliveryResult("dead", discord_channel.BAD_URL)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "state", "error", "wait"),
     [
         (refusal(400, "Cannot send", 50006), "dead", "127.0.0.1 answered 400 Bad Request: Cannot send", None),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from loops import loop_over
 from run_async import send_message
 from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
@@ -69,7 +70,7 @@ def test_a_message_is_sent_to_its_topic() -> None:
     assert telegram.messages[0]["message_thread_id"] == 12
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "url",
     ["tgram://1:a", "tgram://1:a/", "tgram://1:a/1/2", "tgram://1:a/1?x=y", "tgram:///1", "tgram://a b/1", "http://1:a/1", ""],
 )
@@ -82,7 +83,7 @@ SECOND = timedelta(seconds=1)
 LOST = "127.0.0.1 answered 200 without saying whether it accepted the message"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "state", "error", "wait"),
     [
         (refusal(400, "Bad Request: chat not found"), "dead", "127.0.0.1 answered 400 Bad Request: Bad Request: chat not found", None),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from checkout import HOME
+from loops import loop_over
 from run_async import NOW, send_message
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 
@@ -173,7 +174,7 @@ def test_a_redirect_is_not_followed(start: Start) -> None:
 DATE = "Fri, 20 Nov 2026 16:30:00 GMT"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("headers", "wait"),
     [
         ({}, None),
@@ -301,7 +302,7 @@ def test_the_address_that_was_checked_is_the_address_that_is_used(start: Start) 
     assert (sent.state, resolver.asked, server.requests) == ("dead", ["hook.example"], [])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "address",
     [
         "127.0.0.1",
@@ -369,7 +370,7 @@ def test_a_private_address_is_used_if_the_config_allows_it(start: Start) -> None
     assert post(at(server, host="hook.example"), resolve=Resolver(["127.0.0.1"]), allow_private=True).state == "delivered"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "url",
     [
         "file:///etc/canary",
@@ -426,7 +427,7 @@ def test_a_receiver_without_tls_is_retried(start: Start) -> None:
     assert (sent.state, sent.error.startswith("127.0.0.1: ")) == ("retry", True)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "limit", "parts"),
     [
         ("", 10, [""]),

@@ -12,6 +12,7 @@ import click
 import pytest
 from checkout import HOME
 from config_file import SMALL, write
+from loops import loop_over
 
 from scheduler import __main__
 from scheduler.cli.main import COMMANDS, main
@@ -27,7 +28,7 @@ def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@loop_over("name", COMMANDS)
 def test_the_list_of_commands_matches_the_help_of_each_command(name: str) -> None:
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
@@ -36,13 +37,13 @@ def test_the_list_of_commands_matches_the_help_of_each_command(name: str) -> Non
     assert command.get_short_help_str(200) == COMMANDS[name][1]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@loop_over("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Usage: heartbeatd {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("arguments", "error"),
     [
         (["nap"], "heartbeatd: unknown command 'nap'; see `heartbeatd --help`"),

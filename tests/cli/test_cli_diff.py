@@ -16,7 +16,7 @@ from test_cli_daemon import call, command, stop
 
 from scheduler.cli.main import main
 
-pytestmark = [pytest.mark.once, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 HEAD = """\
 timezone: Europe/Berlin

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from config_file import write
+from loops import loop_over
 from world import open_store
 
 from scheduler.cli import doctor
@@ -38,7 +39,7 @@ def make_database(config: Path) -> Path:
     return state
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("version", "level"),
     [
         ((3, 40, 1), "warn"),

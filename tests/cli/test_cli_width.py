@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from loops import loop_over
 from world import MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
@@ -47,7 +48,7 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "command",
     [
         ["status"],
@@ -69,7 +70,6 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
         ["outbox"],
         ["check", "--effective", AGENTS[0]],
     ],
-    ids=" ".join,
 )
 def test_lines_with_long_names_fit_into_eighty_columns(
     command: list[str], world: World, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from loops import loop_over
 
 from scheduler.config.build.load import load_config
 from scheduler.work.plan import compare_settings
@@ -33,7 +34,7 @@ def change_lines(tmp_path: Path, old: str, new: str) -> list[str]:
     return compare_settings(*settings).lines()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("was", "now", "lines"),
     [
         ("", "", ["nothing changed"]),

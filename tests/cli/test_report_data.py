@@ -275,17 +275,14 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_the_report_of_a_month_fits_into_eighty_columns(make_world: MakeWorld, in_utc: None) -> None:
+def test_a_month_is_reported_in_eighty_columns_and_its_most_expensive_run_is_listed_first(
+    make_world: MakeWorld, in_utc: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     month = Month(make_world)
     data = build_report(month.world.store.connection, utc("2026-10-10 00:00"), utc("2026-11-09 00:00"), running=True)
     text = report.format_report(data, "entry")
     assert text == MONTH_REPORT
     assert max(map(len, text.splitlines())) <= 80
-
-
-@pytest.mark.once
-def test_the_most_expensive_run_of_a_month_is_listed_first(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
-    month = Month(make_world)
     month.world.stop()
     arguments = ["runs", "--sort", "cost", "--since", "2026-11-06", "--limit", "2", "--state", str(month.world.state)]
     assert main([*arguments, "--format", "json"]) == 0

@@ -18,6 +18,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from checkout import HOME
 from config_file import read
+from loops import loop_over
 from ruamel.yaml import YAML
 from run_async import new_http_client
 from test_cli_reading import add_run
@@ -181,9 +182,7 @@ def test_a_page_of_many_agents_stays_small_and_counts_those_that_are_left_out(st
     assert len(text) < 60_000
 
 
-@pytest.mark.parametrize(
-    ("largest", "end"), [(0, 1), (0.00003, 0.00005), (0.2, 0.2), (0.21, 0.5), (1, 1), (7, 10), (10.0, 10), (3600, 5000)]
-)
+@loop_over(("largest", "end"), [(0, 1), (0.00003, 0.00005), (0.2, 0.2), (0.21, 0.5), (1, 1), (7, 10), (10.0, 10), (3600, 5000)])
 def test_a_scale_ends_at_a_round_number(largest: float, end: float) -> None:
     assert svg_charts.find_scale_end(largest) == pytest.approx(end)
 

@@ -109,7 +109,6 @@ def test_another_server_counts_as_one_that_may_lack_commits_unless_the_last_writ
 
 
 @required_programs.needs("initdb")
-@pytest.mark.once
 def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the_lease(tmp_path: Path) -> None:
     clock, lost = Clock(utc("2026-03-02 08:00")), list[str]()
     with ExitStack() as stack:

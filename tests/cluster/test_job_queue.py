@@ -18,7 +18,7 @@ from servers.postgres import PostgresServer
 from scheduler.model.secret import Secret
 from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+pytestmark = required_programs.needs("initdb")
 
 LEASE = 60.0
 OVER = -1.0  # seconds; of a lease that ended a second ago

@@ -21,7 +21,7 @@ from scheduler.cli.busy import _keep_until_unlocked, _QueueLane, _take_in_cluste
 from scheduler.model.secret import Secret
 from scheduler.model.settings import RemoteQueue
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 PATIENCE = 60
 QUEUE = 'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 5s}}'

@@ -36,7 +36,7 @@ from scheduler.store.locations import open_for_writing, open_server_for_command
 from scheduler.store.postgresql import ServerConnection
 from scheduler.store.transaction import Transaction
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+pytestmark = required_programs.needs("initdb")
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 EXPIRE = "update heartbeatd._leader set until_at = clock_timestamp() - interval '1 second'"

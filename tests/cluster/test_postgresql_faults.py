@@ -19,7 +19,7 @@ from scheduler.store.database import CommitUnknown, DatabaseUnavailable
 from scheduler.store.locations import open_for_writing
 from scheduler.store.postgresql import READER_SETTINGS, ServerConnection, ServerError
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+pytestmark = required_programs.needs("initdb")
 
 AGENT = """
 agents:

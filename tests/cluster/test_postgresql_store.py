@@ -27,7 +27,7 @@ from scheduler.store.locations import open_for_writing, open_read_only
 from scheduler.store.migrations import Migrations, migrations
 from scheduler.store.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+pytestmark = required_programs.needs("initdb")
 
 TYPES = {"bigint": "INTEGER", "double precision": "REAL", "text": "TEXT", "bytea": "BLOB"}
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"

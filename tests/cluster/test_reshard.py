@@ -88,7 +88,7 @@ class Fleet:
         return found
 
 
-@pytest.fixture(params=["file", pytest.param("server", marks=[required_programs.needs("initdb"), pytest.mark.once])])
+@pytest.fixture(params=["file", pytest.param("server", marks=required_programs.needs("initdb"))])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     monkeypatch.delenv(SHARD_VARIABLE, raising=False)
     server: PostgresServer | None = request.getfixturevalue("postgres") if request.param == "server" else None

@@ -45,7 +45,7 @@ class Fleet:
         self.worlds = []
 
 
-@pytest.fixture(params=["file", pytest.param("server", marks=[required_programs.needs("initdb"), pytest.mark.once])])
+@pytest.fixture(params=["file", pytest.param("server", marks=required_programs.needs("initdb"))])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
     server: PostgresServer | None = request.getfixturevalue("postgres") if request.param == "server" else None
     found = Fleet(tmp_path, server.database() if server else None)

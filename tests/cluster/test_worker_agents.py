@@ -16,7 +16,7 @@ from servers.postgres import PostgresServer
 from servers.scripted import Act, Request, reply
 from test_traces import HOSTILE_TOOLS, Collector, Span
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 CONFIG = """\
 state: state/h.db

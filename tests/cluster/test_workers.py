@@ -51,7 +51,7 @@ from scheduler.work.executor import Done, Interrupted, NeverBegun
 from scheduler.work.payloads import AttemptRefused
 from scheduler.work.remote_worker import GuardedHttp, guard_start
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.process, pytest.mark.once]
+pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 PATIENCE = 60
 LEASE = 2.0

@@ -26,8 +26,6 @@ from scheduler.config.build.config_snapshot import (
 from scheduler.config.build.load import config_schema, load_config
 from scheduler.model.config_changes import StoredConfig
 
-pytestmark = pytest.mark.once
-
 CONFIG = """\
 timezone: Europe/Berlin
 channels:

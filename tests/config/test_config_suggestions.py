@@ -18,8 +18,6 @@ from scheduler.cli.main import main
 from scheduler.config.file.remedies import as_yaml
 from scheduler.config.keys.time_zones import find_zone
 
-pytestmark = pytest.mark.once
-
 SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 
 

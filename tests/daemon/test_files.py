@@ -8,6 +8,7 @@ import pwd
 from collections.abc import Mapping
 
 import pytest
+from loops import loop_over
 
 from scheduler.system.files import MAY_ANYTHING, MAY_READ, MAY_WRITE, everybody_may, others_may
 
@@ -57,7 +58,7 @@ def test_the_private_group_of_another_user_is_not_private_for_the_owner() -> Non
     assert may(file(0o664, BOB), MAY_WRITE, {BOB: []})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("mode", "permission", "others"),
     [
         (0o640, MAY_WRITE, False),

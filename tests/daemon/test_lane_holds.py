@@ -18,7 +18,7 @@ from scheduler.cli.daemon_files import locate_files
 from scheduler.store.lane_holds import try_to_hold_lane
 from scheduler.store.locations import open_server_for_command
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+pytestmark = required_programs.needs("initdb")
 
 CONFIG = """
 agents:

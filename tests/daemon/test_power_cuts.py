@@ -15,7 +15,6 @@ from simulation import SEED, size
 from scheduler.store.database import Store, StoreError
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.process,
     pytest.mark.simulation,
     required_programs.needs("strace"),

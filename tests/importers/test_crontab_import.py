@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from config_file import RIGHT, SMALL, read, write
+from loops import loop_over
 
 from cron import crontab_reader
 from cron.job import Job
@@ -301,7 +302,7 @@ ONE = [NewEntry("new", {"schedule": "0 3 * * *", "command": "x"})]
 NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after"),
     [
         ("", f"cron:\n{NEW}"),
@@ -345,7 +346,7 @@ def test_without_a_place_for_jobs_none_is_inserted(text: str) -> None:
         insert_entries(text, "cron", ONE)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "value",
     ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from loops import loop_over
 
 from cron.crontab_reader import (
     Crontab,
@@ -35,7 +36,7 @@ def hints(text: str, *, user_column: bool = False) -> list[str]:
     return [f"{note.number}: {note.text}" for note in taken(text, user_column=user_column).hints]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "command", "stdin"),
     [
         ("backup", "backup", ""),
@@ -68,7 +69,7 @@ def test_the_input_of_a_command_can_be_written_if_its_last_line_ends(command: st
     assert split_command(join_command(command, stdin)) == (command, stdin)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "found"),
     [
         ("A = one two  ", ("A", "one two")),
@@ -142,7 +143,7 @@ def test_a_user_column_is_read_if_there_is_one() -> None:
     assert (line.user, line.command) == ("root", "cd / && run-parts x")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "message"),
     [
         ("hello", "is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup"),
@@ -213,7 +214,7 @@ def test_a_hundred_thousand_lines_are_read() -> None:
     assert len(found.lines) == 100_000
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "message"),
     [
         ("0 3 * * fri-mon x", "Debian's cron never runs on fri-mon, a range that runs backwards"),
@@ -236,7 +237,7 @@ def test_an_ordinary_line_gets_no_hint(text: str) -> None:
     assert hints(f"{text}\n") == []
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("command", "name"),
     [
         ("/usr/local/bin/backup.sh --full", "backup"),

@@ -12,6 +12,7 @@ import pytest
 from config_file import read as read_config
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import loop_over
 
 from cron import crontab_reader
 from cron.crontab_writer import ExportedJob, TargetHost, format_crontab
@@ -146,7 +147,7 @@ def test_a_wrapped_range_of_weekdays_is_written_out_for_debians_cron() -> None:
     assert lines(replace(JOB, schedule=parse_schedule("0 3 * * fri-mon", BERLIN))) == ["0 3 * * 0,1,5,6 backup"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("change", "comment"),
     [
         (

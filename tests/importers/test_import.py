@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from imported import EXAMPLES
+from loops import loop_over
 
 from scheduler.cli.main import main
 from scheduler.config.importers import foreign_system
@@ -192,7 +193,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_are_imported(
     assert f"{huge}: is larger than 4 MiB and was not read" in err
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "content",
     [
         "",
@@ -211,7 +212,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_are_imported(
         "not a config at all",
     ],
 )
-@pytest.mark.parametrize("name", ["x.json", "x.yaml", "x.toml", ".env", "HEARTBEAT.md", "x"])
+@loop_over("name", ["x.json", "x.yaml", "x.toml", ".env", "HEARTBEAT.md", "x"])
 def test_no_content_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str) -> None:
     code, out, err = run(capsys, "openclaw", write(tmp_path, name, content))
     assert code in (0, 1)
@@ -219,7 +220,7 @@ def test_no_content_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str], n
     assert not set(out + err) & set("\x00\x1b\u202e")
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_a_file_of_another_kind_has_nothing_to_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str) -> None:
     source = write(tmp_path, "x.yaml", "services:\n  web: {image: nginx}\nvolumes: []\n")
     code, out, err = run(capsys, system, source)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from imported import check, convert, example_files, flatten, has_target
+from loops import loop_over
 from simulation import IS_LONG, size
 
 from scheduler.config.importers import foreign_system
@@ -17,7 +18,7 @@ from scheduler.config.importers.foreign_system import import_sources
 from scheduler.config.importers.import_receipt import format_receipt
 from scheduler.config.importers.source_files import Node, SourceFile, read_source
 
-pytestmark = [pytest.mark.once, pytest.mark.simulation]
+pytestmark = pytest.mark.simulation
 
 EXAMPLES = settings(
     max_examples=size(8, 300), derandomize=not IS_LONG, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -148,7 +149,7 @@ def test_damaged_examples_are_imported_as_far_as_possible(system: str) -> None:
     run()
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_cut_files_are_read_without_an_error(system: str) -> None:
     """Every example is cut in many places, and bytes of it are replaced."""
     contents = [(path.name, path.read_bytes()) for path in example_files(system)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from imported import check, example_files, has_target, import_example, import_text, leaf_keys
+from loops import loop_over
 
 from scheduler.config.importers import foreign_system
 from scheduler.config.importers.import_receipt import format_receipt
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_every_value_of_a_realistic_config_is_in_the_receipt(system: str) -> None:
     found = {(entry.file, entry.key) for entry in import_example(system).draft.receipt.entries.values()}
     for path in example_files(system):
@@ -21,7 +21,7 @@ def test_every_value_of_a_realistic_config_is_in_the_receipt(system: str) -> Non
             assert len(keys) >= 3
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_every_value_is_printed_with_its_line(system: str) -> None:
     imported = import_example(system)
     text = "\n".join(format_receipt(imported.draft.receipt))
@@ -29,12 +29,12 @@ def test_every_value_is_printed_with_its_line(system: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_the_imported_config_passes_check_and_has_agents(system: str) -> None:
     assert check(import_example(system)).settings.heartbeats
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_everything_that_was_kept_or_changed_is_in_the_new_config(system: str) -> None:
     imported = import_example(system)
     kept = [entry for entry in imported.draft.receipt.entries.values() if entry.status != "dropped"]
@@ -43,13 +43,13 @@ def test_everything_that_was_kept_or_changed_is_in_the_new_config(system: str) -
     assert all(has_target(imported.data, each.target) for each in imported.draft.receipt.additions)
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_every_dropped_value_has_a_reason(system: str) -> None:
     entries = import_example(system).draft.receipt.entries.values()
     assert all(entry.why for entry in entries if entry.status == "dropped")
 
 
-@pytest.mark.parametrize("system", foreign_system.SYSTEM_NAMES)
+@loop_over("system", foreign_system.SYSTEM_NAMES)
 def test_no_secret_is_in_the_config_or_in_the_receipt(system: str) -> None:
     imported = import_example(system)
     sources = "".join(path.read_text("utf-8") for path in example_files(system))

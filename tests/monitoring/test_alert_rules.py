@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import required_programs
 import shipped_dashboard
+from loops import loop_over
 
 from scheduler.cli import alert_rules
 from scheduler.cli.alert_rules import RuleSettings
 from scheduler.cli.main import main
-
-pytestmark = pytest.mark.once
 
 QUIET = shipped_dashboard.GRAFANA / "prometheus" / "tests" / "quiet.yml"
 RUNBOOKS = shipped_dashboard.GRAFANA.parent / "docs" / "runbooks.md"
@@ -471,7 +470,7 @@ def test_every_rule_selects_the_job_in_each_of_its_metrics() -> None:
         assert [name for name, selector in names if not selector] == [], rule
 
 
-@pytest.mark.parametrize("rule", shipped_dashboard.rules(), ids=NAMES)
+@loop_over("rule", shipped_dashboard.rules())
 def test_every_alert_has_a_severity_and_says_what_to_type(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
@@ -480,7 +479,7 @@ def test_every_alert_has_a_severity_and_says_what_to_type(rule: dict[str, Any]) 
     assert rule["annotations"]["dashboard_url"].startswith("http://localhost:3000/d/heartbeatd-")
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES)))
+@loop_over("name", sorted(set(NAMES)))
 def test_every_alert_has_a_runbook(name: str) -> None:
     text = RUNBOOKS.read_text("utf-8")
     assert re.search(rf"^### {name}$", text, re.MULTILINE)

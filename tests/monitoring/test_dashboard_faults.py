@@ -26,7 +26,7 @@ from scheduler.model.daemon_health import QueueState
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind
 
-pytestmark = [pytest.mark.process, pytest.mark.once, required_programs.needs("prometheus", "promtool")]
+pytestmark = [pytest.mark.process, required_programs.needs("prometheus", "promtool")]
 
 SCRAPE, BEFORE, AFTER = timedelta(seconds=30), 8, 20  # scrapes before and after the fault
 START = utc("2026-03-02 08:00").timestamp()

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import fields
 from typing import get_args
 
-import pytest
+from loops import loop_over
 
 from scheduler.model.events import Event
 from scheduler.telemetry import event_log
@@ -14,14 +14,14 @@ from scheduler.telemetry.event_log import COPIED_LINES
 from scheduler.telemetry.metrics import Metrics
 
 
-@pytest.mark.parametrize("event_type", COPIED_LINES, ids=lambda event_type: event_type.__name__)
+@loop_over("event_type", COPIED_LINES)
 def test_a_log_line_copies_only_fields_that_its_event_has(event_type: type) -> None:
     _, _, keys = COPIED_LINES[event_type]
     copied = {key.partition("=")[2] or key for key in keys.split()}
     assert copied <= {field.name for field in fields(event_type)}
 
 
-@pytest.mark.parametrize("event_type", get_args(Event), ids=lambda event_type: event_type.__name__)
+@loop_over("event_type", get_args(Event))
 def test_every_event_has_a_log_line_and_a_counter(event_type: type) -> None:
     counter = Metrics.__dict__["_count"].dispatcher.dispatch(event_type)
     assert counter is not Metrics.__dict__["_count"].dispatcher.dispatch(object)

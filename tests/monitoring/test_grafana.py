@@ -17,6 +17,7 @@ import required_programs
 import shipped_dashboard
 from checkout import DATA
 from jsonschema import Draft7Validator
+from loops import loop_over
 from metrics_page import Page
 from prometheus_client.parser import text_string_to_metric_families
 from world import MakeWorld
@@ -351,7 +352,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("where", TEXTS)
+@loop_over("where", TEXTS)
 def test_every_command_in_the_texts_exists_with_its_options(where: str) -> None:
     for words in re.findall(r"`heartbeatd ([a-z][^`]*)`", TEXTS[where]):
         parts: list[str] = words.split()

@@ -24,7 +24,7 @@ from test_daemon_models import Equipped
 
 from scheduler.cli.main import main
 
-pytestmark = [pytest.mark.once, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 HOSTILE_TOOLS = SERVERS / "hostile_tools.py"  # harmless without an argument
 SECRET_PROMPT = "PROMPT-7c1f"  # in everything that the agents are asked, and nowhere else

@@ -21,7 +21,7 @@ from page_agents import CONFIG, TOKENS, start_daemon
 from playwright.sync_api import Browser, Page, expect
 from web_daemon import WebDaemon
 
-pytestmark = [needs_browser, pytest.mark.once]
+pytestmark = needs_browser
 
 OPS = "/page/agents/ops"
 TWO_SCREENS = [("phone", "dark"), ("desktop", "light")]  # for long stories: each width and each scheme once

@@ -19,8 +19,6 @@ from web_daemon import WebDaemon
 
 from scheduler.web.page import agent_config
 
-pytestmark = pytest.mark.once
-
 OPS = "/page/agents/ops"
 ANY_VALUE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),

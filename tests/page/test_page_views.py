@@ -30,7 +30,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report
 from scheduler.store.database import open_read_only
 
-pytestmark = [needs_browser, pytest.mark.once]
+pytestmark = needs_browser
 
 HOSTILE = "<script>document.title = 'owned'</script> \u202eevil\u202c \x1b[31m"
 START = "2026-03-27 17:00"  # the clocks of Berlin go forward on 29 March 2026 at 01:00 UTC

@@ -14,7 +14,7 @@ import pytest
 from daemon_process import Daemon, daemons_in
 from servers.scripted import Server, silence
 
-pytestmark = [pytest.mark.once, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 WITHIN = 30.0  # seconds that a stop may take; about ten are normal, including one of grace
 DETACH = 2  # MNT_DETACH

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from loops import loop_over
 from run_async import DIRECT, new_http_client, post_with_client
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 
@@ -277,7 +278,7 @@ def test_a_request_that_may_not_be_sent_after_connecting_leaves_no_connection_op
     assert "the time of the run was over" in str(error)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("response", "failure"),
     [
         (b"", Failure.CONNECT),

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from checkout import HOME
+from loops import loop_over
 from world import utc
 
 import heartbeat
@@ -46,7 +47,7 @@ def ended(found: Beat) -> str:
     return " ".join(filter(None, (found.outcome, found.reason, found.suppression, found.text)))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("says", "how", "end"),
     [
         ("HEARTBEAT_OK", {}, "ok heartbeat_ok"),

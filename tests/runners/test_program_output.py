@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from loops import loop_over
 from test_runner_command import RUN, Ended, Program, answer, ask
 
 from heartbeat.findings import Finding, Report
@@ -70,7 +71,7 @@ REPORTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("report", "expected"), REPORTS, ids=[str(number) for number in range(len(REPORTS))])
+@loop_over(("report", "expected"), REPORTS)
 def test_a_report_has_its_text_its_error_and_its_usage(report: dict[str, Any], expected: Answer) -> None:
     assert read(json.dumps(report)) == expected
     assert read(f"\n{json.dumps(report, indent=2)}\n") == expected
@@ -128,7 +129,7 @@ def test_a_program_may_print_more_than_the_size_of_an_answer() -> None:
     assert program.keep > MAX_ANSWER
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     [
         "",

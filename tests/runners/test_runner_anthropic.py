@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from loops import loop_over
 from run_async import call_agent as ask
 from run_async import call_decider as decide
 from servers import messages
@@ -97,7 +98,7 @@ def raw_message(block: str) -> Act:
     return reply(b'{"type": "message", "content": [' + block.encode() + b"]}")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("status", "kind", "failure", "transient"),
     [
         (400, "invalid_request_error", Failure.BAD_REQUEST, False),
@@ -136,7 +137,7 @@ def test_a_redirect_is_not_followed() -> None:
     assert "redirects are not followed" in answer.error
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("headers", "wait"),
     [
         ({}, None),
@@ -160,7 +161,7 @@ def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: 
     assert answer_to(error_answer(429, "rate_limit_error", "slow down", **headers)).retry_after == wait
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "failure", "error", "transient"),
     [
         (page(), Failure.BAD_ANSWER, "answered with an HTML page", False),
@@ -365,7 +366,7 @@ def test_a_key_that_the_server_repeats_is_redacted(caplog: pytest.LogCaptureFixt
     assert KEY not in caplog.text
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "act",
     [
         reply(b"\x1f\x8b\x08", 500, Content_Encoding="gzip"),
@@ -418,7 +419,7 @@ def test_a_decision_to_skip_skips() -> None:
     assert decided.action is Action.SKIP
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "body",
     [
         message(text("run all")),
@@ -487,7 +488,7 @@ def test_two_calls_of_the_tool_are_one_answer() -> None:
     assert answer.text == "[disk:/var!] 92 % full\n[swap] full"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "given", [{}, {"findings": None}, {"findings": "the disk"}, {"findings": {}}, {"text": "x"}, "disk", None, 5, [None], "{"]
 )
 def test_arguments_without_findings_are_a_failure_that_is_retried(given: object) -> None:

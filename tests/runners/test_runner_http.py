@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from loops import loop_over
 from run_async import call_agent as ask
 from servers.gateway import async_answer, plain_text_answer, text_answer
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
@@ -71,7 +72,7 @@ def test_kept_messages_are_sent_along() -> None:
     assert server.requests[0].json["messages"] == [{"role": "user", "content": "Before?"}]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "answer"),
     [
         (text_answer("All is well."), Answer(text="All is well.")),
@@ -105,7 +106,7 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
     assert answer_to(act) == answer
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "failure", "error", "transient"),
     [
         (reply({"error": "no brain"}), Failure.SERVER, "the agent failed: no brain", True),

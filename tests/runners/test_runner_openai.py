@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from loops import loop_over
 from run_async import call_agent as ask
 from run_async import call_decider as decide
 from servers.completions import completion, error_answer, text_answer, tool
@@ -84,7 +85,7 @@ def test_a_server_with_a_single_model_needs_no_model_name() -> None:
     assert "model" not in server.requests[0].json
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "failure", "transient"),
     [
         (error_answer(400, "bad"), Failure.BAD_REQUEST, False),
@@ -116,7 +117,7 @@ def test_retry_after_is_kept() -> None:
     assert answer_to(error_answer(429, "slow down", retry_after="31536000")).retry_after == timedelta(days=365)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "failure", "error"),
     [
         (page(), Failure.BAD_ANSWER, "answered with an HTML page"),
@@ -198,7 +199,7 @@ def test_arguments_that_are_an_object_are_read_too() -> None:
     assert isinstance(decision_of(completion(None, calls=[call])), Decision)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "body",
     [
         completion("run all"),
@@ -258,7 +259,7 @@ def test_text_beside_the_tool_is_kept_and_two_calls_are_one_answer() -> None:
     assert answer.report.loose == "I looked."
 
 
-@pytest.mark.parametrize("arguments", ["", "{", "null", "{}", '{"findings": 1}', None, 5, '{"findings": [{}]}', "[" * 5000])
+@loop_over("arguments", ["", "{", "null", "{}", '{"findings": 1}', None, 5, '{"findings": [{}]}', "[" * 5000])
 def test_arguments_without_findings_are_a_failure_that_is_retried(arguments: object) -> None:
     answer = findings_of(arguments)
     assert (answer.failure, answer.transient, answer.text, answer.tokens) == (Failure.BAD_ANSWER, True, "", TOKENS)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from checkout import SERVERS
+from loops import loop_over
 from run_async import call_agent, new_http_client
 from servers import completions, messages
 from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
@@ -349,7 +350,7 @@ def test_a_server_that_cannot_be_reached_fails_the_attempt_without_a_call(api: A
     assert answer.error == "server disk of the tools: no connection: Connection refused"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("act", "error"),
     [
         (silence(), "no list of its tools came within 1 s"),
@@ -361,7 +362,6 @@ def test_a_server_that_cannot_be_reached_fails_the_attempt_without_a_call(api: A
         (page(), "Unexpected content type: text/html"),
         (reply(b"event: message\ndata: {}\n\n", kind="text/event-stream"), "SSE"),
     ],
-    ids=["silent", "slow", "half", "huge", "redirect", "no HTTP", "page", "events"],
 )
 def test_a_server_that_speaks_http_badly_is_named(act: Act, error: str) -> None:
     with Server([act]) as hostile:

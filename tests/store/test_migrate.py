@@ -22,7 +22,7 @@ from scheduler.store.locations import open_for_writing, open_read_only_any_versi
 from scheduler.store.transfer import copy_all_rows
 from scheduler.system.state_lock import StateLock
 
-pytestmark = [required_programs.needs("initdb"), pytest.mark.once]
+pytestmark = required_programs.needs("initdb")
 
 AGENTS = """
 agents:

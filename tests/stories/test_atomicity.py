@@ -24,8 +24,6 @@ from scheduler.store.locations import open_for_writing, open_read_only
 from scheduler.store.transaction import Transaction
 from scheduler.work import plan
 
-pytestmark = pytest.mark.once
-
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
 WAKER = 'cron:\n  backup: {schedule: "0 9 * * *", command: b, wake_heartbeat: ops}\n'

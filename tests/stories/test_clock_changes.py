@@ -9,7 +9,6 @@ from clock_change_simulation import ClockChanges
 from simulation import seeds
 
 
-@pytest.mark.once
 @pytest.mark.simulation
 @seeds(2, 40)
 def test_every_slot_is_recorded_exactly_once_over_random_clock_changes(tmp_path: Path, seed: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from config_file import read
+from loops import loop_over
 from world import utc
 
 from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, maximum_as_data
@@ -46,7 +47,7 @@ RUNS = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("beat", "slots"), RUNS)
+@loop_over(("beat", "slots"), RUNS)
 def test_the_maximum_of_a_day_includes_its_slots_a_late_one_and_the_runs_that_wakes_start(
     tmp_path: Path, beat: str, slots: int
 ) -> None:

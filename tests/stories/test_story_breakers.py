@@ -24,8 +24,6 @@ from scheduler.model.events import BreakerMoved, MuteChanged, ProviderFailed
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.system import lanes
 
-pytestmark = pytest.mark.once
-
 KEY = "sk-ant-canary-0123456789"
 OK = text_answer("HEARTBEAT_OK")
 NO_KEY = error_answer(401, "authentication_error", "invalid x-api-key")

@@ -20,8 +20,6 @@ from scheduler.insight.status_data import read_status
 from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
 
-pytestmark = pytest.mark.once
-
 
 def program_agent(budget: str, **heartbeat: str) -> str:
     """An agent that is a program, whose cost is only known from its reports."""

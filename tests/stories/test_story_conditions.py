@@ -20,8 +20,6 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.store import conditions
 
-pytestmark = pytest.mark.once
-
 
 def config(channels: str = "phone", jobs: str = "", **keys: str) -> str:
     """An agent that runs every 15 minutes and reports to these channels."""

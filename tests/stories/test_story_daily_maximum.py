@@ -19,7 +19,7 @@ from world import ON_SERVER, AgentCall, Delayed, MakeWorld
 from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
 
-pytestmark = [pytest.mark.once, pytest.mark.simulation]
+pytestmark = pytest.mark.simulation
 
 # Both include 28 March, when Berlin's clocks go forward, and 4 April, when Sydney's go back.
 START, DAYS = ("2027-03-24 00:00", size(16, 30)) if ON_SERVER or not IS_LONG else ("2027-02-20 00:00", 100)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from config_file import complaints, read
+from loops import loop_over
 from servers import telegram
 from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
@@ -295,7 +296,7 @@ def test_a_channel_with_a_placeholder_can_be_the_only_channel(tmp_path: Path) ->
     assert loaded.warnings == ()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("deliver", "url", "line"),
     [
         ("chat", "https://x.org/{target}", "agents.ops.heartbeat.deliver: the URL of chat holds {target}, and names no recipient; write last, or a recipient in the URL"),
@@ -315,7 +316,7 @@ def test_a_config_with_an_unusable_last_or_target_is_refused(tmp_path: Path, del
     assert [each.split(": ", 1)[1] for each in found] == [line]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "kind", "faults"),
     [
         ("tgram://1:abc/{target}", "telegram", 0),

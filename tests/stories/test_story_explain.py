@@ -27,8 +27,6 @@ from scheduler.model.timestamps import to_millis
 from scheduler.system import lanes
 from scheduler.work import plan
 
-pytestmark = pytest.mark.once
-
 DAY = "2026-03-02"
 
 

@@ -25,8 +25,6 @@ from scheduler.model.settings import Target
 from scheduler.store import outbox
 from scheduler.store.entries import find_entry
 
-pytestmark = pytest.mark.once
-
 FAILED = 1
 OPS = (Kind.HEARTBEAT, "ops")
 CHANNELS = """

@@ -19,8 +19,6 @@ from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.events import LaneBusy
 from scheduler.system import lanes
 
-pytestmark = pytest.mark.once
-
 OPS_KEY = ("heartbeat", "ops")
 OTHER = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, stagger: 0s, deliver: log}}\n"
 

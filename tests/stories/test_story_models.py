@@ -16,8 +16,6 @@ from world import Delayed, MakeWorld
 
 from scheduler.model.events import CallCharged, ModelMismatched, ProviderFailed
 
-pytestmark = pytest.mark.once
-
 KEY = "sk-ant-canary-0123456789"
 
 

@@ -9,7 +9,7 @@ from month_simulation import Month, readme_config
 from simulation import size
 from world import ON_SERVER, DatabaseOf
 
-pytestmark = [pytest.mark.once, pytest.mark.simulation]
+pytestmark = pytest.mark.simulation
 
 DAYS, EVENTS = size(9, 30), size(12, 40)
 

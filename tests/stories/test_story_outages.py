@@ -18,8 +18,6 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.status_data import read_status
 
-pytestmark = pytest.mark.once
-
 BUSY = error_answer(529, "overloaded_error", "Overloaded")
 
 

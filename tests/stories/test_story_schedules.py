@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from world import AgentCall, MakeWorld, utc
 
-pytestmark = pytest.mark.once
-
 
 def agent(**keys: str) -> str:
     words = {"stagger": "0s", "retries": "0", "checklist": '"- look\\n"', "deliver": "log"} | keys

@@ -35,8 +35,6 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import AcknowledgeConditions, AdoptPlan, HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
-pytestmark = pytest.mark.once
-
 HOUR = timedelta(hours=1)
 
 

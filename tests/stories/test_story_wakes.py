@@ -23,8 +23,6 @@ from scheduler.store import run_history, wakes
 from scheduler.store.database import APPLICATION_ID
 from scheduler.store.migrations import migrations
 
-pytestmark = pytest.mark.once
-
 LAZY = agent(interval="1d")
 BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
 

@@ -19,8 +19,6 @@ from scheduler.engine.inbox import Request
 from scheduler.engine.requests import AcknowledgeConditions, MuteEntry
 from scheduler.insight import status_data
 
-pytestmark = pytest.mark.once
-
 CONFIG = """
 timezone: UTC
 server: {listen: "127.0.0.1:0"}

@@ -9,7 +9,7 @@ import pytest
 from kill_simulation import KilledDaemon, KilledDeliveries
 from simulation import seeds, size
 
-pytestmark = [pytest.mark.process, pytest.mark.once, pytest.mark.simulation]
+pytestmark = [pytest.mark.process, pytest.mark.simulation]
 
 
 @pytest.mark.parametrize("policy", ["resend", "hold"])

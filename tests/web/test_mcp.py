@@ -21,8 +21,6 @@ from web_daemon import WebDaemon
 
 from scheduler.web.mcp_server import TOOLS
 
-pytestmark = pytest.mark.once
-
 CONFIG = """\
 server: {listen: "127.0.0.1:0", tokens: {
   reader: {value: "reader-token-with-enough-bits-in-it", may: [read]},

@@ -36,7 +36,6 @@ def document(daemon: WebDaemon) -> Any:
 FINITE = [operation for operation in OPERATIONS if operation.media_type == "application/json"]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("operation", FINITE, ids=lambda each: f"{each.method} {each.path}")
 def test_generated_requests_are_answered_as_declared(daemon: WebDaemon, document: Any, operation: Any) -> None:
     """Requests from the schema, valid and invalid ones, in the same order at each run."""

@@ -1,6 +1,7 @@
 """Tests of the models of request bodies and of their JSON schemas."""
 
 import pytest
+from loops import loop_over
 
 from scheduler.web.http_errors import HttpError
 from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, HoldBody, PauseBody, RequestBody, ResultBody, parse_body
@@ -8,7 +9,7 @@ from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, HoldBody, 
 MODELS = RequestBody.__subclasses__()
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@loop_over("model", MODELS)
 def test_every_body_has_a_schema_with_the_keys_that_may_be_sent(model: type[RequestBody]) -> None:
     schema = model.model_json_schema()
     assert list(schema["properties"]) == model.allowed_keys() if model is not EmptyBody else schema["properties"] == {}
@@ -21,7 +22,7 @@ def test_a_schema_describes_what_the_daemon_checks() -> None:
     assert hold["properties"]["id"]["pattern"] == "^[A-Za-z0-9._:/@+-]{1,100}$"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("model", "sent", "message"),
     [
         (PauseBody, {"for": None}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),

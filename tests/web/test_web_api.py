@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import loop_over
 from prometheus_client.parser import text_string_to_metric_families
 from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
 
 from scheduler.engine.requests import WakeAgent
 from scheduler.model.outcome import Kind
 from scheduler.model.wake import Wake
-
-pytestmark = pytest.mark.once
 
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
 
@@ -66,7 +65,7 @@ def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still
     assert one["firings"][:2] == ["2026-03-02T08:30:00Z", "2026-03-02T09:00:00Z"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("query", "status"),
     [
         ("for=soon", 400), ("for=500d", 400), ("from=today", 400), ("all=yes", 400), ("nme=ops", 400), ("name=nobody", 404),
@@ -86,7 +85,7 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
     assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("path", "token", "status"),
     [
         ("ops?on=Friday", READER, 400),
@@ -129,7 +128,7 @@ def test_runs_are_returned_newest_first(still: WebDaemon) -> None:
     assert still.get(f"/api/v1/runs/{runs[0]['id']}", READER).data == runs[0]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("query", "names"),
     [
         ("kind=agent&name=web", ["web"]),
@@ -146,7 +145,7 @@ def test_runs_can_be_filtered_by_query(still: WebDaemon, query: str, names: list
     assert [run["name"] for run in still.get(f"/api/v1/runs?{query}", READER).data["runs"]] == names
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "query",
     [
         "limit=0",
@@ -330,7 +329,7 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
     assert daemon.post("/api/v1/cron/measure/resume", {}, CHIEF).data == {"resumed": ["cron/measure"]}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("path", "body", "message"),
     [
         ("agents/ops/wake", {"text": 7}, "text: "),
@@ -418,7 +417,7 @@ def test_an_invalid_reload_request_is_rejected(still: WebDaemon, body: Any) -> N
     assert still.post("/-/reload", body, CHIEF).status == 400
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("token", "method", "path"),
     [
         (READER, "POST", "/api/v1/agents/ops/wake"),

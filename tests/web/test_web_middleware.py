@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loops import loop_over
 from starlette.routing import Route
 from web_daemon import TOKENS, WebDaemon
 
@@ -353,7 +354,7 @@ LOCAL = Secret("l" * 43)
 DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"})),)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("header", "name"),
     [
         (b"Bearer " + b"l" * 43, "local"),

@@ -9,6 +9,7 @@ from datetime import date
 from zoneinfo import ZoneInfo
 
 import pytest
+from loops import loop_over
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.insight import day_overview
@@ -52,7 +53,7 @@ def test_a_token_for_some_agents_gets_the_overview_of_these(still: WebDaemon) ->
     assert (data["changes"], data["overrides"]) == ([], [])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("query", "token", "status"),
     [
         ("on=someday", READER, 400),
