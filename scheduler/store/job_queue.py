@@ -222,6 +222,9 @@ class JobQueue:
             "statement_timeout": f"{timeout:.3f}s",
             "lock_timeout": f"{LOCK_TIMEOUT:.3f}s",
             "idle_in_transaction_session_timeout": f"{idle_timeout:.3f}s",
+            # PostgreSQL keeps the plan of the function that fetches jobs. A plan that was made while the table was empty reads
+            # the whole table for each job: https://github.com/procrastinate-org/procrastinate/issues/1242
+            "enable_seqscan": "off",
         }
         self._conninfo = dsn.reveal()
         self._options: dict[str, Any] = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
