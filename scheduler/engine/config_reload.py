@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import hashlib
 import logging
 import threading
@@ -16,9 +15,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from scheduler.config.build.config_diff import ConfigVersion, compare_configs, compare_stored
-from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.build.config_snapshot import mask_text, new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.build.load import LoadedConfig
-from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic
+from scheduler.config.file.value_editing import changed_spans
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, StoredConfig, fold_changes
@@ -31,7 +31,13 @@ from scheduler.work import plan as plans
 from scheduler.work.plan import ConfigChanges, Plan
 
 NO_ANSWER = "no_answer"
+NOT_IN_FORCE = "not_in_force"
+NOT_IN_FORCE_ADVICE = (
+    "the config file has other changes that are not in force, and this token may not apply them; try again when they are, or ask"
+    " somebody to correct the file and to run `heartbeatd reload`"
+)
 ANSWER_TIMEOUT = 30.0  # seconds
+NOTHING_CHANGED = "nothing changed"
 MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
 UNKNOWN = "not known"  # an old or new value, if the active config was too large to be stored
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
@@ -48,11 +54,16 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class EditedConfig:
-    """The result of an edit: the SHA-256 of the new file, its changed lines as a diff without context, and the reload."""
+    """The result of an edit: the SHA-256 of the new file, its changed lines as a diff without context, and the reload.
+
+    Secrets in `diff` are masked. `changes` are the changed values, and `problems` the warnings of the loader.
+    """
 
     hash: str
     diff: tuple[str, ...]
     reloaded: Reloaded
+    changes: ConfigDiff
+    problems: tuple[Diagnostic, ...]
 
 
 class LoadConfig(Protocol):
@@ -98,12 +109,15 @@ class Reloader:
                     self.report_rejection(error, by)
                 raise
 
-    def edit(self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False) -> EditedConfig:
+    def edit(
+        self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False, alone: bool = False
+    ) -> EditedConfig:
         """Change the text of the file, and apply it. `dry` only returns what would change.
 
-        `expected_hash` is the SHA-256 of the version that the caller has read. Raises FileChanged if the file is another one by
-        now, ConfigError if the new text has errors, Refused, OSError, or what `change` raises. In all of these cases the file is
-        as it was, except after Refused with the code `no_answer`.
+        With `alone`, nothing but this change may be applied: Refused is raised while the file has other changes that are not in
+        force. `expected_hash` is the SHA-256 of the version that the caller has read. Raises FileChanged if the file is another
+        one by now, ConfigError if the new text has errors, Refused, OSError, or what `change` raises. In all of these cases the
+        file is as it was, except after Refused with the code `no_answer`.
         """
         path = self._current_plan().settings.path
         with self._one_at_a_time:
@@ -112,6 +126,8 @@ class Reloader:
                 raise FileChanged(f"{path.name} has changed since you read it")
             mark = before[: len(codecs.BOM_UTF8)] if before.startswith(codecs.BOM_UTF8) else b""
             old = before.decode("utf-8-sig")
+            if alone:
+                self._check_in_force(before)
             new = change(old)
             after = mark + new.encode()
             loaded = self._load(content=after)
@@ -121,7 +137,19 @@ class Reloader:
             if not dry and after != before:
                 replace_file(path, before, after)
                 self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, diff)), loaded, reloaded, by)
-        return EditedConfig(hash_of_bytes(after), changed_lines(old, new), reloaded)
+        shown = changed_lines(old, new, mask_text)
+        return EditedConfig(hash_of_bytes(after), shown, reloaded, diff, tuple(loaded.warnings))
+
+    def _check_in_force(self, content: bytes) -> None:
+        """Raise Refused if the file would change anything as it is."""
+        in_force = self._current_plan()
+        try:
+            settings = self._load(content=content).settings
+        except ConfigError:
+            raise Refused(NOT_IN_FORCE, NOT_IN_FORCE_ADVICE) from None
+        found = plans.compare_settings(in_force.settings, settings)
+        if settings.hash != in_force.settings.hash or found.added or found.removed or found.changed:
+            raise Refused(NOT_IN_FORCE, NOT_IN_FORCE_ADVICE)
 
     def _reload(self, *, by: str, dry: bool, doubt: bool) -> Reloaded:
         in_force, loaded = self._current_plan(), self._load()
@@ -177,7 +205,7 @@ class Reloader:
 def _describe_result(in_force: Plan, new: Plan, diff: ConfigDiff, loaded: LoadedConfig) -> Reloaded:
     change = plans.compare_settings(in_force.settings, new.settings)
     warnings = (*map(str, loaded.warnings), *restart_warnings(in_force.settings, new.settings))
-    return Reloaded(change, warnings, tuple(diff.lines(MAX_LINES)) or ("nothing changed",))
+    return Reloaded(change, warnings, tuple(diff.lines(MAX_LINES)) or (NOTHING_CHANGED,))
 
 
 def hash_of_bytes(content: bytes) -> str:
@@ -185,10 +213,24 @@ def hash_of_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def changed_lines(old: str, new: str) -> tuple[str, ...]:
-    """The lines of a unified diff without context, because a caller who may edit one entry may not see the others."""
-    _, _, *lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="") if old != new else ("", "")
+def changed_lines(old: str, new: str, mask: Callable[[str], str] = str) -> tuple[str, ...]:
+    """The lines of a unified diff without context, because a caller who may edit one entry may not see the others.
+
+    `mask` hides the secrets of a text without changing the number of its lines.
+    """
+    if old == new:
+        return ()
+    before, after = mask(old).splitlines(), mask(new).splitlines()
+    lines: list[str] = []
+    for from_old, to_old, from_new, to_new in changed_spans(old, new):
+        lines.append(f"@@ -{_line_range(from_old, to_old)} +{_line_range(from_new, to_new)} @@")
+        lines += [f"-{line}" for line in before[from_old:to_old]] + [f"+{line}" for line in after[from_new:to_new]]
     return tuple(lines)
+
+
+def _line_range(start: int, stop: int) -> str:
+    """Lines in the head of a change, as `diff` counts them: one line is its number, and no line is the one before."""
+    return str(start + 1) if stop - start == 1 else f"{start if start == stop else start + 1},{stop - start}"
 
 
 def _is_late(error: Exception) -> bool:

@@ -39,7 +39,9 @@ class ReloadConfig(Protocol):
 class EditConfig(Protocol):
     """Changes the text of the config file and applies it, as `Reloader.edit` does."""
 
-    def __call__(self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False) -> EditedConfig: ...
+    def __call__(
+        self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False, alone: bool = False
+    ) -> EditedConfig: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -13,12 +16,17 @@ from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, F
 from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.lenient_reading import config_folder
+from scheduler.config.file.marked_yaml import dotted_path
+from scheduler.model.settings import Settings
 from scheduler.web import response_bodies as answers
 from scheduler.web.access import Concern, guard
 from scheduler.web.api_request import ApiRequest, parse_hash
+from scheduler.web.config_editing import read_config
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.request_bodies import ChecklistBody
 
+_WORDS = re.compile(r"[\s'\"=:,;|&<>(){}$`]+")  # what stands between the words of a command, of ${file:PATH} and of an option
 HOW_TO_SEND_THE_VERSION = (
     "GET the checklist, and send its hash as `If-Match` or as hash; if there is no checklist yet, send `If-None-Match: *`"
 )
@@ -45,10 +53,15 @@ async def put_checklist(request: ApiRequest, body: ChecklistBody) -> dict[str, A
     if _is_in_config(beat):
         raise HttpError(409, "in_config", await run_in_threadpool(_in_config_message, request, beat))
     text, expected = _check_text(body.text), _expected_hash(request, body.hash)
-    return _checklist_data(beat, await run_in_threadpool(_replace_file, beat, text, expected))
+    return _checklist_data(beat, await run_in_threadpool(_replace_file, request, beat, text, expected))
 
 
-def _replace_file(beat: Heartbeat, text: str, expected: str | None) -> ChecklistVersion:
+def _replace_file(request: ApiRequest, beat: Heartbeat, text: str, expected: str | None) -> ChecklistVersion:
+    if (steps := _find_other_use(request, beat)) is not None:
+        is_shown = request.caller.agents is None or steps[:2] == ("agents", beat.name)
+        place = dotted_path(steps) if is_shown else "another part of the config"
+        message = f"{beat.checklist} of {beat.name} is also named by {place}; edit it on the machine of the daemon"
+        raise HttpError(409, "used_elsewhere", message)
     try:
         beat.workspace.mkdir(parents=True, exist_ok=True)
         return checklist_file.write_checklist(beat.workspace, beat.checklist, text, expected)
@@ -56,6 +69,53 @@ def _replace_file(beat: Heartbeat, text: str, expected: str | None) -> Checklist
         raise HttpError(412, "changed", f"{beat.checklist} of {beat.name} has changed since you read it; GET it again") from None
     except (CannotWrite, OSError) as error:
         raise HttpError(409, "unwritable", f"{beat.checklist} of {beat.name} cannot be written: {error}") from None
+
+
+def _find_other_use(request: ApiRequest, beat: Heartbeat) -> tuple[str, ...] | None:
+    """The place that names the file as something else than a checklist, such as a program or a context file; None without one.
+
+    Whoever may change a checklist could otherwise change a program that the next run starts. Names are read in the config file
+    and in the commands of jobs, which may come from a crontab.
+    """
+    settings = request.app_state.settings()
+    folder = config_folder(settings.path)
+    target = (beat.workspace / beat.checklist).resolve()
+    _, root = read_config(request)
+    named = [(steps, text) for steps, text in _texts_in(root, ()) if "checklist" not in steps and "prompt" not in steps]
+    named += [(("cron", name), word) for name, job in settings.jobs.items() for word in _texts_of_command(job.command)]
+    for steps, text in named:
+        for word in filter(None, _WORDS.split(text)):
+            if PurePath(word).name != target.name:
+                continue
+            is_own = steps[:2] == ("agents", beat.name) or steps[0] == "defaults"
+            if is_own or any((base / word).resolve() == target for base in (folder, _folder_of(settings, steps))):
+                return steps
+    return None
+
+
+def _texts_of_command(command: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (command,) if isinstance(command, str) else command or ()
+
+
+def _folder_of(settings: Settings, steps: tuple[str, ...]) -> Path:
+    """The folder in which an agent or a job runs; that of the config for other keys."""
+    if steps[0] == "agents" and steps[1] in settings.heartbeats:
+        return settings.heartbeats[steps[1]].workspace
+    if steps[0] == "cron" and steps[1] in settings.jobs:
+        return settings.jobs[steps[1]].workdir
+    return config_folder(settings.path)
+
+
+def _texts_in(node: Any, steps: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text in the data of a config, with its path."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _texts_in(value, (*steps, str(key)))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts_in(value, steps)
+    elif isinstance(node, str):
+        yield steps, node
 
 
 def _find_heartbeat(request: ApiRequest) -> Heartbeat:

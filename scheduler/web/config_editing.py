@@ -15,15 +15,16 @@ from starlette.concurrency import run_in_threadpool
 from scheduler.config.build.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file import marked_yaml, value_editing
-from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
 from scheduler.config.file.value_editing import EditRefused
-from scheduler.engine.config_reload import EditedConfig, hash_of_bytes
+from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
 from scheduler.web import response_bodies as answers
-from scheduler.web.access import Concern, guard
+from scheduler.web.access import Concern, concerns, guard
 from scheduler.web.api_request import ApiRequest, caller_of_change, parse_hash
+from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.request_bodies import EditBody
 
@@ -45,6 +46,10 @@ OWN_HEARTBEAT_KEYS = frozenset(
         *("prompt", "on_missing", "on_empty", "light_context", "isolated_session", "model", "retries", "timeout"),
         *("ok_match", "ack_max_chars", "strip_reasoning", "show_ok", "show_resolved", "conditions", "dedup"),
     )
+)
+TEXT_ONLY = (
+    "over HTTP only a text with a line break can be set; write the name of a file in the config file, because such a file could"
+    " be run as a program or hold secrets"
 )
 HOW_TO_SEND_THE_VERSION = "GET the config, and send its hash as `If-Match` or as hash"
 
@@ -78,6 +83,10 @@ def _get_entry_config(request: ApiRequest, kind: Kind, section: str) -> dict[str
         rows = list_effective_values(request.app_state.settings().path, os.environ, f"{word}/{name}")
     except LookupError:
         rows = []  # the file has changed and is not applied yet
+    except ConfigError as error:
+        if request.caller.agents is None or any(concerns(each, request.caller) for each in error.errors):
+            raise
+        rows = []  # somebody else's entry is wrong, so that no values can be computed
     return {
         "name": name,
         "hash": hash_of_bytes(content),
@@ -112,16 +121,22 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
     """Write the changes, or return the lines to write if the caller may not write them."""
     if not body.changes:
         raise bad_request("changes: write keys with their new values, as in {heartbeat: {interval: 1h}}; null removes a key")
-    if (reason := why_not_permitted(request, changes)) is not None:
+    reason = why_not_permitted(request, changes) or await run_in_threadpool(_why_not_removable, request, changes)
+    if reason is not None:
         return {"written": False, "reason": reason, "yaml": lines_to_write(changes)}
     expected = _expected_hash(request, body.hash)
 
     def change(text: str) -> str:
-        return value_editing.apply_patch(text, changes)
+        changed = value_editing.apply_patch(text, changes)
+        if request.caller.agents is not None:
+            _refuse_shared_line(text, changed, ("agents", request.path["name"]))
+        return changed
 
+    # Only a token that may reload applies what others have written into the file.
+    alone = request.caller.agents is not None or "operate" not in request.caller.may
     try:
         edited = await run_in_threadpool(
-            request.app_state.edit_config, change, expected, by=caller_of_change(request), dry=body.dry_run
+            request.app_state.edit_config, change, expected, by=caller_of_change(request), dry=body.dry_run, alone=alone
         )
     except FileChanged as error:
         raise HttpError(412, "changed", f"{error}; GET it again") from None
@@ -130,17 +145,29 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
         raise HttpError(409, "edit_refused", f"{place}: {error.path}: {error.message}") from None
     except OSError as error:
         raise HttpError(409, "unwritable", f"the config file cannot be written: {error.strerror or error}") from None
-    return _edited_data(edited, written=not body.dry_run)
+    return _edited_data(edited, request.caller, written=not body.dry_run)
 
 
-def _edited_data(edited: EditedConfig, *, written: bool) -> dict[str, Any]:
+def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> dict[str, Any]:
+    """What the edit has changed; for a limited token only what concerns its agents."""
+    lines, warnings = list(edited.reloaded.lines), list(edited.reloaded.warnings)
+    if caller.agents is not None:
+        lines = edited.changes.of_agents(caller.agents).lines(MAX_LINES) or [NOTHING_CHANGED]
+        warnings = [str(each) for each in edited.problems if concerns(each, caller)]
     return {
         "written": written and bool(edited.diff),
         "hash": edited.hash,
         "diff": list(edited.diff),
-        "lines": list(edited.reloaded.lines),
-        "warnings": list(edited.reloaded.warnings),
+        "lines": lines,
+        "warnings": warnings,
     }
+
+
+def _refuse_shared_line(old: str, new: str, entry: tuple[str, str]) -> None:
+    """Raises EditRefused if a changed line also holds values of others, which the answer would show."""
+    line = value_editing.shared_line(old, new, entry)
+    if line is not None:
+        raise EditRefused(line, dotted_path(entry), "this line also holds values of others; write the agent on lines of its own")
 
 
 def lines_to_write(changes: Changes) -> str:
@@ -164,8 +191,35 @@ def why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
                 f"{dotted_path(steps)}: {wrong} cannot be changed over HTTP, because it can run programs, read files or send"
                 " data; write the lines in the config file"
             )
+        if keys[-1:] == ("checklist",) and not _is_checklist_text(steps, changes):
+            return f"{dotted_path(steps)}: {TEXT_ONLY}"
         if caller.agents is not None and not _is_own_key(steps):
             return f"{dotted_path(steps)}: the token {caller.name!r} is limited to some agents and may not change this key"
+    return None
+
+
+def _is_checklist_text(steps: tuple[str, ...], changes: Changes) -> bool:
+    """Whether the checklist is removed, or set to a text. A name of a file would permit to read that file, and to replace it."""
+    found: Any = changes
+    for step in steps:
+        found = found[step]
+    return found is None or (isinstance(found, str) and "\n" in found)
+
+
+def _why_not_removable(request: ApiRequest, changes: Changes) -> str | None:
+    """Why the caller may not remove or replace these values, which contain protected keys; None if it may.
+
+    An agent or a job may be removed as a whole, because it does not run without its protected keys then.
+    """
+    _, declared = read_config(request)
+    for steps in _changed_keys((), changes):
+        found: Any = declared
+        for step in steps:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping) and not (steps[0] in NAMED_SECTIONS and len(steps) <= 2):
+            inner = next((each for each in _changed_keys(steps, found) if PROTECTED_KEYS & set(each[len(steps) :])), None)
+            if inner is not None:
+                return f"{dotted_path(steps)}: this would remove {dotted_path(inner)}, which cannot be changed over HTTP"
     return None
 
 
@@ -197,7 +251,13 @@ def _check_entry(request: ApiRequest, kind: Kind, name: str) -> None:
 
 
 def _read_declared(request: ApiRequest) -> tuple[bytes, dict[str, Any]]:
-    """The file, and the data that it declares, with secrets masked. Raises HttpError, or ConfigError if it is not YAML."""
+    """The file, and the data that it declares, with secrets masked. Raises as `read_config` does."""
+    content, root = read_config(request)
+    return content, mask_secrets(root)
+
+
+def read_config(request: ApiRequest) -> tuple[bytes, MarkedMap]:
+    """The config file as it is now, and its data. Raises HttpError, or ConfigError if it is not YAML."""
     path = request.app_state.settings().path
     try:
         content = read_file(path)
@@ -209,4 +269,4 @@ def _read_declared(request: ApiRequest) -> tuple[bytes, dict[str, Any]]:
     except marked_yaml.UnreadableYaml:
         diagnostics.raise_errors()
         raise
-    return content, mask_secrets(root) if isinstance(root, MarkedMap) else {}
+    return content, root if isinstance(root, MarkedMap) else MarkedMap()

@@ -221,6 +221,73 @@ def test_the_config_is_shown_without_secrets(daemon: WebDaemon) -> None:
         assert secret.encode() not in whole.body + one.body
 
 
+SECRET_CONFIG = """\
+server: {listen: "127.0.0.1:0", tokens: {
+  editor: {value: "editor-token-with-enough-bits-in-it", may: [read, operate, edit]},
+  reader: {value: "reader-token-with-enough-bits-in-it", may: [read]},
+  self: {value: "self-token-with-enough-bits-in-it-11", may: [read, edit], agents: [ops, one]}}}
+x-secret: &shared sk-very-secret-key-5
+agents:
+  ops: {runner: {kind: command, argv: [agent, --token, secret-of-argv], env: {KEY: sk-very-secret-key-1, OTHER: *shared}}, heartbeat: {
+    interval: 30m, prompt: "call https://me:sk-very-secret-key-2@host", deliver: log, stagger: 0s}}
+  one: {runner: {kind: command, argv: [agent], env: {KEY: short}}, heartbeat: {interval: 30m, deliver: log}}
+  web: {runner: {kind: command, argv: [agent], env: {KEY: sk-very-secret-key-3}}, heartbeat: {interval: 30m, deliver: log}}
+"""
+
+
+def test_the_lines_of_an_edit_show_no_secret_and_nothing_of_others(tmp_path: Path) -> None:
+    """Also those of a dry run, over MCP and on the page: the same function makes them."""
+    secrets = ("sk-very-secret", "secret-of-argv", "KEY: short")
+    with WebDaemon(tmp_path, SECRET_CONFIG) as daemon:
+        for name, key, value in (("ops", "stagger", "1m"), ("ops", "prompt", "look"), ("one", "interval", "1h")):
+            for token, dry in (("self", True), ("editor", True), ("self", False)):
+                reply = patch(daemon, f"/api/v1/agents/{name}/config", {"heartbeat": {key: value}}, token, dry_run=dry)
+                found = (reply.status, reply.data["written"], [secret for secret in secrets if secret in reply.body.decode()])
+                assert found == (200, not dry, []), (name, token, reply.data)
+        assert all(secret in daemon.config.read_text() for secret in ("sk-very-secret-key-1", "KEY: short"))
+
+
+def test_a_token_for_an_agent_does_not_change_a_line_that_it_shares_with_others(tmp_path: Path) -> None:
+    one_line = (
+        SECRET_CONFIG.replace("log}}\n  web:", "log}},  web:").replace("0s}}\n", "0s}},\n").replace("agents:\n", "agents: {\n")
+        + "  }\n"
+    )
+    with WebDaemon(tmp_path, one_line) as daemon:
+        for dry in (True, False):
+            reply = patch(daemon, "/api/v1/agents/one/config", {"heartbeat": {"interval": "1h"}}, "self", dry_run=dry)
+            assert (reply.status, reply.code, b"sk-very" in reply.body) == (409, "edit_refused", False)
+            assert "this line also holds values of others" in reply.data["error"]["message"]
+        assert daemon.config.read_text() == one_line
+        assert patch(daemon, "/api/v1/agents/one/config", {"heartbeat": {"interval": "1h"}}).data["written"] is True
+
+
+def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: Path) -> None:
+    """The agent would go on without them, by the interval of `defaults`."""
+    text = CONFIG.replace(
+        "deliver: log\n  web", "deliver: log\n      precheck: {command: look}\n      budget: {runs_per_day: 9}\n  web"
+    )
+    text += "defaults: {agent: {heartbeat: {interval: 1h, precheck: {command: look}}}}\n"
+    changes: list[dict[str, Any]] = [
+        {"agents": {"ops": {"heartbeat": None}}},
+        {"agents": {"ops": {"heartbeat": "x"}}},
+        {"agents": {"ops": {"heartbeat": {"precheck": None}}}},
+        {"defaults": None},
+        {"defaults": {"agent": None}},
+        {"defaults": {"agent": {"heartbeat": []}}},
+    ]
+    with WebDaemon(tmp_path, text) as daemon:
+        for change in changes:
+            reply = patch(daemon, "/api/v1/config", change)
+            assert (reply.status, reply.data["written"], "cannot be changed over HTTP" in reply.data["reason"]) == (
+                200,
+                False,
+                True,
+            )
+        own = [patch(daemon, OPS, {"heartbeat": value}, "self").data["written"] for value in (None, {"budget": None})]
+        assert (own, daemon.config.read_text() == text) == ([False, False], True)
+        assert patch(daemon, "/api/v1/config", {"cron": {"measure": None}}).data["written"] is True
+
+
 @pytest.mark.parametrize("body", [{}, {"changes": {}}, {"changes": []}, {"changes": {"heartbeat": {}}, "hash": 1}, {"change": 1}])
 def test_a_malformed_edit_is_rejected(daemon: WebDaemon, body: dict[str, Any]) -> None:
     assert daemon.send("PATCH", OPS, body, TOKENS["editor"]).status == 400

@@ -16,8 +16,8 @@ from heartbeat.runners.redaction import Redactor
 from scheduler.config.build.config_data import override_steps
 from scheduler.config.build.load import LoadedConfig, load_config, pause_garbage_collection
 from scheduler.config.build.secrets import SHORTEST_SECRET, has_only_references, has_reference
-from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import NO_POSITION
+from scheduler.config.file import marked_yaml, value_editing
+from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.model.config_changes import NOT_SET, Override, StoredConfig, shorten_value
@@ -123,6 +123,33 @@ def mask_secrets(root: MarkedMap) -> Any:
     """The data of a config as plain data for people, with MASK in place of each secret."""
     masked = _Masker(new_salt(), _literal_secrets(root)).mask_map(root, ())
     return json.loads(hide_placeholders(json.dumps(masked)))
+
+
+def mask_text(text: str) -> str:
+    """The text of a config with MASK in place of each secret value, with as many lines. Raises UnreadableYaml."""
+    root = marked_yaml.parse_yaml(text, Diagnostics(""))
+    if not isinstance(root, MarkedMap):
+        return text
+    masked, redactor = mask_secrets(root), Redactor(_literal_secrets(root))
+    for each in sorted(value_editing.list_scalars(text), key=lambda scalar: scalar.start, reverse=True):
+        before, after = _value_at_path(root, each.path), _value_at_path(masked, each.path)
+        if before == after:
+            continue
+        written = text[each.start : each.end]
+        shown = mask_quoted_secrets(redactor.redact(written))
+        if shown == written or after == MASK:
+            shown = MASK + "\n" * written.count("\n")
+        text = text[: each.start] + shown + text[each.end :]
+    return redactor.redact(text)
+
+
+def _value_at_path(node: Any, path: tuple[str, ...]) -> Any:
+    for step in path:
+        if isinstance(node, list):
+            node = node[int(step)] if step.isdecimal() and int(step) < len(node) else None
+        else:
+            node = node.get(step) if isinstance(node, dict) else None
+    return node
 
 
 def mask_quoted_secrets(text: str) -> str:

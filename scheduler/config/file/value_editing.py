@@ -6,8 +6,11 @@ parses to the old data with exactly the wanted change.
 
 from __future__ import annotations
 
+import difflib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from _ruamel_yaml import CParser
@@ -47,6 +50,7 @@ class _Node:
     is_flow: bool = False
     anchor: str | None = None
     pairs: list[_Pair] = field(default_factory=list)
+    items: list[_Node] = field(default_factory=list)
 
     @property
     def is_block(self) -> bool:
@@ -55,6 +59,15 @@ class _Node:
     @property
     def is_empty_scalar(self) -> bool:
         return self.kind == "scalar" and self.start == self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A single value in the text, from `start` to `end` (indexes). `path` has the keys and the places in lists above it."""
+
+    path: Keys
+    start: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -84,6 +97,39 @@ def apply_patch(text: str, patch: Mapping[str, Any]) -> str:
         data = _changed_data(data, steps, value)
         text = _change_value(text, steps, value, data)
     return text
+
+
+def list_scalars(text: str) -> list[Scalar]:
+    """Every single value in the text. The values of a merge have the path of the map into which they are merged."""
+    root = _NodeReader(text).read_root()
+    return [] if root is None else list(_scalars_in(root, ()))
+
+
+def _scalars_in(node: _Node, path: Keys) -> Iterator[Scalar]:
+    if node.kind == "scalar":
+        yield Scalar(path, node.start, node.end)
+    for pair in node.pairs:
+        yield from _scalars_in(pair.value, path if pair.is_merge else (*path, pair.key))
+    for place, item in enumerate(node.items):
+        yield from _scalars_in(item, (*path, str(place)))
+
+
+def changed_spans(old: str, new: str) -> list[tuple[int, int, int, int]]:
+    """The changed lines, each time from and to a line of `old`, and from and to a line of `new`, counted from 0."""
+    matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines())
+    return [(a, b, c, d) for what, a, b, c, d in matcher.get_opcodes() if what != "equal"]
+
+
+def shared_line(old: str, new: str, entry: Keys) -> int | None:
+    """The first changed line of `old` or `new` that also holds values of others than this entry; None if there is none."""
+    changed = changed_spans(old, new)
+    for text, spans in ((old, [each[:2] for each in changed]), (new, [each[2:] for each in changed])):
+        starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+        for each in list_scalars(text):
+            first, last = (bisect_right(starts, index) - 1 for index in (each.start, max(each.start, each.end - 1)))
+            if each.path[: len(entry)] != entry and any(first < end and last >= begin for begin, end in spans):
+                return first + 1
+    return None
 
 
 def _list_changes(path: Keys, data: Mapping[str, Any], patch: Mapping[str, Any]) -> Iterator[tuple[Keys, Any]]:
@@ -366,7 +412,8 @@ class _NodeReader:
         elif isinstance(event, SequenceStartEvent):
             node.kind, node.is_flow = "list", event.flow_style
             while not isinstance(item := self._next(), SequenceEndEvent):
-                node.end = self._read_node(item).end
+                node.items.append(self._read_node(item))
+                node.end = node.items[-1].end
             node.end = item.end_mark.index if node.is_flow else node.end
         return node
 

@@ -431,7 +431,7 @@ def _build_field(
     is_moved = key in sent and seen != in_file
     if is_moved and text == seen:  # the reader has not touched this field
         text = in_file
-    nested = {"agents": {request.path["name"]: nest_value(key.split("."), "")}}
+    nested = {"agents": {request.path["name"]: nest_value(key.split("."), "\n")}}
     protected = config_editing.why_not_permitted(request, nested) if "edit" in request.caller.may else None
     return ConfigField(
         key,
