@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkout import HOME
@@ -98,6 +99,11 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
             daemon.kill()
 
 
+def ended(it: Daemon, name: str) -> list[dict[str, Any]]:
+    """The runs that have ended."""
+    return [row for row in it.runs(name) if row["outcome"]]
+
+
 def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_usage(tmp_path: Path) -> None:
     with Server([reply(message(tool("report_findings", {"findings": []})))]) as server:
         environ = {"ANTHROPIC_API_KEY": KEY, "HEARTBEATD_SET__providers__anthropic__base_url": server.url}
@@ -116,9 +122,9 @@ def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_us
 
 
 def test_the_shipped_config_without_a_key_watches_the_machine_and_calls_no_model(tmp_path: Path) -> None:
-    it = Shipped(tmp_path, {}, options=("--for", "3s"))
-    it.wait_until(lambda: it.runs("host"))
-    assert it._wait() == 0
+    with running(it := Shipped(tmp_path, {})):
+        it.wait_until(lambda: ended(it, "host"))
+        assert it.stop() == 0
     assert it.reached == []
     assert {row["outcome"] for row in it.runs("host")} <= {"ok", "alert"}
     assert it.runs("assistant") == []
@@ -132,8 +138,8 @@ def test_a_key_in_the_environment_alone_calls_no_model(tmp_path: Path, found: st
             profile(tmp_path / ".config" / "anthropic", trap.url)
         keys = HOSTILE | {"ANTHROPIC_BASE_URL": trap.url} if found == "environment" else {}
         with running(it := Shipped(tmp_path, keys, *edits)):
-            it.wait_until(lambda: it.runs("host"))
-            refused = it.wait_until(lambda: it.runs("assistant")) if edits else []
+            it.wait_until(lambda: ended(it, "host"))
+            refused = it.wait_until(lambda: ended(it, "assistant")) if edits else []
         assert trap.connections == 0
         assert it.reached == []
     assert [(row["outcome"], row["reason"]) for row in refused] == [("failed", "auth")] * len(edits)
