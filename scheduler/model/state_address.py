@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `options=-csearch_path=NAME`
@@ -69,7 +69,8 @@ def shard_address(url: str, index: int) -> str:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     others = _SEARCH_PATH.sub("", query.pop("options", "")).strip()
     query["options"] = f"{others} -csearch_path={schema}".strip()
-    return urlunsplit(parts._replace(query=urlencode(query, safe="/,:", quote_via=quote)))
+    encoded = urlencode(query, safe="/,:", quote_via=quote)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}?{encoded}"  # urlunsplit leaves out the // of an address without a host
 
 
 def address_file(database: Path) -> Path:

@@ -195,3 +195,12 @@ def test_a_reload_that_moves_an_agent_is_refused(tmp_path: Path) -> None:
     assert shard_moves.find_reload_problem(before, more) is None
     four = read(tmp_path, FLEET.replace("of: 3", "of: 4"), {"HEARTBEATD_SHARD": "0"}).settings
     assert "the number of shards cannot change while the daemons run" in str(shard_moves.find_reload_problem(before, four))
+
+
+def test_the_address_of_a_shard_keeps_the_form_of_the_address() -> None:
+    for address, expected in (
+        ("postgresql:///beats", "postgresql:///beats?options=-csearch_path%3Dheartbeatd_shard_1"),
+        ("postgresql://a@db:5432/beats", "postgresql://a@db:5432/beats?options=-csearch_path%3Dheartbeatd_shard_1"),
+        ("postgresql:///beats?host=/run", "postgresql:///beats?host=/run&options=-csearch_path%3Dheartbeatd_shard_1"),
+    ):
+        assert shard_address(address, 1) == expected

@@ -14,11 +14,14 @@ import psycopg
 import pytest
 import required_programs
 from servers.postgres import PostgresServer
-from world import MakeWorld, World, all_rows
+from world import MakeWorld, World, add_entry_row, all_rows
 
 from scheduler.cli.main import main
+from scheduler.model.outcome import Kind
+from scheduler.model.state_address import shard_address, shard_file
 from scheduler.store.database import Store, StoreError, open_read_only
 from scheduler.store.locations import open_for_writing, open_read_only_any_version
+from scheduler.store.transaction import Transaction
 from scheduler.store.transfer import copy_all_rows
 from scheduler.system.state_lock import StateLock
 
@@ -102,6 +105,22 @@ def test_a_target_with_rows_and_a_running_daemon_are_refused(
     assert main(["migrate", "nowhere.db", address]) == 1
     assert main(["migrate", str(world.state), "postgresql://a:secretpass@db/x"]) == 1
     assert "secretpass" not in capsys.readouterr().err
+
+
+def test_what_is_not_copied_is_refused_shards_and_a_schema_without_tables(
+    world: World, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, back = postgres.database(), tmp_path / "back.db"
+    shards = [shard_file(world.state, 1), shard_address(address, 1)]
+    for source, shard in zip((str(world.state), address), shards, strict=True):
+        with closing(open_for_writing(shard)) as store, store.transaction() as db:
+            add_entry_row(Transaction(db, world.clock.now, "me"), Kind.HEARTBEAT, "other")
+        assert main(["migrate", source, str(back)]) == 1
+        assert "has databases of shards beside it, and these are not copied: remove `shard`" in capsys.readouterr().err
+    assert main(["migrate", f"{address}&options=-csearch_path%3Dmistyped", str(back)]) == 1
+    assert "has no tables of heartbeatd in the schema mistyped" in capsys.readouterr().err
+    assert not back.exists()
+    assert "mistyped" not in postgres.query(address, "select nspname from pg_namespace")
 
 
 def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServer) -> None:
