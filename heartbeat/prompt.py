@@ -104,11 +104,16 @@ def max_tokens(*texts: str) -> int:
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
-def describe_size(size: int, limit: int, reserved: int | None) -> str:
-    """The size of a prompt and its limit. `reserved` is what a budget allows: then `size` was counted by `max_tokens`."""
+def describe_size(size: int, limit: int, reserved: int | None, *, by_provider: bool = False) -> str:
+    """The size of a prompt and its limit. `reserved` is what a budget allows: then `size` was counted by `max_tokens`.
+
+    `by_provider`: it is the count of the provider.
+    """
+    most = f"its budget allows {reserved:,}" if reserved is not None and reserved < limit else f"max_input_tokens is {limit:,}"
+    if by_provider:
+        return f"{size:,} tokens as its provider counts them, and {most}"
     if reserved is None:
-        return f"about {size:,} tokens, and max_input_tokens is {limit:,}"
-    most = f"its budget allows {reserved:,}" if reserved < limit else f"max_input_tokens is {limit:,}"
+        return f"about {size:,} tokens, and {most}"
     return f"{size:,} bytes, counted as tokens because a budget applies, and {most}"
 
 

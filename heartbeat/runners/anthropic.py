@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +37,17 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
         return replace(_parse_message(message, forced), request_id=request)
     except CallError as error:
         return model_answer.with_provider_name(error, runner.provider, structured=run.structured)
+
+
+async def count_tokens(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> int | None:
+    """The input tokens of the request of `call_model`, as the provider counts them; None if it does not. Costs no tokens."""
+    forced = model_answer.REPORT_FINDINGS if run.structured else None
+    try:
+        found, _ = await _send_request(run, runner, agent_json.conversation(run), _force_tool(forced), http, only_count=True)
+    except CallError:
+        return None  # a server with the same Messages API need not have this endpoint
+    counted = found.get("input_tokens")
+    return counted if type(counted) is int and counted > 0 else None
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
@@ -89,8 +100,13 @@ async def _send_request(
     conversation: Sequence[Mapping[str, Any]],
     tools: Mapping[str, Any],
     http: HttpClient,
+    *,
+    only_count: bool = False,
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the message that came back and the provider's ID of the request. `tools` is the part of the request about tools."""
+    """Return the message that came back and the provider's ID of the request. `tools` is the part of the request about tools.
+
+    `only_count`: the number of its tokens comes back instead of a message.
+    """
     provider = runner.provider
     key, url = model_answer.read_api_key(provider), reveal_secret(provider.base_url or BASE_URL)
     if key is None:
@@ -100,9 +116,10 @@ async def _send_request(
         raise CallError(Failure.BAD_REQUEST, f"no model is set; write a model: for the agent {run.agent}")
     sdk = _load_sdk()
     try:
-        raw = await _sdk_client(http, key, url).messages.with_raw_response.create(
+        messages = _sdk_client(http, key, url).messages.with_raw_response
+        send = messages.count_tokens if only_count else partial(messages.create, max_tokens=runner.max_output_tokens)
+        raw = await send(
             model=run.model,
-            max_tokens=runner.max_output_tokens,
             messages=conversation,
             timeout=run.timeout.total_seconds(),
             extra_headers={"traceparent": run.traceparent} if run.traceparent else None,

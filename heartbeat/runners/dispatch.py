@@ -48,6 +48,15 @@ async def request_decision(run: AgentRequest, runner: ModelRunner, resources: Re
     return await _with_span(_model_api(runner).request_decision, run, runner, resources)
 
 
+async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) -> int | None:
+    """The input tokens of a request as its provider counts them; None if there is no such count. Never raises."""
+    if not isinstance(runner, ModelRunner) or runner.tools is not None or runner.provider.kind != "anthropic":
+        return None
+    from heartbeat.runners import anthropic
+
+    return await anthropic.count_tokens(run, runner, resources.http)
+
+
 def import_libraries(runners: Iterable[Runner]) -> None:
     """Import in advance what these runners will need. Takes up to a second of CPU."""
     for kind in {runner.provider.kind for runner in runners if isinstance(runner, ModelRunner)}:

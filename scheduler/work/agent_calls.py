@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from scheduler.model.entry import Claim, Elapsed
 from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Outcome, Skip
 from scheduler.system.lanes import Lanes
 
+COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count
 MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
 NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any text"
 
@@ -135,6 +137,16 @@ def turn_limits(claim: Claim, runner: Runner, max_input_tokens: int) -> TurnLimi
 def count_prompt_tokens(claim: Claim, prompt: Prompt) -> int:
     """The tokens of the prompt and of the messages before it: an estimate, or an upper bound if a budget depends on it."""
     return token_counter(claim)(prompt.text, *(text for _, text in claim.messages))
+
+
+async def count_by_provider(request: AgentRequest, runner: Runner, resources: Resources) -> int | None:
+    """The tokens of a request as its provider counts them, and 5 % more, because it calls this an estimate; None: no count.
+
+    It takes a request of its own, so it is only worth it before a prompt is rejected because of its length.
+    """
+    request = replace(request, timeout=min(request.timeout, COUNT_TIMEOUT))
+    counted = await runners.count_tokens(request, runner, resources)
+    return None if counted is None else ceil(counted * 1.05)
 
 
 def token_counter(claim: Claim) -> CountTokens:

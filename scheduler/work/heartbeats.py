@@ -167,8 +167,12 @@ class _Attempt:
         prompt = compose_prompt(facts, self.spec)
         tokens = agent_calls.count_prompt_tokens(self.claim, prompt)
         if late_obstacle(situation.with_results(tokens=tokens)) is not None:
-            reserved = agent_calls.reserved_input_tokens(self.claim)
-            return _too_large(prompt, describe_size(tokens, self.spec.max_input_tokens, reserved))
+            request = self._agent_request(facts, prompt, self._time_left())
+            counted = None if self.spec.decide else await agent_calls.count_by_provider(request, self.spec.runner, self.resources)
+            if counted is None or late_obstacle(situation.with_results(tokens=counted)) is not None:
+                reserved, known = agent_calls.reserved_input_tokens(self.claim), counted is not None
+                size = describe_size(counted or tokens, self.spec.max_input_tokens, reserved, by_provider=known)
+                return _too_large(prompt, size)
         return replace(await self._decide_and_call(facts, prompt), selection=selection)
 
     async def _decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:
@@ -218,14 +222,17 @@ class _Attempt:
         if facts.tasks is not None and agent_calls.exceeds_reservation(self.claim, prompt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
-        request = replace(
+        request = self._agent_request(facts, prompt, time_left)
+        classify = partial(_classify_answer, self.spec)
+        return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify, self.elapsed)
+
+    def _agent_request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
+        return replace(
             self._request(facts, prompt, self.spec.model, time_left),
             messages=self.claim.messages,
             structured=self.spec.answer == "structured",
             limits=agent_calls.turn_limits(self.claim, self.spec.runner, self.spec.max_input_tokens),
         )
-        classify = partial(_classify_answer, self.spec)
-        return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify, self.elapsed)
 
     def _request(self, facts: PromptFacts, prompt: Prompt, model: str | None, time_left: timedelta) -> AgentRequest:
         def meta() -> dict[str, object]:

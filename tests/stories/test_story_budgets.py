@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from servers import completions
+from servers.messages import error_answer, text_answer
 from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import explained_entry
 from world import AgentCall, Delayed, MakeWorld, World
@@ -231,6 +233,36 @@ def test_under_a_budget_a_prompt_is_measured_at_one_token_per_byte(make_world: M
     assert re.fullmatch(r"3,\d{3} bytes, counted as tokens because a budget applies, and max_input_tokens is 3,000", size), size
     assert outcomes(world)[-1] == "ok"
     assert world.records()[0]["charged"] == {"usd": 0.0, "tokens": 0}
+
+
+def test_a_prompt_that_seems_too_long_is_sent_if_its_provider_counts_fewer_tokens(make_world: MakeWorld, tmp_path: Path) -> None:
+    """For agents and for jobs. The count is a request of its own, so it is sent only then."""
+    words = "x" * 3500
+    keys = 'interval: none, budget: {usd_per_day: 1}, checklist: "- ' + words + '\\n", deliver: log'
+    yaml = f"""
+providers: {{anthropic: {{api_key: k, base_url: "URL"}}}}
+prices: {{big: {{input: 2.0, output: 10.0}}}}
+defaults: {{heartbeat: {{max_input_tokens: 3k, max_output_tokens: 500}}}}
+agents: {{ops: {{runner: {{kind: anthropic}}, model: big, heartbeat: {{{keys}}}}}}}
+cron: {{ask: {{at: "2027-01-01T00:00", prompt: "{words}", agent: ops, budget: {{usd_per_day: 1}}, deliver: log}}}}
+"""
+    many = "tokens as its provider counts them, and max_input_tokens is 3,000"
+    bytes_ = "bytes, counted as tokens because a budget applies, and max_input_tokens is 3,000"
+    cases = [(reply({"input_tokens": 900}), None), (reply({"input_tokens": 2900}), many), (error_answer(404, "x", "no"), bytes_)]
+    for name in ("ops", "ask"):
+        for number, (count, error) in enumerate(cases):
+            folder = tmp_path / f"{name}{number}"
+            folder.mkdir()
+            with Server([count, text_answer("HEARTBEAT_OK")]) as server:
+                world = make_world(yaml.replace("URL", server.url), folder=folder)
+                world.wake("ops") if name == "ops" else world.run_job("ask")
+                world.run(seconds=10)
+                paths = [request.path for request in server.requests]
+            (run,) = world.records(name)
+            asked = ["/v1/messages/count_tokens", "/v1/messages"]
+            expected = (asked, "ok") if error is None else (asked[:1], "skipped")
+            assert (paths, run["outcome"]) == expected, run
+            assert (run["error"] or "").endswith(error or ""), run
 
 
 def test_a_wake_over_two_budgets_waits_until_both_have_room(make_world: MakeWorld) -> None:
