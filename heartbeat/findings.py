@@ -16,7 +16,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Literal
 
-from heartbeat.verdict import begins_with_alarm, is_ok_token, without_reasoning
+from heartbeat.verdict import begins_with_alarm, is_ok_token, is_token_name, without_reasoning
 
 MAX_FINDINGS = 50  # per answer; the number of further findings is recorded
 MAX_KEY = 120  # code points of a key; a longer key is cut, and its hash keeps it distinct
@@ -464,7 +464,7 @@ def _finding_from_line(line: str) -> Finding | None:
         return None  # JSON, or data of a program
     is_critical = key.endswith("!")
     label = _clean_label(key)
-    if not _is_key(label):
+    if not _is_key(label) or is_token_name(label):
         return None
     text = _clean_text(match["text"])
     if match["wrap"] and not match["unwrap"]:

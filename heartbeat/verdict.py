@@ -173,8 +173,15 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
 def is_ok_token(answer: str) -> bool:
     """Whether an answer is only the quiet token: in any spelling, in quotes, code or markup, but without any other word."""
     plain = _SPELLING.sub(OK_TOKEN, _INVISIBLE.sub("", answer))
+    if not any(token in plain.upper() for token in ("_OK", "NO_REPLY", "[SILENT]")):
+        return False
     # Each quotation mark becomes a blank, so that no words are joined.
-    return "_OK" in plain and _is_token_alone(list(_split_pieces(_QUOTES.sub(" ", plain))))
+    return _is_token_alone(list(_split_pieces(_QUOTES.sub(" ", plain))))
+
+
+def is_token_name(label: str) -> bool:
+    """Whether a word in brackets at the beginning of a line is a quiet token, and not the key of a finding."""
+    return label.upper() in ("SILENT", "NO_REPLY") or is_ok_token(label)
 
 
 def begins_with_alarm(text: str) -> bool:

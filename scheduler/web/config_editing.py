@@ -18,6 +18,7 @@ from scheduler.config.file import marked_yaml, value_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
 from scheduler.config.file.value_editing import EditRefused
+from scheduler.config.keys.unknown_keys import find_unknown_key
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
@@ -123,6 +124,7 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
         raise bad_request("changes: write keys with their new values, as in {heartbeat: {interval: 1h}}; null removes a key")
     reason = why_not_permitted(request, changes) or await run_in_threadpool(_why_not_removable, request, changes)
     if reason is not None:
+        _refuse_unknown_key(changes)
         return {"written": False, "reason": reason, "yaml": lines_to_write(changes)}
     expected = _expected_hash(request, body.hash)
 
@@ -176,6 +178,14 @@ def lines_to_write(changes: Changes) -> str:
         return value_editing.apply_patch("", changes)
     except EditRefused as error:
         raise bad_request(f"changes: {error.path} cannot be written as a key or value of the config") from None
+
+
+def _refuse_unknown_key(changes: Changes) -> None:
+    """Raises HttpError if the changes set a key that the config does not have: no permission would help."""
+    root = marked_yaml.parse_yaml(lines_to_write(changes), Diagnostics("changes"))
+    found = find_unknown_key(root) if isinstance(root, MarkedMap) else None
+    if found is not None:
+        raise bad_request(f"changes: {dotted_path(found[0])}: {found[1]}")
 
 
 def why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:

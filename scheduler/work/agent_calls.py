@@ -24,7 +24,8 @@ from scheduler.system.lanes import Lanes
 
 COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count
 MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
-NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any text"
+CUT_BEFORE_TEXT = "the answer was cut at its token limit before it contained any text"
+NO_ANSWER_TEXT = "the model answered without any text"
 
 
 class ClassifyAnswer(Protocol):
@@ -65,9 +66,19 @@ def result_of_interrupted_precheck() -> AttemptResult:
     return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
 
 
-def result_without_text(text: str) -> AttemptResult:
-    """The result of an attempt whose answer was cut before it had any text, or had only reasoning."""
-    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NO_ANSWER_TEXT, truncated=True)
+def result_without_text(runner: Runner, answer: Answer, content: str) -> AttemptResult | None:
+    """The result of an attempt whose answer has no text besides its reasoning. None if it has text or findings, or may be empty.
+
+    Programs and gateways may answer with nothing, if there is nothing to report. A model that does so has failed, and another
+    attempt may succeed. An answer that was cut before its text is a failure for every runner.
+    """
+    if content.strip() or (answer.report is not None and (answer.report.findings or not answer.truncated)):
+        return None
+    if answer.truncated:
+        return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=answer.text, error=CUT_BEFORE_TEXT, truncated=True)
+    if isinstance(runner, ModelRunner):
+        return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=answer.text, error=NO_ANSWER_TEXT, transient=True)
+    return None
 
 
 def result_of_failure(answer: Answer, prompt: Prompt, calls: tuple[Call, ...]) -> AttemptResult:

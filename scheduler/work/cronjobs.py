@@ -97,9 +97,9 @@ class JobEntry(Entry):
         truncated = answer.truncated
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
         content = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
-        if truncated and not content:
-            return agent_calls.result_without_text(text)
         agent = self.agent
+        if agent and (failed := agent_calls.result_without_text(agent.runner, answer, content)) is not None:
+            return failed
         if agent and agent.ok_match and answer.report is None:
             # As for a heartbeat: the missing part of a cut answer may be long.
             judged = verdict.judge_answer(content, agent.ok_match, 0 if truncated else agent.ack_max_chars)

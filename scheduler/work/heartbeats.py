@@ -303,8 +303,8 @@ def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
     if truncated:
         content = verdict.without_cut_end(content)
-    if truncated and not content.strip() and not (answer.report and answer.report.findings):
-        return agent_calls.result_without_text(text)
+    if (failed := agent_calls.result_without_text(spec.runner, answer, content)) is not None:
+        return failed
     report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=truncated)
     # If the answer was cut, the missing part may be long, so a short text next to the OK token is not taken as "all is well".
     judged = verdict.judge_answer(report.text if report else content, spec.ok_match, 0 if truncated else spec.ack_max_chars)

@@ -400,6 +400,15 @@ def test_a_value_in_place_of_a_map_gets_the_map_as_a_suggestion(tmp_path: Path, 
     assert list(untrue(tmp_path, text, ENVIRON)) == []
 
 
+def test_a_value_that_is_no_value_of_the_key_elsewhere_is_one_error_about_what_was_written(tmp_path: Path) -> None:
+    text = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h, deliver: log}}}\n"
+    for value in ("5m", "other", "[a]", "0"):
+        (line,) = complaints(tmp_path, f"{text}cron: {{x: {{every: 1h, command: y, after: {value}}}}}\n")
+        assert ": cron.x.after: unknown key; cron.x.on_failure has a key after, but this value does not fit there: " in line, line
+    (line,) = complaints(tmp_path, f"{text}cron: {{x: {{every: 1h, command: y, after: 2}}}}\n")
+    assert line.endswith("cron.x.after: unknown key here; it belongs under cron.x.on_failure")
+
+
 HIDING = [
     ("retries: two", "agents.ops.heartbeat.retries"),
     ("heartbeat: 5", "agents.ops.heartbeat"),

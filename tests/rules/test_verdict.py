@@ -7,6 +7,7 @@ import time
 import pytest
 from loops import loop_over
 
+from heartbeat.findings import read_report
 from heartbeat.spec import OkMatch
 from heartbeat.verdict import Suppression, Verdict, judge_answer, message_digest, normalise_text, without_cut_end
 
@@ -179,6 +180,22 @@ def test_words_that_only_resemble_the_token_are_delivered(answer: str) -> None:
 )
 def test_a_quoted_token_beside_anything_else_is_prose(answer: str) -> None:
     assert judge_answer(answer, "edges", 5) == alert(answer)
+
+
+SILENT = ["[SILENT]", "[silent]\n", "**[SILENT]**", "[SILENT].", "`[SILENT]`", "```\n[SILENT]\n```", "NO_REPLY", "[NO_REPLY]"]
+
+
+@loop_over("answer", [*SILENT, "[HEARTBEAT_OK]", "[heartbeat ok]", "> [SILENT]"])
+def test_a_token_in_brackets_is_no_finding_and_is_quiet(answer: str) -> None:
+    assert (read_report(answer), judge_answer(answer, "edges", 5)) == (None, quiet(Suppression.HEARTBEAT_OK))
+
+
+def test_a_text_beside_a_token_in_brackets_is_delivered_without_the_token() -> None:
+    assert read_report("[SILENT] The disk is full.") is None
+    assert judge_answer("[SILENT] The disk is full.", "edges", 5) == alert("The disk is full.")
+    report = read_report("[disk] full\n[SILENT]")
+    assert report is not None
+    assert [(found.label, found.text) for found in report.findings] == [("disk", "full")]
 
 
 @loop_over("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,34 @@ def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(make_world: Make
     row = world.records()[0]
     assert (row["outcome"], row["truncated"], row["text"]) == ("alert", True, "Two things: the disk")
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
+
+
+def test_an_empty_answer_of_a_model_is_a_failure_and_that_of_a_gateway_is_not(make_world: MakeWorld, tmp_path: Path) -> None:
+    job = "cron:\n  write: {every: 1d, prompt: Write., agent: ops, deliver: log}\n"
+    reasoning = "<think>The disk is fine.</think>\n"
+    cases = (
+        ("anthropic", reply(message())),
+        ("anthropic", reply(message(text(reasoning)))),
+        ("openai", reply(completion(""))),
+        ("openai", reply(completion(None))),
+        ("openai", reply(completion(f" {reasoning}"))),
+    )
+    for number, (kind, act) in enumerate(cases):
+        for config, name in ((model_agent("URL", kind), "ops"), (model_agent("URL", kind).replace("3h", "30d") + job, "write")):
+            (folder := tmp_path / f"{number}-{name}").mkdir()
+            with Server([act] * 6) as server:
+                world = make_world(config.replace("URL", server.url), folder, environ={"KEY": KEY})
+                if name == "write":
+                    world.run_job("write")
+                world.run(minutes=5)
+            row = world.records(name)[-1]
+            result = row["outcome"], row["reason"], row["error"]
+            assert result == ("failed", "bad_answer", "the model answered without any text"), (kind, act, name)
+            assert name == "write" or len(server.requests) == 3, "an agent has two retries"
+    with Server([gateway.text_answer("")]) as server:
+        world = make_world(http_agent(server.url))
+        world.run(minutes=1)
+    assert [(row["outcome"], row["suppression"]) for row in world.records()] == [("ok", "empty")]
 
 
 def test_a_complete_answer_is_not_called_truncated(make_world: MakeWorld) -> None:

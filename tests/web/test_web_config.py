@@ -188,6 +188,18 @@ def test_an_agent_may_have_the_name_of_a_protected_key(tmp_path: Path) -> None:
         assert patch(daemon, path, {"runner": None}).data["written"] is False
 
 
+def test_an_unknown_key_is_named_with_the_closest_known_one(daemon: WebDaemon) -> None:
+    for token in ("self", "reader"):
+        for changes, says in (
+            ({"heartbeat": {"intervall": "1h"}}, "agents.ops.heartbeat.intervall: unknown key; did you mean interval?"),
+            ({"interval": "1h"}, "agents.ops.interval: unknown key here; it belongs under agents.ops.heartbeat"),
+            ({"heartbeat": {"budget": {"usd_a_day": 1}}}, "agents.ops.heartbeat.budget.usd_a_day: unknown key"),
+        ):
+            reply = patch(daemon, OPS, changes, token)
+            assert (reply.status, reply.data["error"]["message"].startswith(f"changes: {says}")) == (400, True), reply.data
+    assert daemon.config.read_text() == CONFIG
+
+
 @pytest.mark.parametrize(
     "changes",
     [

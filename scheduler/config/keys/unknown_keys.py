@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
 
 from scheduler.config.file.diagnostics import Diagnostics, Position
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap, dotted_path
@@ -209,7 +211,7 @@ def _find_unknown_keys(node: MarkedMap, model: type[ConfigPart], steps: Steps) -
 
 def _correct_key(root: MarkedMap, node: MarkedMap, steps: Steps, key: str, diagnostics: Diagnostics) -> None:
     value, marks = node[key], node.marks[key]
-    wrong = explain_misplaced_key(key, value, steps, root)
+    wrong = _without_useless_move(explain_misplaced_key(key, value, steps, root), key, value, root)
     diagnostics.add_error(marks[0], dotted_path([*_restore_indexes(steps), key]), wrong)
     del node[key]
     remedy = wrong.remedies[0] if wrong.remedies else Remedy()
@@ -225,6 +227,33 @@ def _correct_key(root: MarkedMap, node: MarkedMap, steps: Steps, key: str, diagn
     elif can_merge(value, home[right]):
         home[right].update(value)
         home[right].marks.update(value.marks)
+
+
+def _without_useless_move(wrong: InvalidValue, key: str, value: object, root: MarkedMap) -> InvalidValue:
+    """The same error without the advice to move a value that is invalid at the other place: the user may mean something else."""
+    remedy = wrong.remedies[0] if wrong.remedies else Remedy()
+    model = model_at(remedy.under, root) if remedy.is_certain and remedy.under else None
+    name = remedy.key or key
+    if model is None or isinstance(value, MarkedMap) or name not in key_names(model):
+        return wrong
+    field = model.model_fields[name]
+    try:
+        of_key: Any = Annotated[(field.annotation, *field.metadata)]
+        TypeAdapter(of_key).validate_python(value)
+    except ValidationError as error:
+        found = error.errors()[0]
+        why = found["ctx"]["error"] if found["type"] == "value_error" else found["msg"]
+        place = dotted_path(remedy.under or ())
+        return InvalidValue("unknown key", advice=f"{place} has a key {name}, but this value does not fit there: {why}")
+    return wrong
+
+
+def find_unknown_key(root: MarkedMap) -> tuple[Steps, InvalidValue] | None:
+    """The first unknown key with a value in a config, or in a part of one: the steps to it, and its error."""
+    for node, steps, key in _find_unknown_keys(root, models.Config, ()):
+        if node[key] is not None:
+            return (*steps, key), explain_misplaced_key(key, node[key], steps, root)
+    return None
 
 
 def _ensure_map(root: MarkedMap, steps: Steps, marks: tuple[Position, Position]) -> MarkedMap:
