@@ -267,7 +267,7 @@ ENTRIES = (
         "PrecheckFailing", "warning", "0s",
         "increase(heartbeatd_precheck_failures_total[$window]) >= $above"
         " unless on (job, instance, name)"
-        ' increase(heartbeatd_skips_total{kind="heartbeat",reason="precheck_failed"}[$window]) > 0',
+        ' increase(heartbeatd_skips_total{reason="precheck_failed"}[$window]) > 0',
         "The precheck of {{ $labels.name }} fails",
         "The agent is called nevertheless (`on_error: run`), so each slot costs tokens. Failed prechecks:"
         f" {{{{ $value | humanize }}}}. {EXPLAIN} Correct `precheck.command`.",

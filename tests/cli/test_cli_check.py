@@ -220,6 +220,7 @@ cron:
   d: {every: 1h, command: "cd x && ./y; exit", shell: /bin/no-such-shell}
   e: {every: 1h, command: "if true; then ./x; fi"}
   f: {every: 1h, command: [./tool], env: {PATH: /x}}
+  g: {every: 1h, prompt: Go., agent: here, precheck: {command: new-mail --now}}
 """
 
 
@@ -255,6 +256,7 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
         ["cron.c.workdir", "the folder nowhere does not exist; do: mkdir -p nowhere"],
         ["cron.d.shell", "there is no program /bin/no-such-shell"],
         ["cron.f.command", "tool is not executable; do: chmod +x tool"],
+        ["cron.g.precheck.command", "there is no program 'new-mail'; PATH is /usr/bin:/bin"],
     ]
 
 

@@ -181,6 +181,32 @@ def test_a_precheck_is_a_command_or_a_map(tmp_path: Path, written: str, precheck
     assert ops(tmp_path, beat=written).precheck == precheck
 
 
+def test_a_job_has_the_precheck_of_a_heartbeat_with_its_own_timeout(tmp_path: Path) -> None:
+    def job(keys: str, more: str = "") -> str:
+        return f"""
+agents: {{ops: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: none, deliver: log}}}}}}
+defaults: {{cron: {{precheck: {{on_error: skip, command: ./default}}}}}}
+cron: {{a: {{every: 1h, agent: ops, {keys}}}}}
+{more}"""
+
+    cases = {
+        "prompt: Go.": Precheck("./default", "run", "skip", timedelta(seconds=30)),
+        "prompt: Go., precheck: {command: ./look}": Precheck("./look", "run", "skip", timedelta(seconds=30)),
+        "prompt: Go., timeout: 20s, precheck: {unchanged: skip}": Precheck("./default", "skip", "skip", timedelta(seconds=10)),
+        "prompt: Go., precheck: none": None,
+    }
+    for keys, expected in cases.items():
+        assert read(tmp_path, job(keys)).settings.job_agents["a"].precheck == expected, keys
+    wrong = {
+        "prompt: Go., precheck: {timeout: 10m}": "10m leaves the agent no time; write less than the job's timeout of 10m",
+        "prompt: Go., precheck: {unchanged: {skip: false, max_age: 1h}}": "runs are not skipped here",
+        "command: ls, precheck: ./look": "this key applies only to a prompt",
+        "command: ls, ok_match: edges": "this key applies only to a prompt",
+    }
+    for keys, problem in wrong.items():
+        assert problem in "".join(complaints(tmp_path, job(keys).replace("agent: ops, command", "command"))), keys
+
+
 def test_a_precheck_is_inherited_key_by_key_and_disabled_with_a_word(tmp_path: Path) -> None:
     text = FLEET.replace("deliver: log", "deliver: log, precheck: {command: ./look, unchanged: skip}")
     own = read(tmp_path, text.replace(BEAT, "precheck: {on_error: skip}"), ENVIRON).settings.heartbeats["ops"].precheck

@@ -39,6 +39,10 @@ def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str
         if job.enabled and job.command is not None:
             for inside, message in _check_job(job):
                 yield "cron", name, inside, message
+        called = settings.job_agents.get(name)
+        check = called.precheck if called and job.enabled else None
+        if called and check and (problem := _check_first_word(check.command, called.workspace, {})):
+            yield "cron", name, ("precheck", "command"), problem
     for name, channel in settings.channels.items():
         if channel.argv and (problem := _check_program(channel.argv[0], channel.folder, {})):
             yield "channels", name, ("argv",), problem
