@@ -101,13 +101,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     run_all = bool(os.environ.get("HEARTBEATD_TEST_ALL"))
     seen: set[str] = set()
-    kept = []
+    kept: set[pytest.Item] = set()
     for item in items:
         name = item.nodeid.partition("[")[0]
         if (name in seen and not run_all) or "database_of" not in getattr(item, "fixturenames", ()):
             continue
         seen.add(name)
-        kept.append(item)
+        kept.add(item)
         if mark := item.get_closest_marker("sqlite_file"):
             item.add_marker(pytest.mark.skip(reason=f"not with PostgreSQL: {mark.args[0]}"))
         elif mark := item.get_closest_marker("long_on_server"):

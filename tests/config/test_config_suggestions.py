@@ -12,15 +12,17 @@ import pytest
 from advice_check import follow, refused, untrue
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read
 from loops import loop_over
+from simulation import size
 from test_config_errors import FAULTS
 
 from scheduler.cli.main import main
 from scheduler.config.file.remedies import as_yaml
 from scheduler.config.keys.time_zones import find_zone
 
-SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
+SLIPS = size(80, 2000)  # `python -m bench.advice` follows the suggestions for ten thousand
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("part", range(8))
 def test_every_suggestion_for_a_config_with_typing_errors_is_accepted(tmp_path: Path, part: int) -> None:
     found = [

@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 from servers.messages import Models, error_answer
 from servers.scripted import Act, Server, hang_up
+from simulation import size
 from test_story_breakers import FIVE, FORBIDDEN, KEY, LATER, NO_KEY, OK, by_model, count_outcomes, fleet
 from test_story_notices import process_result
 from test_story_slots import agent, job
@@ -73,6 +74,7 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
     ]
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("act", "begins"),
     [
@@ -89,14 +91,14 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
         (hang_up(), "Provider anthropic cannot be reached"),
     ],
 )
-def test_a_day_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(
+def test_a_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(
     make_world: MakeWorld, act: Act, begins: str
 ) -> None:
     names = [f"a{number:02}" for number in range(15)]
     more = {name: f"stagger: {place}m, on_failure: {{remind: 2d}}" for place, name in enumerate(names)}
     with Models(lambda request: act) as server:
         world = make_world(fleet(server.url, *names, **more), environ={"KEY": KEY})
-        world.run(hours=12)
+        world.run(hours=size(3, 24))
         server.answer = lambda request: OK
         world.run(hours=2)
     first, last = notification_lines(world)
