@@ -81,7 +81,7 @@ man: .venv/ready
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]'
 	touch .venv/runtime $@
 
 # Every fault of the alert rules, in real daemons under a real Prometheus. Takes two minutes.

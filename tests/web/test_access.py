@@ -24,8 +24,6 @@ from scheduler.web import mcp_server
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.routes import OPERATIONS, build_application
 
-pytestmark = pytest.mark.once
-
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.
 CONFIG = """\
 server: {listen: "127.0.0.1:0", tokens: {
