@@ -11,7 +11,6 @@ from scheduler.channels.http_post import channel_url
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import url_scheme
 from scheduler.model.settings import Channel
-from scheduler.net.library_requests import limited_answers
 
 # Apprise takes a fifth of a second and 20 MiB to import, and most configs have no such channel: it is imported at the first use.
 if TYPE_CHECKING:
@@ -58,6 +57,8 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
 def _notify(service: NotifyBase, channel: Channel, message: Message) -> bool:
     """Whether the service accepted the message. Apprise turns every error inside a service into False."""
     from apprise import Apprise, NotifyFormat, NotifyType
+
+    from scheduler.net.library_requests import limited_answers
 
     has_titles = service.title_maxlen > 0
     prefix = channel.prefix_for(message.kind, message.name, message.title)

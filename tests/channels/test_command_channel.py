@@ -115,7 +115,8 @@ def test_a_program_accepts_a_message_at_the_third_attempt(make_world: MakeWorld,
     world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     world.run(minutes=2)
     target = world.records()[0]["delivery"]["targets"][0]
-    assert target == {"channel": "tell", "state": "pending", "error": f"{Path(sys.executable).name} ended with exit code 1: busy"}
+    error = f"{Path(sys.executable).name} ended with exit code 1: busy"
+    assert (target["channel"], target["state"], target["error"]) == ("tell", "pending", error)
     world.run(minutes=10)
     assert (tmp_path / "received").read_text() == "[ops@web1] ALERT: the disk is full"
     assert (len(world.calls), world.records()[0]["delivery"]["state"]) == (1, "delivered")

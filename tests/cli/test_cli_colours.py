@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,11 @@ def test_status_colours_the_label_of_a_problem(coloured: Coloured) -> None:
     assert click.style("ok", fg="green") in line_with(listed, "agent/good")
 
 
+def _starts_of_lines(text: str) -> list[str]:
+    """Without figures: the free space of the disk changes between two calls of doctor."""
+    return [re.sub(r"\d", "0", line)[:20] for line in text.splitlines()]
+
+
 @pytest.mark.parametrize("words", [["runs"], ["status"], ["explain"], ["explain", "broken"], ["plan"], ["doctor"], ["check"]])
 def test_colours_change_no_character_of_the_text(
     words: list[str], world: World, coloured: Coloured, capsys: pytest.CaptureFixture[str]
@@ -75,7 +81,7 @@ def test_colours_change_no_character_of_the_text(
     plain = capsys.readouterr().out
     assert "\x1b" in painted
     assert "\x1b" not in plain
-    assert [line[:20] for line in click.unstyle(painted).splitlines()] == [line[:20] for line in plain.splitlines()]
+    assert _starts_of_lines(click.unstyle(painted)) == _starts_of_lines(plain)
 
 
 def test_json_has_no_colours(coloured: Coloured) -> None:

@@ -321,7 +321,7 @@ def test_picoclaw_messages_go_to_the_last_chat_of_a_user_and_never_to_an_interna
     with pytest.raises(Refused, match="internal"):
         world.request(NoteActivity("ops", Target("cli", "direct")))
     world.run(minutes=1)
-    assert world.records()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "7", "state": "delivered"}]
+    assert [target["says"] for target in world.records()[0]["delivery"]["targets"]] == ["delivered to chat:7"]
 
 
 @row("PicoClaw", 7)
