@@ -130,7 +130,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request to a model among several of an attempt, and how it ended. The fields are those of `Answer`."""
+    """One request to a model among several of an attempt, and how it ended. The fields are those of `Answer`.
+
+    `most` is the most that it can have used, None if that is not known.
+    """
 
     took: timedelta
     model_used: str | None = None
@@ -140,6 +143,7 @@ class Turn:
     tools_ignored: int = 0
     not_sent: bool = False
     status: int | None = None
+    most: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,10 +163,14 @@ class _Conversation:
         except CallError as error:
             answer = error.answer
             raise
+        except asyncio.CancelledError:  # the client turns one that comes after the beginning of the request into a CallError
+            answer = replace(answer, not_sent=True)
+            raise
         finally:
             goes_on = answer.failure is Failure.TOOL_USE and not is_last
             failure = None if goes_on else answer.failure
-            self.turns.append(_turn_of(replace(answer, failure=failure), timedelta(seconds=self._now() - began), ignored))
+            took, most = timedelta(seconds=self._now() - began), self.usage.maximum(size)
+            self.turns.append(_turn_of(replace(answer, failure=failure), took, ignored, most))
             self.usage.add(answer.tokens, size)
             if span is not None:
                 span.set_result(answer.model_used, answer.tokens, failure, answer.status)
@@ -285,9 +289,13 @@ class _Usage:
 
     def add(self, tokens: Tokens | None, size: int) -> None:
         """Count a turn. If the provider did not report its usage, the maximum is counted."""
-        used = tokens or Tokens(input=size, output=self._max_output)
+        used = tokens or self.maximum(size)
         self._tokens += used.total
         self._usd += self._cost(used.total - used.output, used.output)
+
+    def maximum(self, size: int) -> Tokens:
+        """The most that a turn of this size can use."""
+        return Tokens(input=size, output=self._max_output)
 
     def check_room(self, size: int, what: str) -> None:
         """Raises _Stopped if a turn of this size is too large."""
@@ -343,7 +351,7 @@ class _Usage:
         return (input_tokens * limits.input_price + output_tokens * limits.output_price) / MILLION if limits else 0.0
 
 
-def _turn_of(answer: Answer, took: timedelta, ignored: int) -> Turn:
+def _turn_of(answer: Answer, took: timedelta, ignored: int, most: Tokens) -> Turn:
     return Turn(
         took,
         answer.model_used,
@@ -353,6 +361,7 @@ def _turn_of(answer: Answer, took: timedelta, ignored: int) -> Turn:
         ignored,
         answer.not_sent,
         answer.status,
+        most,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from math import ceil
 
 from scheduler.engine.tick import Tick
 from scheduler.model.budget import (
     ALL_ENTRIES,
     NO_USAGE,
+    PER_TOKEN,
     Allowance,
     Amount,
     Budget,
@@ -19,6 +21,7 @@ from scheduler.model.budget import (
     Scope,
     call_cost,
     format_amount,
+    highest_input_price,
     usd_to_nanos,
 )
 from scheduler.model.entry import Claim, Entry
@@ -153,7 +156,7 @@ def _describe_shortage(tx: Transaction, budget_day: BudgetDay, budget: Budget, u
     """The limits that are exceeded and, for the budget of all entries, the entries that have used most of it."""
     ends = budget.day_end(budget_day.day)
     shared = budget_day.scope == ALL_ENTRIES
-    lacks = budget.exceeded_limits(used, most)
+    lacks = budget.exceeded_limits(used, most, spend.unknown_usd(tx.db, budget_day, budget))
     text = ", ".join(f"limits.budget.{lack}" if shared else lack for lack in lacks)
     text = f"{text}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}"
     largest = _largest_shares(tx, budget_day, lacks[0].split(":")[0], used) if shared else ""
@@ -186,12 +189,24 @@ def _called_no_model(result: AttemptResult) -> bool:
 
 
 def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:
-    """The usage of a call; None if it is unknown. Zero tokens are not believed."""
+    """The usage of a call, or the most that it can have used if it was not reported; None if that is unknown too.
+
+    Zero tokens are not believed.
+    """
     if call.tokens is None and call.cost_usd is None:
-        return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else None
+        return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else _maximum_of_call(prices, most, call)
     tokens = call.tokens.total if call.tokens else 0
     usd = call_cost(prices, call)
     is_unreported = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if is_unreported or (most.nanos and usd is None):
-        return None
+        return _maximum_of_call(prices, most, call)
     return Amount(usd_to_nanos(usd or 0.0), tokens)
+
+
+def _maximum_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:
+    """The most that a call can have used, at the highest prices; None if its size or price is not known."""
+    price = prices.get(call.model or "")
+    if call.most is None or (price is None and most.nanos):
+        return None
+    cost = 0.0 if price is None else call.most.input * highest_input_price(price) + call.most.output * price.output
+    return Amount(ceil(cost * PER_TOKEN), call.most.total)

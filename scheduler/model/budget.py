@@ -19,6 +19,9 @@ TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 PER_TOKEN = NANO // 1_000_000  # nanos per token at one USD per million tokens
 
 
+LEAST_UNKNOWN = 0.000001  # USD; less is the difference of two sums
+
+
 Scope = tuple[str, str]  # kind and name of an entry
 ALL_ENTRIES: Scope = ("", "")
 
@@ -81,10 +84,10 @@ class Budget:
         )
         return ((key, used, ceiling) for key, used, ceiling in found if ceiling is not None)
 
-    def exceeded_limits(self, spent: Amount, most: Amount) -> list[str]:
-        """Each limit that `most` on top of `spent` would exceed, in words."""
+    def exceeded_limits(self, spent: Amount, most: Amount, unknown_usd: float = 0.0) -> list[str]:
+        """Each limit that `most` on top of `spent` would exceed, in words. `unknown_usd` is the reserved part of `spent`."""
         amounts = zip(self.usage_by_limit(spent), self.usage_by_limit(most), self.usage_by_limit(spent + most), strict=True)
-        return [_exceeded_text(*used, takes) for used, (_, takes, _), (_, both, bound) in amounts if both > bound]
+        return [_exceeded_text(*used, takes, unknown_usd) for used, (_, takes, _), (_, both, bound) in amounts if both > bound]
 
     def local_day(self, now: datetime) -> date:
         """The local day to which an attempt is charged that begins at `now`."""
@@ -95,10 +98,12 @@ class Budget:
         return local_days.whole_day(day, self.zone).ends
 
 
-def _exceeded_text(key: str, used: float, bound: float, takes: float) -> str:
+def _exceeded_text(key: str, used: float, bound: float, takes: float, unknown_usd: float) -> str:
     unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
     more = f", and one run may take {format_amount(takes)}" if unit else ""
-    return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{more}"
+    is_shown = key == "usd_per_day" and unknown_usd >= LEAST_UNKNOWN
+    unknown = f" ({format_amount(unknown_usd)} of it is reserved for runs of unknown cost)" if is_shown else ""
+    return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{unknown}{more}"
 
 
 def format_amount(amount: float) -> str:
@@ -241,6 +246,11 @@ class TokenPrices(Protocol):
     def cache_write(self) -> float: ...
 
 
+def highest_input_price(price: TokenPrices) -> float:
+    """The highest price of input: a gateway may write it to a cache, though we do not request that."""
+    return max(price.input, price.cache_read, price.cache_write)
+
+
 def heartbeat_usage(
     beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None = None
 ) -> AttemptUsage:
@@ -263,11 +273,10 @@ def agent_usage(
 
 
 def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:
-    """The limits of one call. Input has its highest price: a gateway may write it to a cache, though we do not request that."""
+    """The limits of one call."""
     if price is None:
         return ModelCallLimit(model, runner.max_output_tokens, None, None, runner.max_turns)
-    dearest = max(price.input, price.cache_read, price.cache_write)
-    return ModelCallLimit(model, runner.max_output_tokens, dearest, price.output, runner.max_turns)
+    return ModelCallLimit(model, runner.max_output_tokens, highest_input_price(price), price.output, runner.max_turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class Call:
 
     `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
     `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
-    request to the complete answer, None if it was not measured.
+    request to the complete answer, None if it was not measured. `most` is the most that a turn with tools can have used.
     """
 
     provider: str | None
@@ -179,6 +179,7 @@ class Call:
     not_sent: bool = False
     status: int | None = None
     took: timedelta | None = None
+    most: Tokens | None = None
 
 
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an attempt that never called its model

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from scheduler.model import local_days
 from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay, Scope
 from scheduler.model.timestamps import to_millis
 from scheduler.store.transaction import Transaction
@@ -20,6 +21,22 @@ def spent_on_day(db: sqlite3.Connection, budget_day: BudgetDay) -> Amount:
     """What was spent on a day so far, including reservations."""
     row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", budget_day.key).fetchone()
     return Amount(*row) if row else Amount()
+
+
+UNKNOWN_USD = """
+select coalesce(sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))), 0) from run
+where {which} and (kind = :kind and name = :name or :kind = '' and exists (select 1 from budget_share
+  where budget_share.day = :day and budget_share.kind = run.kind and budget_share.name = run.name))
+"""
+OPEN_AND_CLOSED = ("state in ('running', 'waiting')", "state = 'closed' and finished_at >= :begins")
+
+
+def unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
+    """How much of what was spent on a day is the maximum of runs whose cost is not known, or not known yet."""
+    day, kind, name = budget_day.key
+    begins = to_millis(local_days.whole_day(budget_day.day, budget.zone).begins)
+    given = {"day": day, "kind": kind, "name": name, "begins": begins}
+    return float(sum(db.execute(UNKNOWN_USD.format(which=which), given).fetchone()[0] for which in OPEN_AND_CLOSED))
 
 
 def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amount: Amount) -> None:

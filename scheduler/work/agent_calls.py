@@ -110,7 +110,7 @@ def calls_from_answer(runner: Runner, model: str | None, answer: Answer, took: t
         return (replace(_call_from(answer, provider, model, took), cost_usd=answer.cost_usd),)
     if not answer.turns:
         return (Call(None, None, failure=answer.failure, not_sent=True),)
-    return tuple(_call_from(turn, provider, model, turn.took) for turn in answer.turns)
+    return tuple(replace(_call_from(turn, provider, model, turn.took), most=turn.most) for turn in answer.turns)
 
 
 def _call_from(answer: Answer | Turn, provider: str | None, model: str | None, took: timedelta) -> Call:

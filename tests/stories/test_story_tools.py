@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from servers.messages import error_answer, message, text_answer, tool
-from servers.scripted import Act, Server, reply
+from servers.scripted import Act, Server, half, hang_up, page, reply
 from servers.tools import ToolServer
 from world import MakeWorld, World
 
@@ -41,7 +41,9 @@ class MakeTooled:
         self._make_world = make_world
         self._disk = disk
 
-    def __call__(self, model: Server, *, allow: str = "free", more: str = "", turns: int = 5, **heartbeat: str) -> World:
+    def __call__(
+        self, model: Server, folder: Path | None = None, *, allow: str = "free", more: str = "", turns: int = 5, **heartbeat: str
+    ) -> World:
         words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | heartbeat
         beat = ", ".join(f"{key}: {value}" for key, value in words.items())
         yaml = f"""
@@ -57,7 +59,10 @@ agents:
         max_turns: {turns}
     heartbeat: {{{beat}}}
 """
-        return self._make_world(yaml, environ={"KEY": KEY, "TOKEN": TOKEN})
+        where = () if folder is None else (folder,)
+        for each in where:
+            each.mkdir()
+        return self._make_world(yaml, *where, environ={"KEY": KEY, "TOKEN": TOKEN})
 
 
 def model(*script: Act) -> Server:
@@ -113,6 +118,38 @@ def test_the_budget_of_a_run_stops_the_turns_before_it_is_exceeded(make: MakeToo
     assert (row["outcome"], row["charged"]["usd"]) == ("failed", pytest.approx(turns * ONE_CALL))
     assert row["charged"]["usd"] <= 0.016
     assert server.requests[-1].json["tool_choice"] == {"type": "tool", "name": "report_findings"} or row["reason"] == "too_large"
+
+
+MAX_OUTPUT = 2000 * 5.0 / 1e6  # USD that the answer of one turn may cost; its prompt has less than 4,000 bytes
+MAX_TURN = MAX_OUTPUT + 4000 * 1.25 / 1e6
+CUT_TURNS = [  # how the turns end, and the least and the most that may be charged
+    ([hang_up()], MAX_OUTPUT, MAX_TURN),
+    ([LOOK, hang_up()], ONE_CALL + MAX_OUTPUT, ONE_CALL + MAX_TURN),
+    ([LOOK, page(500)], ONE_CALL + MAX_OUTPUT, ONE_CALL + MAX_TURN),
+    ([LOOK, error_answer(529, "overloaded_error", "busy")], ONE_CALL, ONE_CALL),
+    ([LOOK, LOOK, half(message())], 2 * ONE_CALL + MAX_OUTPUT, 2 * ONE_CALL + MAX_TURN),
+]
+
+
+def test_an_attempt_that_was_cut_is_charged_what_its_turns_can_have_cost(make: MakeTooled, tmp_path: Path) -> None:
+    for number, (script, least, most) in enumerate(CUT_TURNS):
+        with model(*script) as server:
+            world = make(server, tmp_path / str(number), budget="{usd_per_day: 5}", retries="0", timeout="1s")
+            world.run(minutes=1)
+        charged = world.records()[0]["charged"]["usd"]
+        assert least - 1e-9 <= charged <= most + 1e-9, (number, charged)
+
+
+def test_an_exceeded_budget_says_how_much_of_it_is_reserved_and_not_known(make: MakeTooled) -> None:
+    with model(LOOK, hang_up()) as server:
+        world = make(server, budget="{usd_per_day: 0.3725}", retries="0")
+        world.run(minutes=31)
+    cut, skipped = world.records()
+    used, unknown = (f"{usd:.6f}".rstrip("0") for usd in (cut["charged"]["usd"], cut["charged"]["usd"] - cut["cost_usd"]))
+    reserved = f"({unknown} of it is reserved for runs of unknown cost)"
+    assert skipped["error"].startswith(
+        f"usd_per_day: {used} of 0.3725 USD are used {reserved}, and one run may take 0.3625; until"
+    )
 
 
 def test_the_budget_of_a_day_reserves_all_turns(make: MakeTooled) -> None:
