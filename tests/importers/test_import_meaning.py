@@ -146,6 +146,29 @@ def test_alerts_for_two_webhooks_go_to_two_webhooks() -> None:
         assert len(set(imported.draft.variables.values())) == 2, case
 
 
+def test_a_secret_gets_another_variable_than_that_of_the_config_to_which_it_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The variable of the config may hold the token of another bot; it is used only if its value is known to be the same."""
+    mine = 'channels:\n  telegram:\n    url: "tgram://${TELEGRAM_BOT_TOKEN}/99"\nagents:\n  one:\n    runner: {kind: command, argv: [echo]}\n'
+    source = tmp_path / "openclaw.json"
+    token = "123456789:" + "B" * 35
+    source.write_text(
+        f'{{channels: {{telegram: {{botToken: "{token}"}}}},'
+        ' agents: {defaults: {heartbeat: {every: "1h", target: "telegram", to: "4711"}}}}'
+    )
+    for value, expected in (("123456789:" + "A" * 35, "TELEGRAM_BOT_TOKEN_2"), (token, "TELEGRAM_BOT_TOKEN")):
+        monkeypatch.setenv("TELEGRAM_BOT_TOKEN", value)
+        config = tmp_path / "config.yaml"
+        config.write_text(mine + "    heartbeat: {interval: 1h, deliver: log}\n")
+        for times in ("first", "again"):
+            assert main(["import", "openclaw", str(source), "--into", str(config), "--timezone", "UTC"]) == 0
+            text, printed = config.read_text(), capsys.readouterr().out
+            assert f'"tgram://${{{expected}}}/4711"' in text, (value, times)
+            assert text.count("4711") == 3, "the name of one channel, its address, and its use"
+            assert f"set these environment variables: {expected} (was channels.telegram.botToken)" in printed or times == "again"
+
+
 def test_a_finished_hermes_job_does_not_run_again() -> None:
     store = [
         {"name": state, "prompt": "Go.", "schedule": {"kind": "interval", "minutes": 60}, "state": state, "deliver": "local"}

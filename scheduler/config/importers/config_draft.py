@@ -97,7 +97,7 @@ class Draft:
         self._entries: dict[tuple[str, tuple[PathStep, ...]], tuple[Node, Path]] = {}  # by the file and steps of their nodes
         self._bots: dict[str, Node] = {}  # the token of each Telegram channel
         self._all_off: Node | None = None  # the setting that switches off all jobs
-        self._secrets: dict[str, str] = {}  # the value of each variable that replaces a secret
+        self.secrets: dict[str, str] = {}  # the value of each variable that replaces a secret
         self._taken = {leaf.text[2:-1] for leaf in receipt.leaves if value_converters.is_reference(leaf.text)}
 
     # Values
@@ -158,15 +158,24 @@ class Draft:
             return node.text
         name = base = re.sub(r"[^A-Z0-9]+", "_", variable.upper()).strip("_") or "SECRET"
         number, value = 1, node.text if node else ""
-        while name in self._taken or self._secrets.get(name, value) != value:
+        while name in self._taken or self.secrets.get(name, value) != value:
             number += 1
             name = f"{base}_{number}"
-        self._secrets[name] = value
+        self.secrets[name] = value
         if name not in self.variables and node:
             known = node.key in self.variables.values()
             self.variables[name] = f"{node.key} of {node.file}" if known else node.key
         self.variables.setdefault(name, "")
         return f"${{{name}}}"
+
+    def rename_variable(self, name: str, new: str) -> None:
+        """Use another variable for a secret."""
+        self.data = replace_text(self.data, f"${{{name}}}", f"${{{new}}}")
+        self.secrets[new] = self.secrets.pop(name)
+        self.variables = {new if each == name else each: key for each, key in self.variables.items()}
+        for entry in self.receipt.entries.values():
+            if isinstance(entry.now, str):
+                entry.now = entry.now.replace(f"${{{name}}}", f"${{{new}}}")
 
     def url(self, node: Node, path: Path, variable: str) -> None:
         """Set a key to a URL, or to a reference if the URL may contain a secret."""
@@ -640,6 +649,15 @@ class Draft:
 
 def _schedule_key(job: Mapping[str, object]) -> str:
     return next(key for key in ("schedule", "every", "at") if key in job)
+
+
+def replace_text(data: Any, old: str, new: str) -> Any:
+    """The data with a text replaced in all its values."""
+    if isinstance(data, dict):
+        return {key: replace_text(value, old, new) for key, value in data.items()}
+    if isinstance(data, list):
+        return [replace_text(value, old, new) for value in data]
+    return data.replace(old, new) if isinstance(data, str) else data
 
 
 def _describe_map(value: Mapping[str, object]) -> str:

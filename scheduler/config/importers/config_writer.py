@@ -18,6 +18,7 @@ from scheduler.config.file import entry_insertion
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.entry_insertion import NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.importers import config_draft
 from scheduler.config.importers.config_draft import SECTIONS, Draft
 
 MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round handles all errors of a version
@@ -73,11 +74,40 @@ def insert_into_config(draft: Draft, path: Path, before: bytes, time_check: Time
     return _settle(draft, render, check)
 
 
-def fit_into(draft: Draft, root: object) -> int:
+def fit_into(draft: Draft, root: object, text: str) -> int:
     """Leave out entries that a config has already, and rename those whose names it uses for others.
 
-    Returns the number of agents and jobs that are there already.
+    `text` is the config as it is written. Its variables may hold other secrets, unless a value is known to be the same. Returns
+    the number of agents and jobs that are there already.
     """
+    for name, secret in list(draft.secrets.items()):
+        if secret and f"${{{name}}}" in text and os.environ.get(name) != secret and not _is_known(draft.data, root, name):
+            draft.rename_variable(name, _other_variable(draft, root, text, name))
+    return _leave_out_known(draft, root)
+
+
+def _other_variable(draft: Draft, root: object, text: str, name: str) -> str:
+    """A variable for a secret, because that of the config may hold another one: a new one, or that of an earlier import."""
+    number = 2
+    while True:
+        new = f"{name}_{number}"
+        data = config_draft.replace_text(draft.data, f"${{{name}}}", f"${{{new}}}")
+        if new not in draft.secrets and (f"${{{new}}}" not in text or _is_known(data, root, new)):
+            return new
+        number += 1
+
+
+def _is_known(data: Mapping[str, Any], root: object, variable: str) -> bool:
+    """Whether a config has all entries that refer to this variable."""
+    return all(
+        isinstance(root, MarkedMap) and isinstance(known := root.get(section), MarkedMap) and known.get(name) == entry
+        for section, entries in data.items()
+        for name, entry in entries.items()
+        if f"${{{variable}}}" in str(entry)
+    )
+
+
+def _leave_out_known(draft: Draft, root: object) -> int:
     there = 0
     for section in SECTIONS:
         known = root.get(section) if isinstance(root, MarkedMap) else None
