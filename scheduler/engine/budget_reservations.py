@@ -88,7 +88,7 @@ def adopt_budgets(tx: Transaction, settings: Settings) -> None:
     for row in spend.budget_rows_near_today(tx.db, tx.now):
         budget_day = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
         budget = _budget_in_force(settings, budget_day.scope)
-        if budget is not None and budget.local_day(tx.now) == budget_day.day:
+        if budget is not None and spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)[0] == budget_day.day:
             spend.record_budget(tx, budget_day, budget)
         else:
             spend.end_budget_day(tx, budget_day)
@@ -138,7 +138,7 @@ def _allowance_of(settings: Settings, entry: Entry) -> Allowance | None:
 
 def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget]]:
     budgets = allowance.budgets(entry.kind, entry.name)
-    return [(BudgetDay(budget.local_day(tx.now), scope), budget) for scope, budget in budgets]
+    return [(BudgetDay(spend.open_budget_day(tx.db, scope, budget, tx.now)[0], scope), budget) for scope, budget in budgets]
 
 
 def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
@@ -154,7 +154,7 @@ def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget]]
 
 def _describe_shortage(tx: Transaction, budget_day: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
     """The limits that are exceeded and, for the budget of all entries, the entries that have used most of it."""
-    ends = budget.day_end(budget_day.day)
+    _, ends = spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)
     shared = budget_day.scope == ALL_ENTRIES
     lacks = budget.exceeded_limits(used, most, spend.unknown_usd(tx.db, budget_day, budget))
     text = ", ".join(f"limits.budget.{lack}" if shared else lack for lack in lacks)

@@ -178,7 +178,7 @@ def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
         return None
     spent, budget = spend.amount_of_row(row), spend.budget_of_row(row)
     bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.usage_by_limit(spent)}
-    return {"day": row["day"], "ends_at": iso_utc(from_optional_millis(row["ends_at"])), **bounds}
+    return {"day": row["day"], "ends_at": iso_utc(from_optional_millis(row["ends_at"])), **bounds} if bounds else None
 
 
 def _spend_data(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[dict[st
     The budget of all entries comes first, and has None as kind and name.
     """
     for scope, (budget, counted) in spend.budgets_in_force(db).items():
-        day, is_shared = budget.local_day(now), scope == ALL_ENTRIES
+        (day, ends_at), is_shared = spend.open_budget_day(db, scope, budget, now), scope == ALL_ENTRIES
         used = spend.spent_on_day(db, BudgetDay(day, scope))
         shares = spend.shares_of_day(db, day) if is_shared else {}
         yield {
@@ -210,7 +210,7 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[dict[st
             "name": scope[1] or None,
             "day": day.isoformat(),
             "timezone": budget.zone.key,
-            "ends_at": iso_utc(budget.day_end(day)),
+            "ends_at": iso_utc(ends_at),
             "limits": {key: {"used": part, "of": bound} for key, part, bound in budget.usage_by_limit(used)},
             "counts": [{"kind": kind, "name": name} for kind, name in counted],
             "shares": [

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 from scheduler.model import local_days
 from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay, Scope
-from scheduler.model.timestamps import to_millis
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
+EARLIEST_ZONE = timedelta(hours=14)  # before UTC, where a day begins first
 SHARES_KEPT = timedelta(days=8)  # only today's shares are shown; the others serve a clock that is set back
 KEPT = timedelta(days=100)  # if the clock is set back by less than this, the day's sum is still there
 
@@ -44,8 +45,9 @@ def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amoun
     tx.db.execute(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = spend.nanos + excluded.nanos,"
-        " tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs, ends_at = excluded.ends_at,"
-        " usd_per_day = excluded.usd_per_day, tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
+        " tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs,"
+        " ends_at = max(spend.ends_at, excluded.ends_at), usd_per_day = excluded.usd_per_day,"
+        " tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
         (
             *budget_day.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(budget_day.day)),
             budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
@@ -132,8 +134,28 @@ def spent_by_day(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, 
 
 def budget_rows_today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
     """The rows of the days that have begun and are not over, by scope, with the budgets last recorded."""
-    rows = db.execute("select * from spend where day >= ? and ends_at > ? order by day desc", (_yesterday(now), to_millis(now)))
+    rows = db.execute(
+        "select * from spend where day >= ? and day <= ? and ends_at > ? order by day desc",
+        (_yesterday(now), _latest_today(now), to_millis(now)),
+    )
     return {(row["kind"], row["name"]): row for row in rows}
+
+
+def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime]:
+    """The day to which an attempt is charged that begins now, and when this day ends.
+
+    A day that has begun stays open until its end, even if the zone of the budget has changed since. A change of zone therefore
+    never opens another day before the old one ends.
+    """
+    row = db.execute(
+        "select day, ends_at from spend where kind = ? and name = ? and day >= ? and day <= ? and ends_at > ?"
+        " order by day limit 1",
+        (*scope, _yesterday(now), _latest_today(now), to_millis(now)),
+    ).fetchone()
+    if row is not None:
+        return date.fromisoformat(row["day"]), from_millis(row["ends_at"])
+    day = budget.local_day(now)
+    return day, budget.day_end(day)
 
 
 def budget_rows_near_today(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
@@ -144,7 +166,7 @@ def budget_rows_near_today(db: sqlite3.Connection, now: datetime) -> list[sqlite
 def record_budget(tx: Transaction, budget_day: BudgetDay, budget: Budget) -> None:
     """Record the budget of a day, for readers that have no config."""
     tx.db.execute(
-        "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
+        "update spend set ends_at = max(ends_at, ?), usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
         " where day = ? and kind = ? and name = ?",
         (
             to_millis(budget.day_end(budget_day.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
@@ -154,9 +176,12 @@ def record_budget(tx: Transaction, budget_day: BudgetDay, budget: Budget) -> Non
 
 
 def end_budget_day(tx: Transaction, budget_day: BudgetDay) -> None:
-    """End a day, because it no longer has a budget."""
-    query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
-    tx.db.execute(query, (to_millis(tx.now), *budget_day.key))
+    """Remove the limits of a day that is not over, because it no longer has a budget. With a new budget, the same day goes on."""
+    query = (
+        "update spend set usd_per_day = null, tokens_per_day = null, runs_per_day = null"
+        " where day = ? and kind = ? and name = ? and ends_at > ?"
+    )
+    tx.db.execute(query, (*budget_day.key, to_millis(tx.now)))
 
 
 def amount_of_row(row: sqlite3.Row) -> Amount:
@@ -172,6 +197,11 @@ def budget_of_row(row: sqlite3.Row) -> Budget:
 def _yesterday(now: datetime) -> str:
     """A date that every zone has left, or has just left."""
     return (now - timedelta(days=1)).date().isoformat()
+
+
+def _latest_today(now: datetime) -> str:
+    """The latest date that it is now in any zone."""
+    return (now + EARLIEST_ZONE).date().isoformat()
 
 
 def delete_old_days(tx: Transaction) -> None:

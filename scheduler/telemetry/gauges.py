@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 from cron.job import Job
@@ -214,10 +214,11 @@ def budget_gauges(
         "The share of today's budget that is used.",
         labels,
     )
-    days = spend.spent_by_day(db, now)
+    days, begun = spend.spent_by_day(db, now), spend.budget_rows_today(db, now)
     for scope, budget in _budgets_to_show(settings, wanted):
-        spent = days.get((budget.local_day(now).isoformat(), *scope), NO_USAGE)
-        day = local_days.whole_day(budget.local_day(now), budget.zone)
+        today = date.fromisoformat(begun[scope]["day"]) if scope in begun else budget.local_day(now)
+        spent = days.get((today.isoformat(), *scope), NO_USAGE)
+        day = local_days.whole_day(today, budget.zone)
         shares = plans.shares(db, settings, scope, day, now)
         lacking = {
             limit

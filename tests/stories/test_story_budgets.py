@@ -81,6 +81,27 @@ def test_a_budget_day_is_a_day_in_the_agents_time_zone(make_world: MakeWorld) ->
     assert outcomes(world) == ["ok", "skipped budget", "ok", "skipped budget"]
 
 
+def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_path: Path) -> None:
+    """Neither to the east, where tomorrow has begun, nor to the west, nor if the agent is disabled in between."""
+    budget, east, west = "{runs_per_day: 2}", "Pacific/Kiritimati", "Pacific/Pago_Pago"
+    off = program_agent(budget, timezone=east, enabled="false")
+    for number, zones in enumerate(([east], [west], [off, east], [east, west, east])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        world = make_world(program_agent(budget, timezone="UTC"), folder=folder, start="2026-03-02 09:00")
+        world.run(hours=3)
+        for zone in zones:
+            world.reload(zone if zone is off else program_agent(budget, timezone=zone))
+            world.run(minutes=10)
+        world.run(hours=11)
+        assert outcomes(world).count("ok") == 2, (zones, world.history())
+        status = read_status(world.store.connection, world.clock.now)
+        assert (status["budgets"][0]["day"], status["budgets"][0]["limits"]["runs_per_day"]["used"]) == ("2026-03-02", 2), zones
+        assert used_today(world, "runs_per_day") == 2, zones
+        world.run(hours=13)
+        assert outcomes(world).count("ok") > 2, (zones, world.history())
+
+
 def test_reported_usage_replaces_the_reservation(make_world: MakeWorld) -> None:
     world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": cost_report(0.01)})
     world.run(hours=9, minutes=1)
@@ -477,4 +498,4 @@ def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -
     world.run(hours=1)
     world.reload(program_agent("{runs_per_day: 3}", timezone="Asia/Ho_Chi_Minh"))
     world.run(hours=1)
-    assert shown() == {"runs_per_day": (1, 3)}  # the next day has begun there
+    assert shown() == {"runs_per_day": (3, 3)}  # the next day has begun there, but the old one is not over
