@@ -30,7 +30,7 @@ from scheduler.cli.output import (
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
 from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_usd
-from scheduler.insight.reason_texts import SLEPT
+from scheduler.insight.reason_texts import SLEPT, trouble_word
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
@@ -292,7 +292,10 @@ def _failing_lines(entry: dict[str, Any]) -> Iterator[Fact]:
             report = format_hold(failing["held_back_for"])
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
-        yield Fact(f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {report}", Meaning.BAD)
+        yield Fact(
+            f"{trouble_word(failing['reason'])}: {name} {often}{fault} since {format_time(failing['since'])}, {report}",
+            Meaning.BAD,
+        )
 
 
 def _undelivered_lines(entry: dict[str, Any]) -> Iterator[Fact]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
 from scheduler.insight.quiet_reasons import quiet_reasons
-from scheduler.insight.reason_texts import RUNNING, Level, SlotCause
+from scheduler.insight.reason_texts import RUNNING, Level, SlotCause, trouble_word
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
@@ -131,7 +131,9 @@ def _state_of(entry: Mapping[str, Any], heartbeat: Heartbeat | None, now: dateti
     if closed is not None and entry["state"] == "active":
         word, text = closed.code, closed.text
     last = entry["last_run"]
-    failing = entry["failing"] is not None or entry["consecutive_failures"] > 0
+    trouble = entry["failing"]
+    failing = entry["consecutive_failures"] > 0 or (trouble is not None and trouble_word(trouble["reason"]) == "failing")
+    is_problem = is_problem or trouble is not None
     has_alert = entry["alerting"] or entry["conditions"]["open"] > 0
     groups = {
         Group.PROBLEMS: failing or is_problem,

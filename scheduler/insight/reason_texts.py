@@ -209,6 +209,11 @@ ENDED_BY_TEXTS: dict[str, str] = {
 }
 
 
+def trouble_word(reason: str | None) -> str:
+    """What an entry with this reason of its present trouble does: it fails, or it is not run at all."""
+    return "not run" if reason in tuple(Skip) else "failing"
+
+
 def clock_change_text(change: ClockChange) -> str:
     """A change of the system clock, or a suspension of the machine that looks like one."""
     far = timedelta(seconds=round(abs(change.by).total_seconds()))

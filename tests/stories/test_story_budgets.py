@@ -17,8 +17,9 @@ from test_story_explain import explained_entry
 from world import AgentCall, Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
-from scheduler.insight import explanation
-from scheduler.insight.status_data import read_status
+from scheduler.cli.main import main
+from scheduler.insight import explanation, fleet
+from scheduler.insight.status_data import read_entries, read_status
 from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
 
@@ -254,6 +255,19 @@ def test_under_a_budget_a_prompt_is_measured_at_one_token_per_byte(make_world: M
     assert re.fullmatch(r"3,\d{3} bytes, counted as tokens because a budget applies, and max_input_tokens is 3,000", size), size
     assert outcomes(world)[-1] == "ok"
     assert world.records()[0]["charged"] == {"usd": 0.0, "tokens": 0}
+
+
+def test_an_agent_whose_budget_is_spent_is_not_called_failing(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(program_agent("{runs_per_day: 1}"))
+    world.run(hours=5)
+    entries = read_entries(world.store.connection, world.clock.now)
+    (state,) = fleet.read_states(entries, world.engine.plan.settings, world.clock.now)
+    assert (state.label, state.word, fleet.Group.PROBLEMS in state.groups) == ("problem", "budget", True)
+    world.stop()
+    assert main(["status", "-c", str(world.config)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not run: agent/ops 5 times in a row (budget)" in shown
+    assert "failing" not in shown
 
 
 def test_a_prompt_that_seems_too_long_is_sent_if_its_provider_counts_fewer_tokens(make_world: MakeWorld, tmp_path: Path) -> None:

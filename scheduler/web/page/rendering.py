@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 from starlette.responses import HTMLResponse, Response
 
 from scheduler.config.file.message_parts import format_usd
+from scheduler.insight.reason_texts import trouble_word
 from scheduler.system.text import escape_control
 from scheduler.web.http_errors import not_found
 from scheduler.web.page import colour_classes
@@ -95,6 +96,7 @@ def _environment() -> Environment:
         "ago": ago_text,
         "share": share_of_limit,
         "took": run_time,
+        "trouble": trouble_word,
         "colour": colour_classes.colour_of_word,
         "run_colour": colour_classes.colour_of_run,
     }
