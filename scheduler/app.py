@@ -543,6 +543,8 @@ class Daemon:
         may_lack = boots.may_lack_commits(self.store.connection, self.store.server_identity, self._last_write)
         if may_lack:
             log_event(logging.ERROR, "commits_lost", problem=COMMITS_LOST, since=boots.last_tick_at(self.store.connection))
+        if (difference := boots.find_clock_difference(self.store.connection, utc_now())) is not None:
+            log_event(logging.WARNING, "clock_differs", problem=difference)
         survivors = startup.end_orphans(self.store, runs_here=self._remote is None)
         if self._remote is None:
             import_runner_libraries(self.settings)

@@ -66,10 +66,11 @@ class DaemonFiles:
 
 @dataclass(frozen=True, slots=True)
 class DaemonProcess:
-    """A running daemon. Both values are None until it has written them to its lock file."""
+    """A running daemon. All values are None until it has written them to its lock file."""
 
     pid: int | None
     started_at: datetime | None
+    instance: str | None = None
 
 
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
@@ -115,7 +116,16 @@ def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
     if not is_locked(files.lock_file):
         return None
     holder = state_lock.read_lock_holder(files.lock_file)
-    return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
+    return DaemonProcess(holder.pid, holder.started_at, holder.instance) if holder else DaemonProcess(None, None)
+
+
+def describe_standby(files: DaemonFiles, up: DaemonProcess, leader: tuple[str, str] | None) -> str | None:
+    """Which daemon leads instead of this one; None if it leads itself. `leader` has the instance id and the host."""
+    if files.server is None or up.instance is None:
+        return None
+    if leader is None:
+        return "no daemon leads"
+    return None if leader[0] == up.instance else f"{leader[1] or 'another daemon'} leads"
 
 
 def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> DaemonState:

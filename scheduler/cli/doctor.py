@@ -25,7 +25,7 @@ from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding, Level
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.settings import RemoteQueue
-from scheduler.store import database
+from scheduler.store import boots, database
 from scheduler.system.process import Children
 
 LEVEL_MEANINGS: dict[Level, Meaning] = {"ok": Meaning.GOOD, "warn": Meaning.WORRYING, "bad": Meaning.BAD}
@@ -99,6 +99,7 @@ async def _run_program(argv: list[str]) -> ProcessResult:
 
 
 def _check_database(files: DaemonFiles) -> Iterator[Finding]:
+    leader = None
     try:
         if files.server is None:
             database.check_database(files.database)
@@ -109,16 +110,21 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
                 yield Finding("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")
                 yield from installation_checks.check_outbox(db)
                 yield from installation_checks.check_downtime(db, format_time, zone_name())
+                if files.server:
+                    yield installation_checks.check_clock(boots.find_clock_difference(db, utc_now()))
+                    yield installation_checks.check_replication(boots.read_replication(db))
+                leader = boots.find_leader(db)
     except (database.StoreError, click.ClickException) as error:
         yield Finding("bad", "database", str(error))
     if files.database.exists():
         yield installation_checks.check_disk(files.database)
-    yield _check_daemon(files)
+    yield _check_daemon(files, leader)
 
 
-def _check_daemon(files: DaemonFiles) -> Finding:
+def _check_daemon(files: DaemonFiles, leader: tuple[str, str] | None) -> Finding:
     up = daemon_files.find_running_daemon(files)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     since = f" since {format_time(up.started_at)}" if up.started_at else ""
-    return Finding("ok", "daemon", f"running{since}, pid {up.pid or 'not known'}")
+    standby = daemon_files.describe_standby(files, up, leader)
+    return Finding("ok", "daemon", f"{f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}")

@@ -79,14 +79,19 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
     with daemon_files.open_for_reading(files) as db:
         data = read_status(db, now, display_zone() or host_zone()) if db else None
         runs_elsewhere = files.server is not None and db is not None and boots.is_running(db, now, ALIVE)
+        leader = boots.find_leader(db) if db is not None else None
+    standby = daemon_files.describe_standby(files, up, leader) if up else None
     if form == "json":
         more = {
             "reserve_bytes": 0 if files.server else disk_reserve.reserved_bytes(files.database),
             "refused_starts": _refused_starts(files),
         }
-        yield json.dumps(_status_data(data, up) | more, indent=2)
+        yield json.dumps(_status_data(data, up, standby, leader) | more, indent=2)
         return
-    for fact in (*_daemon_lines(data, up, now, files, runs_elsewhere=runs_elsewhere), *(_fact_lines(data) if data else ())):
+    for fact in (
+        *_daemon_lines(data, up, now, files, standby, runs_elsewhere=runs_elsewhere),
+        *(_fact_lines(data) if data else ()),
+    ):
         yield from _wrap_fact(fact)
     for text in _entry_lines(data, now) if data else ():
         yield from text.split("\n")
@@ -156,7 +161,9 @@ def _circuit_name(named: dict[str, Any]) -> str:
     return str(Circuit(named["provider"], EVERY_MODEL if named["model"] is None else named["model"]))
 
 
-def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[str, Any]:
+def _status_data(
+    data: dict[str, Any] | None, up: DaemonProcess | None, standby: str | None, leader: tuple[str, str] | None
+) -> dict[str, Any]:
     """The snapshot, with the state of the process, which only the lock shows."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
     empty |= {
@@ -169,17 +176,31 @@ def _status_data(data: dict[str, Any] | None, up: DaemonProcess | None) -> dict[
         "overrides": [],
     }
     data = data or empty | {"spend": None, "budgets": [], "budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
-    return data | {"daemon": (data["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
+    process = {
+        "running": up is not None,
+        "pid": up.pid if up else None,
+        "standby": standby,
+        "leader": leader[1] if leader else None,
+    }
+    return data | {"daemon": (data["daemon"] or {}) | process}
 
 
 def _daemon_lines(
-    data: dict[str, Any] | None, up: DaemonProcess | None, now: datetime, files: DaemonFiles, *, runs_elsewhere: bool
+    data: dict[str, Any] | None,
+    up: DaemonProcess | None,
+    now: datetime,
+    files: DaemonFiles,
+    standby: str | None,
+    *,
+    runs_elsewhere: bool,
 ) -> Iterator[str | Fact]:
     boot = data["daemon"] if data else None
     if up is not None:
-        started_at = _start_time(boot, up)
+        started_at = up.started_at if standby else _start_time(boot, up)  # the boot is that of the leader
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
-        yield Fact(f"daemon: running{since}, pid {up.pid or 'not known'}", Meaning.GOOD)
+        yield Fact(
+            f"daemon: {f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}", Meaning.GOOD
+        )
     elif boot is not None and runs_elsewhere:
         last = abbreviate_duration(elapsed_time(boot["last_tick_at"], now))
         yield Fact(f"daemon: running on another machine, last tick {last} ago", Meaning.GOOD)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
@@ -242,8 +242,12 @@ def plan_for_start(loaded: LoadedConfig, last: StoredConfig | None) -> tuple[Pla
     """The first plan of a boot, and what has changed since `last`, the last active config; None if nothing has."""
     before = read_snapshot(last) if last else None
     stored = store_snapshot(loaded, take_snapshot(loaded, before.salt if before else new_salt()))
-    found = compare_stored(last, stored) if last and last.hash != stored.hash else None
-    return plans.make_plan(loaded.settings, stored), ConfigEvent("started", "start", found.diff) if found and found.diff else None
+    # The last one may be that of another host, whose folder and name are others. Relative paths are then no change.
+    found = compare_stored(replace(last, path=stored.path), stored) if last and last.hash != stored.hash else None
+    diff = found.diff if found else ConfigDiff()
+    if loaded.settings.postgresql is not None:
+        diff = replace(diff, changes=tuple(each for each in diff.changes if each.key != "host"))
+    return plans.make_plan(loaded.settings, stored), ConfigEvent("started", "start", diff) if diff else None
 
 
 def _describe_reload(in_force: Plan, loaded: LoadedConfig) -> tuple[Plan, ConfigDiff]:

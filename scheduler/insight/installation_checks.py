@@ -124,6 +124,26 @@ def check_queue(state: QueueState) -> Finding:
     return Finding("ok", "queue", f"{format_count(len(state.workers), 'worker')}: {names}{more}{wait}")
 
 
+def check_replication(found: boots.Replication) -> Finding:
+    """Whether a crash or a failover of the PostgreSQL server can lose commits."""
+    lost = "loses the last commits, and their runs are repeated"
+    if found.commits == "off":
+        return Finding("warn", "server", f"synchronous_commit is off: a crash of the server {lost}; set it to on")
+    names = format_count(found.standbys, "standby server")
+    if found.standbys and not found.waits:
+        return Finding("warn", "server", f"{names}, asynchronous: a failover {lost}; set synchronous_standby_names on the server")
+    if found.standbys and found.commits == "local":
+        return Finding("warn", "server", f"synchronous_commit is local: a failover {lost}; set it to on")
+    return Finding("ok", "server", f"{names}, synchronous" if found.standbys else "no standby is connected")
+
+
+def check_clock(difference: str | None) -> Finding:
+    """Whether the clocks of this host and of the PostgreSQL server agree."""
+    if difference is None:
+        return Finding("ok", "clock", "agrees with the clock of the PostgreSQL server")
+    return Finding("warn", "clock", f"{difference}; synchronize the clocks of both hosts")
+
+
 def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:
     """The names of the enabled jobs whose command is also in a crontab, at any time."""
     there = {

@@ -11,6 +11,7 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, to_mil
 from scheduler.store.transaction import Transaction
 
 TICK_EVERY = timedelta(seconds=5)
+MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between the clocks of this host and of the server
 
 BOOTS_SINCE = (
     "select started_at, last_tick_at, ended_at from boot"
@@ -189,6 +190,44 @@ def is_running(db: sqlite3.Connection, now: datetime, within: timedelta) -> bool
         return now - from_millis(boot["last_tick_at"]) <= within
     lease = "select 1 from _leader where holder = ? and until_at > clock_timestamp()"
     return db.execute(lease, (boot["instance"],)).fetchone() is not None
+
+
+def find_leader(db: sqlite3.Connection) -> tuple[str, str] | None:
+    """The instance id and the host of the daemon that leads on a server; None if none leads, or the database is a file."""
+    if isinstance(db, sqlite3.Connection):
+        return None
+    row = db.execute("select holder, coalesce(host, '') from _leader where until_at > clock_timestamp()").fetchone()
+    return (row[0], row[1]) if row else None
+
+
+def find_clock_difference(db: sqlite3.Connection, now: datetime) -> str | None:
+    """By how much the clock of the server differs from that of this host; None if they agree, or the database is a file."""
+    if isinstance(db, sqlite3.Connection):
+        return None
+    row = db.execute("select (extract(epoch from clock_timestamp()) * 1000)::bigint").fetchone()
+    difference = from_millis(row[0]) - now
+    if abs(difference) <= MAX_CLOCK_DIFFERENCE:
+        return None
+    direction = "ahead of" if difference > timedelta() else "behind"
+    return f"the clock of the PostgreSQL server is {abs(difference).total_seconds():.0f} s {direction} that of this host"
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Whether commits wait for a synchronous standby, the value of `synchronous_commit`, and how many standbys are connected."""
+
+    waits: bool
+    commits: str
+    standbys: int
+
+
+def read_replication(db: sqlite3.Connection) -> Replication:
+    """How the server replicates commits. Every user may read this."""
+    row = db.execute(
+        "select current_setting('synchronous_standby_names') <> '' as waits, current_setting('synchronous_commit') as commits,"
+        " (select count(*) from pg_stat_replication) as standbys"
+    ).fetchone()
+    return Replication(bool(row["waits"]), row["commits"], row["standbys"])
 
 
 def downtimes_since(db: sqlite3.Connection, since: datetime) -> list[Downtime]:

@@ -400,7 +400,7 @@ def test_status_before_the_first_start_shows_that_the_daemon_has_never_run(
     assert " ".join(map(str.strip, printed(capsys, state, "status"))) == (
         f"daemon: has never run on {state}; `heartbeatd run` starts it"
     )
-    assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None}
+    assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None, "standby": None, "leader": None}
 
 
 def test_a_table_is_aligned_and_its_widest_column_is_cut() -> None:

@@ -28,6 +28,9 @@ from servers.postgres_proxy import PostgresProxy
 from world import Clock, MakeWorld, utc
 
 from scheduler.app import Daemon
+from scheduler.cli.daemon_files import locate_files
+from scheduler.cli.main import main
+from scheduler.insight.installation_checks import check_clock, check_replication
 from scheduler.model.timestamps import to_millis
 from scheduler.store import boots, lane_holds
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
@@ -35,6 +38,7 @@ from scheduler.store.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadershi
 from scheduler.store.locations import open_for_writing, open_server_for_command
 from scheduler.store.postgresql import ServerConnection
 from scheduler.store.transaction import Transaction
+from scheduler.system.state_lock import StateLock, make_state_folder
 
 pytestmark = required_programs.needs("initdb")
 
@@ -83,6 +87,45 @@ def test_one_of_two_leads_and_the_other_names_its_host(hosts: Hosts) -> None:
     (one, store), (two, _) = hosts.add("one"), hosts.add("two")
     lead(one, store)
     assert two.try_to_lead() == "one leads"
+
+
+def test_status_and_doctor_of_a_standby_name_the_leader(
+    hosts: Hosts, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease, store = hosts.add("one")
+    lead(lease, store)
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(address=address, host="two"), "utf-8")
+    lock = locate_files(config).lock_file
+    make_state_folder(lock.parent)
+    for instance, expected in (("instance-one", "running since"), ("another", "standby (one leads) since")):
+        with StateLock.take(lock, started_at=hosts.clock.now, instance=instance):
+            for command in ("status", "doctor"):
+                main(["-c", str(config), command])
+                line = next(line for line in capsys.readouterr().out.splitlines() if " since 2026-" in line and "pid" in line)
+                assert expected in line
+            main(["-c", str(config), "status", "--format", "json"])
+            daemon = json.loads(capsys.readouterr().out)["daemon"]
+            assert (daemon["standby"], daemon["leader"]) == (None if instance == "instance-one" else "one leads", "one")
+
+
+def test_a_server_that_may_lose_commits_and_a_clock_that_differs_are_reported(address: str) -> None:
+    """Each row: whether commits wait for a standby, `synchronous_commit`, and the number of standbys."""
+    for replication, level, words in (
+        (boots.Replication(waits=False, commits="on", standbys=0), "ok", "no standby"),
+        (boots.Replication(waits=True, commits="on", standbys=2), "ok", "2 standby servers, synchronous"),
+        (boots.Replication(waits=False, commits="on", standbys=1), "warn", "1 standby server, asynchronous: a failover loses"),
+        (boots.Replication(waits=True, commits="local", standbys=1), "warn", "synchronous_commit is local"),
+        (boots.Replication(waits=True, commits="off", standbys=0), "warn", "synchronous_commit is off: a crash"),
+    ):
+        found = check_replication(replication)
+        assert (found.level, words in found.text) == (level, True), found
+    with closing(open_for_writing(address)) as store:
+        assert boots.read_replication(store.connection) == boots.Replication(waits=False, commits="on", standbys=0)
+        for hours, words in ((0, None), (1, "3600 s behind"), (-1, "3600 s ahead of")):
+            difference = boots.find_clock_difference(store.connection, datetime.now(UTC) + timedelta(hours=hours))
+            assert (difference is None) if words is None else (words in str(difference))
+            assert check_clock(difference).level == ("ok" if words is None else "warn")
 
 
 def test_an_expired_lease_is_taken_over_and_the_former_leader_writes_nothing(

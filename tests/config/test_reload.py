@@ -290,3 +290,17 @@ def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: M
     assert reloader.reload_state.successful
     assert world.engine.plan.settings.heartbeats["ops"].interval == timedelta(hours=1)
     assert status_data.read_status(world.store.connection, world.clock.now)["config_refused"] is None
+
+
+def test_a_takeover_by_another_host_with_the_same_file_is_no_change_of_the_config(tmp_path: Path) -> None:
+    text = GOOD + "\nstate: postgresql://db/beats\n"
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    first, _ = plan_for_start(load_config(write(folders[0], f"{text}host: one\n"), {}), None)
+    _, event = plan_for_start(load_config(write(folders[1], f"{text}host: two\n"), {}), first.stored_config)
+    assert event is None
+    changed = text.replace("30m", "45m")
+    _, event = plan_for_start(load_config(write(folders[1], f"{changed}host: two\n"), {}), first.stored_config)
+    assert event is not None
+    assert len(event.diff.lines(9)) == 1
