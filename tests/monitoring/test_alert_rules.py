@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -408,8 +409,12 @@ REPAIRED_AGENT = Situation(
 def promtool() -> Promtool:
     found = required_programs.need("promtool")
 
+    environ = os.environ | {"GOGC": "400"}  # a fourth less CPU than with the usual garbage collection
+
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=200)
+        return subprocess.run(
+            [found, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=200, env=environ
+        )
 
     return run
 

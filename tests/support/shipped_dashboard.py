@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,11 @@ def panels(*names: str) -> list[dict[str, Any]]:
 
 
 def yaml(path: Path) -> Any:
+    return deepcopy(_parsed(path))
+
+
+@cache
+def _parsed(path: Path) -> Any:
     return YAML(typ="safe", pure=True).load(path)
 
 
