@@ -196,6 +196,20 @@ def read_file(root: Path, name: str) -> str | FileProblem:
         os.close(file)
 
 
+def why_unreadable(root: Path, name: str) -> str:
+    """Why `read_file` cannot read a file, for people."""
+    if root.exists() and not root.is_dir():
+        return f"{root} is a file and not a folder"
+    try:
+        file = _open_file(root, name, _READ_FLAGS)
+    except OSError as error:
+        return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or type(error).__name__
+    except ValueError:
+        return "its name leads out of the workspace"
+    os.close(file)
+    return "it is no regular file"
+
+
 def create_checklist(root: Path, name: str) -> bool:
     """Write the template if the file does not exist yet. Returns whether it was written.
 

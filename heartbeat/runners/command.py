@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, StartProcess, program_output
 from heartbeat.runners.agent_json import clean_text
-from heartbeat.runners.errors import add_stderr
+from heartbeat.runners.errors import add_last_lines, add_stderr
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import CommandRunner
 
@@ -39,18 +40,19 @@ def _agent_variables(run: AgentRequest) -> dict[str, str]:
 
 
 def _failure_of(ended: ProcessResult, run: AgentRequest, redactor: Redactor) -> Answer | None:
+    # A report gives the error in its own words (`_add_report`).
+    is_report = program_output.parse_report(_output_text(ended), redactor) is not None
+    describe = partial(add_stderr if is_report else add_last_lines, ended=ended, redactor=redactor)
     if ended.problem is not None and not ended.truncated:
         return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}", not_sent=True)
     if ended.timed_out:
-        return Answer(
-            failure=Failure.TIMEOUT, error=add_stderr(f"no answer within {run.timeout}", ended, redactor), transient=True
-        )
+        return Answer(failure=Failure.TIMEOUT, error=describe(f"no answer within {run.timeout}"), transient=True)
     if ended.problem is not None or (ended.truncated and ended.exit_code is None):
         return _too_large_answer(ended, redactor)
     if ended.exit_code is None:
-        return Answer(failure=Failure.EXIT, error=add_stderr("ended by a signal", ended, redactor), transient=True)
+        return Answer(failure=Failure.EXIT, error=describe("ended by a signal"), transient=True)
     if ended.exit_code != 0:
-        return Answer(failure=Failure.EXIT, error=add_stderr(f"exit code {ended.exit_code}", ended, redactor), transient=True)
+        return Answer(failure=Failure.EXIT, error=describe(f"exit code {ended.exit_code}"), transient=True)
     return None
 
 

@@ -14,6 +14,8 @@ from heartbeat.runners.redaction import Redactor
 
 MAX_MESSAGE = 500  # characters of a message from a server
 MAX_STDERR = 2000  # characters of standard error in an error message
+MAX_LAST_LINES = 5  # lines of standard output in an error message
+MAX_LAST_CHARS = 500
 MAX_RETRY_AFTER = 10 * 365 * 24 * 3600  # seconds; a longer Retry-After is shortened to this
 
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f]+")
@@ -137,6 +139,15 @@ def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:
     """The error with the end of what the program printed to standard error, redacted before it is cut."""
     printed = redactor.redact(ended.error_text).strip()
     return f"{error}: {printed[-MAX_STDERR:]}" if printed else error
+
+
+def add_last_lines(error: str, ended: ProcessResult, redactor: Redactor) -> str:
+    """The error with the ends of both streams: many programs print why they failed to standard output."""
+    output = redactor.redact_tail(ended.output_text) if ended.truncated else redactor.redact(ended.output_text)
+    lines = [line for each in output.splitlines() if (line := _UNPRINTABLE.sub(" ", each).strip())]
+    printed = "\n".join(lines[-MAX_LAST_LINES:])
+    whole = add_stderr(error, ended, redactor)
+    return f"{whole}\nstandard output: {printed[-MAX_LAST_CHARS:]}" if printed else whole
 
 
 def _error_message(reply: HttpReply, redactor: Redactor) -> str:

@@ -384,7 +384,7 @@ def _budget_lines(budgets: list[dict[str, Any]]) -> Iterator[str]:
         counted = f"; counts {_format_counted(budget['counts'])}{_format_shares(budget)}" if budget["name"] is None else ""
         yield f"budget: {name}: {limits} today, resets {format_time(budget['ends_at'])[:16]}{counted}"
     if unused := len(budgets) - len(used):
-        yield f"budget: {format_count(unused, 'other')} not used today"
+        yield f"budget: {format_count(unused, 'other')} counted nothing today"
 
 
 def _format_counted(entries: list[dict[str, Any]]) -> str:

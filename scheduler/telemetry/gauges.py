@@ -48,7 +48,7 @@ def entry_gauges(
     expected = MetricFamily(
         "gauge",
         "heartbeatd_expected_by_timestamp_seconds",
-        "When the next successful run must have ended; absent while none is expected.",
+        "When the expected slot must have a result that counts; absent while none is expected.",
         ENTRY_LABELS,
     )
     slots = MetricFamily(

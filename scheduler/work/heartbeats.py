@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from heartbeat import checklist, due_items, findings, precheck, verdict
+from heartbeat.checklist_file import why_unreadable
 from heartbeat.checks import Situation, check_results, create_missing_checklist, first_obstacle, late_obstacle, load_checklist
 from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
@@ -133,7 +134,7 @@ class _Attempt:
         situation = await in_daemon_thread(read_situation, spec, self.claim) if spec.reads_checklist else self._situation()
         obstacle = first_obstacle(situation)
         if obstacle is not None:
-            error = await self._create_checklist(obstacle) or agent_calls.explain_obstacle(self.claim, obstacle)
+            error = await self._explain_checklist(obstacle) or agent_calls.explain_obstacle(self.claim, obstacle)
             return AttemptResult(Outcome.SKIPPED, obstacle, error=error)
         await agent_calls.make_workspace(spec.workspace, spec.precheck or spec.runner)
         if spec.precheck is None:
@@ -146,7 +147,10 @@ class _Attempt:
     def _situation(self) -> Situation:
         return read_situation(self.spec, self.claim)
 
-    async def _create_checklist(self, obstacle: Skip) -> str | None:
+    async def _explain_checklist(self, obstacle: Skip) -> str | None:
+        """Why the checklist cannot be read, or why a missing one could not be created."""
+        if obstacle is Skip.CHECKLIST_UNREADABLE:
+            return await in_daemon_thread(why_unreadable, self.spec.workspace, self.spec.checklist)
         if obstacle is not Skip.CHECKLIST_MISSING:
             return None
         return await in_daemon_thread(create_missing_checklist, self.spec, obstacle)

@@ -113,11 +113,24 @@ def test_exit_0_means_that_the_output_is_the_answer(output: bytes, text: str) ->
 
 def test_another_exit_code_is_a_failure_with_the_programs_message() -> None:
     failed = answer(Ended(exit_code=3, output=b"HEARTBEAT_OK", errors=b"no\0 disk\n"))
-    assert failed == Answer(failure=Failure.EXIT, error="exit code 3: no disk", transient=True)
+    assert failed == Answer(failure=Failure.EXIT, error="exit code 3: no disk\nstandard output: HEARTBEAT_OK", transient=True)
 
 
 def test_a_failing_program_without_a_message() -> None:
     assert answer(Ended(exit_code=1)).error == "exit code 1"
+
+
+def test_the_error_of_a_program_has_the_last_lines_of_both_streams() -> None:
+    output = b"\n".join([b"line %d" % number for number in range(20)]) + b"\n\nsession limit, resets \x1b[1m3pm\n"
+    last = "standard output: line 16\nline 17\nline 18\nline 19\nsession limit, resets [1m3pm"
+    for ended, error in (
+        (Ended(exit_code=1, output=b"session limit, resets 3pm\n"), "exit code 1\nstandard output: session limit, resets 3pm"),
+        (Ended(exit_code=1, output=output, errors=b"no more\n"), f"exit code 1: no more\n{last}"),
+        (Ended(exit_code=None, output=b"working\n"), "ended by a signal\nstandard output: working"),
+        (Ended(exit_code=-9, timed_out=True, output=b"step 3\n"), f"no answer within {RUN.timeout}\nstandard output: step 3"),
+        (Ended(exit_code=1, output=b'{"result": "limit", "is_error": true}'), "exit code 1: the agent failed: limit"),
+    ):
+        assert answer(ended).error == error
 
 
 def test_only_the_end_of_a_long_error_message_is_kept() -> None:
@@ -128,7 +141,7 @@ def test_only_the_end_of_a_long_error_message_is_kept() -> None:
 
 def test_a_program_ended_by_a_signal_failed() -> None:
     assert answer(Ended(exit_code=None, output=b"HEARTBEAT_OK")) == Answer(
-        failure=Failure.EXIT, error="ended by a signal", transient=True
+        failure=Failure.EXIT, error="ended by a signal\nstandard output: HEARTBEAT_OK", transient=True
     )
 
 
@@ -139,7 +152,9 @@ def test_a_program_that_cannot_be_started_is_not_retried() -> None:
 
 def test_a_program_that_hangs_is_a_timeout_whatever_else_it_did() -> None:
     failed = answer(Ended(exit_code=None, output=b"HEARTBEAT_OK", timed_out=True, truncated=True))
-    assert failed == Answer(failure=Failure.TIMEOUT, error="no answer within 0:05:00", transient=True)
+    assert failed == Answer(
+        failure=Failure.TIMEOUT, error="no answer within 0:05:00\nstandard output: HEARTBEAT_OK", transient=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,6 +189,8 @@ def test_a_secret_in_its_environment_is_redacted_in_errors_answers_and_reports()
 
     assert result(exit_code=1, errors=b"no such key: canary-0123 in north").error == "exit code 1: no such key: *** in north"
     assert result(timed_out=True, errors=b"canary-0123").error.endswith(": ***")
+    assert result(exit_code=1, output=b"no such key: canary-0123").error == "exit code 1\nstandard output: no such key: ***"
+    assert result(exit_code=1, output=b"0123 is cut", truncated=True).error == "exit code 1\nstandard output: *** is cut"
     assert result(output=b"I know canary-0123").text == "I know ***"
     report = result(output=b'{"result": "canary-0123", "is_error": true, "log": "sent canary-0123"}')
     assert (report.error, report.log) == ("the agent failed: ***", "sent ***")

@@ -232,7 +232,7 @@ def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWo
     world.settle()
     assert budget_lines(world, world.clock.now + timedelta(days=1)).splitlines() == [
         "budget: all: 0 of 9.00 USD today, resets TOMORROW; counts 5 agents",
-        "budget: 1 other not used today",
+        "budget: 1 other counted nothing today",
     ]
 
 

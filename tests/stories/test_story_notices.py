@@ -227,6 +227,40 @@ def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
     assert "checklist_unreadable: its checklist file cannot be read" in world.delivered[0][2]
 
 
+def test_the_notification_of_a_failed_program_has_what_it_printed(make_world: MakeWorld) -> None:
+    failed = ProcessResult(1, b"session limit, resets 3pm\n", b"", False, False, None, None)
+    world = make_world(agent(retries="0"), scripts={"ops": lambda _: failed})
+    world.run(minutes=31)
+    assert "exit code 1\nstandard output: session limit, resets 3pm" in world.delivered[0][2]
+
+
+def test_the_reason_of_an_unreadable_checklist_is_in_the_notification_and_the_run(make_world: MakeWorld, tmp_path: Path) -> None:
+    def of_a_file(agents: Path) -> None:
+        agents.mkdir()
+        (agents / "ops").write_text("this should be a folder")
+
+    def of_a_link(agents: Path) -> None:
+        (agents / "ops").mkdir(parents=True)
+        (agents / "ops/HEARTBEAT.md").symlink_to("/etc/hosts")
+
+    def of_a_folder(agents: Path) -> None:
+        (agents / "ops/HEARTBEAT.md").mkdir(parents=True)
+
+    for make, why in (
+        (of_a_file, "agents/ops is a file"),
+        (of_a_link, "it is a symbolic link"),
+        (of_a_folder, "no regular file"),
+    ):
+        (folder := tmp_path / make.__name__).mkdir()
+        make(folder / "agents")
+        world = make_world(agent(checklist="HEARTBEAT.md"), folder)
+        world.run(minutes=31)
+        row = world.records()[0]
+        assert row["reason"] == "checklist_unreadable"
+        assert why in row["error"]
+        assert why in world.delivered[0][2]
+
+
 def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", active_hours='"08:00-09:00"'))
     fail_until(world, "2026-03-03 07:00", lambda count: "no")

@@ -63,7 +63,7 @@ class Budgets:
         """Add the budget of an enabled entry for days of `zone`; `inside` are the steps to the budget in the node."""
         if any(question.model in self._prices.mispriced for question in attempt.model_calls):
             return
-        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), self._shards)
+        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), key, self._shards)
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
             node.add_error(message, *inside, *filter(None, [at]))
         for message, at in bounds.find_unreachable_limits():
@@ -120,6 +120,7 @@ class EntryLimits:
     own: Budget | None
     shared: Budget | None
     attempt: AttemptUsage
+    key: tuple[Kind, str]
     shards: int = 1
 
     @property
@@ -189,14 +190,24 @@ class EntryLimits:
         most = self.attempt.max_usage
         for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
             if most.usd > bound:
-                takes, shards = f"{round_usd_up(most.usd)} USD{self._explain_tokens()}", self.shards if prefix else 1
+                takes, shards = (
+                    f"{self._run_text} may take {round_usd_up(most.usd)} USD{self._explain_tokens()}",
+                    self.shards if prefix else 1,
+                )
                 yield from _day_too_small(prefix, "usd_per_day", takes, round_usd_up(shards * most.usd), "usd_per_run", shards)
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
-                needed = f"{most.tokens:,} tokens{self._explain_tokens()}"
+                needed = f"{self._run_text} may take {most.tokens:,} tokens{self._explain_tokens()}"
                 lower = "tokens_per_run" if self.attempt.turn_budget else "max_input_tokens"
                 shards = self.shards if prefix else 1
                 yield from _day_too_small(prefix, "tokens_per_day", needed, str(shards * most.tokens), lower, shards)
+
+    @property
+    def _run_text(self) -> str:
+        """One run, with its entry and its models: the limit may be written for many."""
+        models = " and ".join(dict.fromkeys(json.dumps(question.model) for question in self.attempt.model_calls))
+        kind, name = self.key
+        return f"one run of {kind.label_of(name)}{f' with {models}' if models else ''}"
 
     def _explain_tokens(self) -> str:
         calls = self.attempt.model_calls
@@ -209,11 +220,11 @@ def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str, s
     if prefix:
         allows = "allows" if shards == 1 else f"allows for each of {shards} shards"
         advice = f"write a smaller {lower}, or raise the limit to {enough}"
-        yield f"one run may take {takes}, more than {prefix}{key} {allows}; {advice}", ""
+        yield f"{takes}, more than {prefix}{key} {allows}; {advice}", ""
     else:
         value = int(enough) if enough.isdigit() else float(enough)
         yield (
-            InvalidValue(f"one run may take {takes}", Remedy(value), advice=f"write {enough} or more, or a smaller {lower}"),
+            InvalidValue(takes, Remedy(value), advice=f"write {enough} or more, or a smaller {lower}"),
             key,
         )
 
