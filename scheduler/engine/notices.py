@@ -33,7 +33,7 @@ SKIP_EXPLANATIONS = {
     Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
     Skip.CHECKLIST_UNREADABLE: "its checklist file cannot be read",
     Skip.PRECHECK_FAILED: "its precheck fails",
-    Skip.PROMPT_TOO_LARGE: "its prompt is larger than max_input_tokens",
+    Skip.PROMPT_TOO_LARGE: "its prompt is too long",
 }
 
 ALTERNATED = "flaps: it alternated between failing and working within 24 hours."
