@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import required_programs
+from failover_simulation import FailoverSimulation
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from test_story_slots import agent, job
@@ -142,3 +143,13 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
         again = Leadership(proxy.dsn, "two", "one", lambda: clock.monotonic, lost.append)
         stack.callback(lambda: again.stop(release=False))
         assert (again.try_to_lead(), again.epoch) == (None, (epoch or 0) + 1)
+
+
+@required_programs.needs("initdb")
+@pytest.mark.process
+def test_no_agent_stays_silent_after_a_failover_and_each_repeated_run_says_so(tmp_path: Path) -> None:
+    """With real processes, and runs on workers. `python -m bench.cluster_failover` does it twenty times."""
+    simulation = FailoverSimulation(tmp_path, remote=True, agents=2, slow=2, jobs=1, behind=2.0)
+    found = simulation.play(1, rest=2.0)
+    assert (found.silent, found.undeclared, found.unknown) == ([], [], [])
+    assert found.beats > 0
