@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +17,11 @@ from scheduler.net.http_client import HttpClient
 
 POLL_SECONDS = 50  # for which Telegram waits for a press before it answers
 ANSWER_SECONDS = 10.0  # in addition, until the answer is there
+MAX_COMMA = re.compile(r"\s*,\s*")
+_UPDATES = 100  # in one answer; Telegram sends no more
 LONGEST_ANSWER = 200  # characters of the text that Telegram shows after a press
+
+_UPDATES = re.compile(r'\s*\{\s*"ok"\s*:\s*true\s*,\s*"result"\s*:\s*\[\s*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,16 @@ def bot_of(channel: Channel) -> Bot | None:
 
 
 async def get_presses(bot: Bot, offset: int, http: HttpClient) -> Presses:
-    """Wait for a press, at most 50 s. One update is read at a time, so that each fits the part of an answer that is read."""
-    content = {"offset": offset, "limit": 1, "timeout": POLL_SECONDS, "allowed_updates": ["callback_query"]}
+    """Wait for presses, at most 50 s. Those that fit into the part of the answer that is read are returned; a single one fits.
+
+    Anybody in a chat can send forged presses. Read one at a time, hundreds of them would delay a genuine press by a minute.
+    """
+    content = {"offset": offset, "limit": MAX_UPDATES, "timeout": POLL_SECONDS, "allowed_updates": ["callback_query"]}
     options = HttpOptions(http, bot.allow_private, POLL_SECONDS + ANSWER_SECONDS)
     answer = await post_json(bot.url("getUpdates"), content, options)
     if isinstance(answer, DeliveryResult):
         return Presses(offset=offset, error=answer.error)
-    data = answer.parse_json()
+    data = answer.parse_json() or _parse_beginning(answer.body)
     updates = data.get("result")
     if data.get("ok") is not True or not isinstance(updates, list):
         reason = clean_reason(data.get("description"), [bot.token.reveal()])
@@ -80,6 +90,21 @@ async def get_presses(bot: Bot, offset: int, http: HttpClient) -> Presses:
         return Presses(offset=offset, error=f"{answer.host} sent updates without a number")
     presses = tuple(press for update in found if (press := _read_press(update.get("callback_query"))))
     return Presses(presses, max((number + 1 for number in numbers), default=offset))
+
+
+def _parse_beginning(body: bytes) -> Mapping[str, Any]:
+    """The complete updates of an answer whose end was not read; empty if there are none."""
+    text = body.decode(errors="ignore")
+    found: list[Any] = []
+    before = _UPDATES.match(text)
+    while before is not None:
+        try:
+            update, place = json.JSONDecoder().raw_decode(text, before.end())
+        except (ValueError, RecursionError):
+            break
+        found.append(update)
+        before = _COMMA.match(text, place)
+    return {"ok": True, "result": found} if found else {}
 
 
 async def answer_press(bot: Bot, press: Press, text: str, http: HttpClient) -> Presses:

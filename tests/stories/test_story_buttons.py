@@ -124,6 +124,17 @@ def test_a_button_mutes_for_two_hours(chat: Chat) -> None:
     assert "[mail3] waits" in chat.phone.texts[1]
 
 
+def test_hundreds_of_forged_presses_do_not_delay_a_genuine_one(chat: Chat) -> None:
+    """An answer of Telegram is read up to 64 KiB, and has as many presses as fit."""
+    for number in range(300):
+        chat.phone.press(f"m:{number:x}:0:forged", text="x" * (number % 3000))
+    chat.phone.press(chat.phone.buttons()["Mute 2h"], text="y" * 4096)
+    for _ in range(10):
+        chat.poll()
+    assert (chat.results.count("forged"), chat.results[-1]) == (300, "applied")
+    assert muted(chat.world)["by"] == "anna on phone"
+
+
 def test_a_button_acknowledges_the_conditions_of_the_message(chat: Chat) -> None:
     assert chat.press("Acknowledge") == "disk: no messages until worse or over."
     chat.world.run(hours=10)
