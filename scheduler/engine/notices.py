@@ -285,7 +285,8 @@ def _first_line(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_ERROR_LENGTH else f"{text[:MAX_ERROR_LENGTH]}..."
+    half = MAX_ERROR_LENGTH // 2  # the end has what a program printed last
+    return text if len(text) <= MAX_ERROR_LENGTH else f"{text[:half]}...{text[-half:]}"
 
 
 def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:

@@ -30,7 +30,7 @@ BUDGET_LIMITS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 # The column of the entry's row that each gauge shows. A gauge of TIME_GAUGES is absent while its column is null.
 NUMBER_GAUGES = {
     "heartbeatd_consecutive_failures": ("failures", "Failed runs in a row."),
-    "heartbeatd_alerting": ("alerting", "1 if the last successful run sent an alert."),
+    "heartbeatd_alerting": ("alerting", "1 if the last successful run had an alert, delivered or not."),
 }
 TIME_GAUGES = {
     "heartbeatd_next_due_timestamp_seconds": ("next_due", "When the entry is due next; absent while it is paused or disabled."),

@@ -228,10 +228,13 @@ def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
 
 
 def test_the_notification_of_a_failed_program_has_what_it_printed(make_world: MakeWorld) -> None:
-    failed = ProcessResult(1, b"session limit, resets 3pm\n", b"", False, False, None, None)
-    world = make_world(agent(retries="0"), scripts={"ops": lambda _: failed})
+    world = make_world(
+        agent(retries="0"), scripts={"ops": lambda _: process_result(1, "warning\n" * 300, "session limit, resets 3pm\n")}
+    )
     world.run(minutes=31)
-    assert "exit code 1\nstandard output: session limit, resets 3pm" in world.delivered[0][2]
+    text = world.delivered[0][2]
+    assert "exit: exit code 1: " in text
+    assert "standard output: session limit, resets 3pm" in text
 
 
 def test_the_reason_of_an_unreadable_checklist_is_in_the_notification_and_the_run(make_world: MakeWorld, tmp_path: Path) -> None:

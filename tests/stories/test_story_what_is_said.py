@@ -17,7 +17,9 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.inbox import Request
 from scheduler.engine.requests import AcknowledgeConditions, MuteEntry
-from scheduler.insight import status_data
+from scheduler.insight import fleet, status_data
+from scheduler.insight.reason_texts import Level
+from scheduler.insight.slot_history import cause_of_run
 
 CONFIG = """
 timezone: UTC
@@ -130,3 +132,25 @@ def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
             assert says in daemon.get("/api/v1/explain", daemon.token).data["entries"][0]["says"]
             assert says in user.get("/").text
             assert says in user.get("/page/agents/ops").text
+
+
+def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_world: MakeWorld) -> None:
+    config = CONFIG.replace("channels: {dead", "channels: {good: {kind: webhook, url: 'http://127.0.0.1:9/y'}, dead")
+    config = config.replace("deliver: dead", "deliver: [good, dead]")
+    job = "cron:\n  measure: {every: 30m, command: measure, deliver: dead}\n"
+    world = make_world(config + job, scripts={"ops": lambda _: "the disk is full", "measure": lambda _: "42"})
+    world.send = lambda sent: DeliveryResult(*(("dead", REFUSED) if sent.channel.name == "dead" else ("delivered",)))
+    world.run(minutes=45)
+    found = {each["name"]: each for each in status_data.read_entries(world.store.connection, world.clock.now)}
+    assert found["ops"]["undelivered"]["says"] == f"1 message {GIVEN_UP}"
+    assert found["measure"]["undelivered"]["says"].endswith(GIVEN_UP.removeprefix("accepted"))
+    run = world.records("ops")[-1]
+    assert (run["delivery"]["state"], {each["says"] for each in run["delivery"]["targets"]}) == (
+        "partial",
+        {"delivered to good", GIVEN_UP},
+    )
+    states = fleet.read_states([found["ops"]], world.engine.plan.settings, world.clock.now)
+    assert [state.label for state in states] == ["problem"]
+    output = world.records("measure")[-1]
+    cause = cause_of_run("closed", output["outcome"], output["reason"], output["suppression"], output["delivery"]["state"])
+    assert (cause.text, cause.level) == ("ran, message accepted, not delivered and given up", Level.BAD)
