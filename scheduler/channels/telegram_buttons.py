@@ -17,10 +17,10 @@ from scheduler.net.http_client import HttpClient
 
 POLL_SECONDS = 50  # for which Telegram waits for a press before it answers
 ANSWER_SECONDS = 10.0  # in addition, until the answer is there
-MAX_COMMA = re.compile(r"\s*,\s*")
-_UPDATES = 100  # in one answer; Telegram sends no more
+MAX_UPDATES = 100  # in one answer; Telegram sends no more
 LONGEST_ANSWER = 200  # characters of the text that Telegram shows after a press
 
+_COMMA = re.compile(r"\s*,\s*")
 _UPDATES = re.compile(r'\s*\{\s*"ok"\s*:\s*true\s*,\s*"result"\s*:\s*\[\s*')
 
 
