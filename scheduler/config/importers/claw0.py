@@ -18,7 +18,7 @@ HEARTBEAT = (
     Rule("HEARTBEAT_INTERVAL", "heartbeat.interval", value_converters.duration("s", least=LEAST), "limits.min_interval is 5m"),
 )
 JOBS = JobShape(prompt=("payload.message",))
-# agents/s09_cron.py: the text of an event is printed as it is, without an agent.
+# The text of an event is printed as it is, without an agent. docs/en/s09_cron.md does not mention events.
 EVENTS = JobShape(message=("payload.text", "payload.message"))
 SHORT = "limits.min_interval is 5m for an agent that calls a model; set it lower, then the interval, and then enabled: true"
 HOURS = ("09:00", "22:00")
