@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 PROGRAM = "chromium-headless-shell"
 WIDTHS = {"phone": 390, "desktop": 1440}
 SCREENS = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
-TIMEOUT = 20_000  # milliseconds
+TIMEOUT = 60_000  # milliseconds
 expect.set_options(timeout=TIMEOUT)  # a busy machine may need longer than the five seconds of Playwright
 needs_browser = required_programs.needs(PROGRAM)
 

@@ -113,7 +113,7 @@ class Daemon:
             answer = question()
             if answer:
                 return answer
-            time.sleep(0.02)  # the state is in another process
+            time.sleep(0.05)  # the state is in another process, and each question may cost 10 ms of CPU
         raise AssertionError("\n".join(self.log[-30:]))
 
     def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:

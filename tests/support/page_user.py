@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import urlencode, urlsplit
 
+from daemon_process import PATIENCE
 from web_daemon import WebDaemon
 
 
@@ -80,7 +81,7 @@ class PageUser:
             }
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         self.daemon.do(lambda: None)
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=PATIENCE)
         try:
             body = None if form is None else urlencode(form)
             connection.request(method, path, body, {name: value for name, value in sent.items() if value is not None})

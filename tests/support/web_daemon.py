@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Self, Union
 from urllib.parse import urlsplit
 
+from daemon_process import PATIENCE
 from pydantic import TypeAdapter
 from world import World
 
@@ -151,7 +152,7 @@ class WebDaemon:
         """Do something in the engine's thread."""
         future: Future[Any] = Future()
         self._jobs.put(lambda: _into(future, job))
-        return future.result(timeout=20)
+        return future.result(timeout=PATIENCE)
 
     def ask(self, request: Request) -> Future[Any]:
         future = self.world.inbox.submit(request)
@@ -179,7 +180,7 @@ class WebDaemon:
             given["Content-Type"] = "application/json"
         if token is not None:
             given["Authorization"] = f"Bearer {token}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, content, given | dict(headers or {}))
             response = connection.getresponse()
@@ -199,7 +200,7 @@ class WebDaemon:
 
     def raw(self, request: bytes) -> bytes:
         """Send these bytes and return everything until the server closes the connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as connection:
             connection.sendall(request)
             return b"".join(iter(lambda: _received(connection), b""))
 
