@@ -147,6 +147,7 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
 
 @required_programs.needs("initdb")
 @pytest.mark.process
+@pytest.mark.long_simulation
 def test_no_agent_stays_silent_after_a_failover_and_each_repeated_run_says_so(tmp_path: Path) -> None:
     """With real processes, and runs on workers. `python -m bench.cluster_failover` does it twenty times."""
     simulation = FailoverSimulation(tmp_path, remote=True, agents=2, slow=2, jobs=1, behind=2.0)
