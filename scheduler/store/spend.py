@@ -26,10 +26,10 @@ def spent_on_day(db: sqlite3.Connection, budget_day: BudgetDay) -> Amount:
 
 UNKNOWN_USD = """
 select coalesce(sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))), 0) from run
-where {which} and (kind = :kind and name = :name or :kind = '' and exists (select 1 from budget_share
-  where budget_share.day = :day and budget_share.kind = run.kind and budget_share.name = run.name))
+where (state in ('running', 'waiting') or state = 'closed' and finished_at >= :begins)
+  and (kind = :kind and name = :name or :kind = '' and exists (select 1 from budget_share
+    where budget_share.day = :day and budget_share.kind = run.kind and budget_share.name = run.name))
 """
-OPEN_AND_CLOSED = ("state in ('running', 'waiting')", "state = 'closed' and finished_at >= :begins")
 
 
 def unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
@@ -37,7 +37,7 @@ def unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -
     day, kind, name = budget_day.key
     begins = to_millis(local_days.whole_day(budget_day.day, budget.zone).begins)
     given = {"day": day, "kind": kind, "name": name, "begins": begins}
-    return float(sum(db.execute(UNKNOWN_USD.format(which=which), given).fetchone()[0] for which in OPEN_AND_CLOSED))
+    return float(db.execute(UNKNOWN_USD, given).fetchone()[0])
 
 
 def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amount: Amount) -> None:
