@@ -225,6 +225,7 @@ class JobQueue:
             # PostgreSQL keeps the plan of the function that fetches jobs. A plan that was made while the table was empty reads
             # the whole table for each job: https://github.com/procrastinate-org/procrastinate/issues/1242
             "enable_seqscan": "off",
+            "jit": "off",  # a table without an index then seems so expensive that each statement would be compiled
         }
         self._conninfo = dsn.reveal()
         self._options: dict[str, Any] = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
