@@ -50,8 +50,9 @@ from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
-from scheduler.model.outcome import FAILURES, AttemptResult
+from scheduler.model.outcome import FAILURES, AttemptResult, Skip
 from scheduler.model.settings import RemoteQueue, Settings, own_part
+from scheduler.model.timestamps import iso_utc
 from scheduler.net import mcp_client
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
@@ -245,7 +246,7 @@ class Daemon:
         self._leadership: Leadership | None = None
         self._lost_because: str | None = None
         self._reload_wanted = False
-        self._failed_runs = 0
+        self._closed_runs = self._failed_runs = 0
         self._last_write = after.last_write if after else None
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
@@ -369,6 +370,9 @@ class Daemon:
         self._start_without_server("--once", at_once=True)
         self._run_tick()
         self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
+        if not self._closed_runs:
+            next_at = entries.next_due_at(self.store.connection)
+            log_event(logging.INFO, "nothing_to_run", next=iso_utc(next_at) if next_at else None)
         self._wait_for_runs()
         self._close_everything()
         return 1 if self._failed_runs else 0
@@ -803,6 +807,7 @@ class Daemon:
         return f"{self.instance}/outbox/{outgoing.message.id}"
 
     def _count_failed_run(self, happened: Event) -> None:
+        self._closed_runs += isinstance(happened, RunClosed) and happened.reason is not Skip.REMOVED
         self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
 
 

@@ -9,11 +9,12 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -49,12 +50,14 @@ from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
 from scheduler.system.orphans import RUN_ID_VARIABLE
-from scheduler.system.state_lock import StateLock, make_state_folder
+from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder
 from scheduler.work import plan
 
 START_TIMEOUT = 3.0  # seconds from taking the lock to writing the address
 POLL_INTERVAL = 0.05
 CONNECT_TIMEOUT = 1.0  # seconds
+P = ParamSpec("P")
+T = TypeVar("T")
 ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 
 
@@ -305,13 +308,31 @@ def _refuse_missing_shard(settings: Settings) -> None:
     )
 
 
-class OfflineDaemonClient:
-    """Applies requests to the database of a valid config.
+def _or_by_daemon(apply: Callable[Concatenate[OfflineDaemonClient, P], T]) -> Callable[Concatenate[OfflineDaemonClient, P], T]:
+    """The method, or that of a daemon which has started since the command looked for one."""
 
-    Raises ConfigError, AlreadyRunning, StateFolderError, StoreError and Refused.
+    @wraps(apply)
+    def apply_here_or_there(self: OfflineDaemonClient, /, *args: P.args, **named: P.kwargs) -> T:
+        while True:
+            try:
+                return apply(self, *args, **named)
+            except AlreadyRunning:
+                daemon = connect_to_daemon(self.files)
+            if daemon is not None:  # otherwise another command had the lock
+                answer: T = getattr(daemon, apply.__name__)(*args, **named)
+                return answer
+
+    return apply_here_or_there
+
+
+class OfflineDaemonClient:
+    """Applies requests to the database of a valid config, or sends them to a daemon that has started in the meantime.
+
+    Raises ConfigError, StateFolderError, StoreError, Refused, and ClickException if such a daemon does not answer.
     """
 
     def __init__(self, path: Path) -> None:
+        self.files = daemon_files.locate_files(path)
         self._plan = plan.make_plan(
             own_part(load.load_config(path, os.environ, resolve_secrets=False).settings)
         )  # secrets are not needed: nothing is sent from here
@@ -322,39 +343,50 @@ class OfflineDaemonClient:
     def list_entries(self) -> Iterable[Key]:
         return self._plan.entries
 
+    @_or_by_daemon
     def wake_agent(self, name: str, text: str) -> int:
         wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)
         return int(self._apply_request(WakeAgent(wake, cause=os.environ.get(RUN_ID_VARIABLE))))
 
+    @_or_by_daemon
     def run_job(self, name: str) -> int:
         return int(self._apply_request(RunJob(name, Trigger.MANUAL)))
 
+    @_or_by_daemon
     def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
         self._apply_request(PauseEntries(key, None if span is None else utc_now() + span, "command"))
 
+    @_or_by_daemon
     def resume_entries(self, key: Key | None) -> list[str]:
         return list(self._apply_request(ResumeEntries(key, "command")))
 
+    @_or_by_daemon
     def retry_message(self, message_id: int) -> None:
         self._apply_request(ResendMessage(message_id))
 
+    @_or_by_daemon
     def drop_message(self, message_id: int) -> None:
         self._apply_request(DropMessage(message_id))
 
+    @_or_by_daemon
     def close_condition(self, name: str, key: str) -> str:
         return str(self._apply_request(CloseCondition(name, key)))
 
+    @_or_by_daemon
     def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
         until = None if span is None else utc_now() + span
         self._apply_request(MuteEntry(key, until, "cli", until_changed=until_changed))
 
+    @_or_by_daemon
     def unmute_entry(self, key: Key) -> int | None:
         held: int | None = self._apply_request(UnmuteEntry(key, "cli"))
         return held
 
+    @_or_by_daemon
     def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
         return list(self._apply_request(AcknowledgeConditions(name, "cli", key, run_id)))
 
+    @_or_by_daemon
     def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
         return list(self._apply_request(UnacknowledgeConditions(name, "cli", key, run_id)))
 
@@ -370,7 +402,8 @@ class OfflineDaemonClient:
             check_links(state)
         make_state_folder(state.parent)
         with ExitStack() as closing:
-            closing.enter_context(StateLock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance))
+            lock = state.with_name(state.name + ".lock")
+            closing.enter_context(StateLock.take(lock, started_at=utc_now(), instance=instance, is_command=True))
             store = open_for_writing(self._plan.settings.database)
             closing.callback(store.close)
             if self._plan.settings.postgresql:

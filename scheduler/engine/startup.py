@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from scheduler.system.state_lock import (
 from scheduler.work.executor import Interrupted
 
 LOCK_RETRY_SECONDS = 0.3  # seconds
+MAX_LOCK_RETRIES = 60  # while a command that writes holds the lock, for example with a large config on a slow machine
 
 LOST_COMMITS = "the database lost its last commits, so it may have been carried out more than once"
 
@@ -64,15 +66,15 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     if remote and settings.postgresql is None:
         log_event(logging.WARNING, "state_folder", problem=f"{folder} is on {remote}, where SQLite's locks are unreliable")
     path = settings.state.with_name(settings.state.name + ".lock")
-    try:
-        return StateLock.take(path, started_at=now(), instance=instance)
-    except AlreadyRunning:
-        time.sleep(LOCK_RETRY_SECONDS)  # a command that writes while no daemon runs holds the lock briefly
-    try:
-        return StateLock.take(path, started_at=now(), instance=instance)
-    except AlreadyRunning:
-        record_refused_start(path, RefusedStart(now(), os.getpid(), str(settings.path)))
-        raise
+    for tries in count(1):
+        try:
+            return StateLock.take(path, started_at=now(), instance=instance)
+        except AlreadyRunning as held:  # by a command that writes while no daemon runs, or by a process that has not named itself
+            if tries > (MAX_LOCK_RETRIES if held.is_command else 1):
+                record_refused_start(path, RefusedStart(now(), os.getpid(), str(settings.path)))
+                raise
+        time.sleep(LOCK_RETRY_SECONDS)
+    raise AssertionError("the tries have no end")
 
 
 def open_store(path: Path | str) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shlex
 import sqlite3
@@ -15,6 +16,7 @@ from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
 from scheduler.system.files import sync_to_disk
+from scheduler.system.log import log_event
 
 APPLICATION_ID = 0x48425444  # "HBTD": marks the file as ours
 BUSY_MS = 1_000
@@ -356,15 +358,14 @@ def _open_connection(path: Path) -> sqlite3.Connection:
 def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
     if not migrations.pending(connection):
         return
-    if migrations.applied(connection):
-        _keep_copy(path, connection)
+    pending = [each.name for each in migrations.pending(connection)]
+    copy = path.with_name(path.name + ".before-migration") if migrations.applied(connection) else None
+    if copy is not None:  # as it is before the migration, for the way back
+        _copy(connection, copy)
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
     migrations.apply(connection)
-
-
-def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
-    """Copy the database, as it is before a migration, to a file in the same folder."""
-    _copy(connection, path.with_name(path.name + ".before-migration"))
+    if copy is not None:
+        log_event(logging.INFO, "migrated", database=path, migrations=",".join(pending), copy=copy)
 
 
 def back_up(path: Path, copy: Path) -> None:

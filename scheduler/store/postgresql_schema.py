@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.store.migrations import Migrations, migrations
+from scheduler.system.log import log_event
 
 TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": 'text collate "C"', "BLOB": "bytea"}
 """Texts are compared by their bytes, as in SQLite. All times are integers, in milliseconds."""
@@ -168,6 +170,8 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
                 )
             _migrate(db, missing, steps)
         db.execute("commit")
+        if unknown is not None and missing:
+            log_event(logging.INFO, "migrated", database=server, migrations=",".join(missing))
     except BaseException:
         if db.in_transaction:
             db.execute("rollback")

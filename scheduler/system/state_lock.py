@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -29,11 +29,15 @@ DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that holds the lock: its ID, when it started (UTC), and the name of this boot."""
+    """The process that holds the lock: its ID, when it started (UTC), and the name of this boot.
+
+    `is_command`: it is a command that writes while no daemon runs, and releases the lock soon.
+    """
 
     pid: int
     started_at: datetime
     instance: str
+    is_command: bool = False
 
 
 class AlreadyRunning(ExpectedError):
@@ -43,6 +47,7 @@ class AlreadyRunning(ExpectedError):
         self.path = path
         self.pid = holder.pid if holder else None
         self.started_at = holder.started_at if holder else None
+        self.is_command = holder is not None and holder.is_command
         super().__init__(f"another heartbeatd holds {path}" + (_describe_holder(holder) if holder else ""))
 
 
@@ -62,7 +67,7 @@ class StateLock:
         self._fd = fd
 
     @classmethod
-    def take(cls, path: Path, *, started_at: datetime, instance: str) -> Self:
+    def take(cls, path: Path, *, started_at: datetime, instance: str, is_command: bool = False) -> Self:
         """Take the lock at once. `path` is `<database>.lock`.
 
         AlreadyRunning if another process holds it, StateFolderError if the file cannot be created.
@@ -75,7 +80,7 @@ class StateLock:
             os.close(fd)
             raise AlreadyRunning(path, read_lock_holder(path))
         try:
-            _write_holder(fd, LockHolder(os.getpid(), started_at, instance))
+            _write_holder(fd, LockHolder(os.getpid(), started_at, instance, is_command))
         except OSError as error:
             os.close(fd)
             raise_state_folder_error(path, error)
@@ -138,7 +143,8 @@ def read_lock_holder(path: Path) -> LockHolder | None:
     """The process that wrote the lock file last, whether or not it still holds the lock; None if the file is not readable."""
     try:
         holder = json.loads(path.read_text("utf-8"))
-        return LockHolder(int(holder["pid"]), datetime.fromisoformat(holder["started_at"]), str(holder["instance"]))
+        started_at, is_command = datetime.fromisoformat(holder["started_at"]), bool(holder.get("is_command"))
+        return LockHolder(int(holder["pid"]), started_at, str(holder["instance"]), is_command)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -178,7 +184,7 @@ def _parse_mount(line: str) -> tuple[Path, str]:
 
 
 def _write_holder(fd: int, who: LockHolder) -> None:
-    text = json.dumps({"pid": who.pid, "started_at": who.started_at.isoformat(), "instance": who.instance}) + "\n"
+    text = json.dumps(asdict(who) | {"started_at": who.started_at.isoformat()}) + "\n"
     os.ftruncate(fd, 0)
     os.pwrite(fd, text.encode(), 0)
 

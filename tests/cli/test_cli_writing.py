@@ -15,14 +15,17 @@ from config_file import write
 from world import Delayed, MakeWorld
 
 from scheduler.cli import daemon_client
+from scheduler.cli.daemon_client import OfflineDaemonClient
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 from scheduler.cli.wake_progress import print_wait
+from scheduler.config.build.load import load_config
+from scheduler.engine import startup
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, open_read_only
-from scheduler.system.state_lock import StateLock
+from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 CONFIG = """\
@@ -257,6 +260,40 @@ def test_a_config_option_before_a_subcommand_applies_to_it(config: Path, place: 
 def test_cancelling_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "cancel", "3") == 1
     assert capsys.readouterr().err.startswith("heartbeatd: the daemon is not running, so no run is in progress")
+
+
+def test_a_command_waits_for_a_daemon_that_starts_beside_it(config: Path, place: DaemonFiles) -> None:
+    """When the command looks, no daemon runs. When it wants to write, one has the lock."""
+    call(config, "resume", "--all")
+    client = OfflineDaemonClient(config)
+    daemon = Daemon(place)
+    daemon.answers = {"/api/v1/agents/ops/wake": (202, {"wake": 7})}
+    daemon.write_address()
+    try:
+        assert client.wake_agent("ops", "look") == 7
+        client.mute_entry((Kind.HEARTBEAT, "ops"), None, until_changed=True)
+    finally:
+        daemon.close()
+    assert [path for path, _ in daemon.asked] == ["/api/v1/agents/ops/wake", "/api/v1/agents/ops/mute"]
+
+
+def test_a_starting_daemon_waits_for_a_command_and_not_for_a_daemon(config: Path, place: DaemonFiles) -> None:
+    call(config, "resume", "--all")
+    settings = load_config(config, {}).settings
+    looks: list[datetime] = []
+
+    def look() -> datetime:
+        looks.append(datetime.now(UTC))
+        if len(looks) == 3:
+            held.release()
+        return looks[-1]
+
+    with StateLock.take(place.lock_file, started_at=START, instance="command", is_command=True) as held:
+        startup.take_lock(settings, "daemon", look).release()
+    assert len(looks) == 3
+    looks.clear()
+    with StateLock.take(place.lock_file, started_at=START, instance="other"), pytest.raises(AlreadyRunning):
+        startup.take_lock(settings, "daemon", lambda: START)
 
 
 class Daemon:

@@ -281,6 +281,7 @@ def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_p
     assert once.returncode == 1, once.stderr
     assert "name=ops" in once.stderr
     assert "name=tick" in once.stderr
+    assert "nothing_to_run" not in once.stderr
     path.write_text(config())
     again = subprocess.run(
         [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--once"],
@@ -290,6 +291,7 @@ def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_p
         check=False,
     )
     assert again.returncode == 0, again.stderr
+    assert re.search(r"INFO nothing_to_run next=20\d\d-\d\d-\d\dT", again.stderr), again.stderr
 
 
 def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sqlite3
 import stat
@@ -96,14 +97,21 @@ def test_without_a_database_there_is_nothing_to_copy(tmp_path: Path, capsys: pyt
     assert "no database yet" in capsys.readouterr().err
 
 
-def test_an_upgrade_keeps_a_copy_for_the_way_back(tmp_path: Path) -> None:
+def test_an_upgrade_keeps_a_copy_for_the_way_back_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The copy is what the documented downgrade puts back."""
     previous_database(tmp_path / "h.db")
+    caplog.set_level(logging.INFO)
     expected = wakes(tmp_path / "h.db")
     with closing(sqlite3.connect(tmp_path / "h.db")) as connection:
         schema = connection.execute("select sql from sqlite_master order by name").fetchall()
     Store.open(tmp_path / "h.db").close()
     copy = tmp_path / "h.db.before-migration"
+    (record,) = caplog.records
+    assert (record.message, record.fields["database"], record.fields["copy"]) == ("migrated", tmp_path / "h.db", copy)
+    assert record.fields["migrations"].startswith("m0")
+    Store.open(tmp_path / "h.db").close()
+    Store.open(tmp_path / "new.db").close()
+    assert len(caplog.records) == 1  # a new database is not migrated
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("select sql from sqlite_master order by name").fetchall() == schema
