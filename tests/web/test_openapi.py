@@ -256,4 +256,4 @@ def test_the_models_have_the_keys_of_explanations_with_changes_and_conditions(fu
     overview = full.get("/api/v1/explain", CHIEF).data
     assert overview["changes"][0]["lines"] == full.get("/api/v1/status", CHIEF).data["reload"]["last"]["lines"]
     causes = {entry["name"]: entry["cause"] for entry in overview["entries"]}
-    assert causes == {"ops": "changed", "web": "paused", "measure": "paused"}
+    assert causes == {"ops": "muted", "web": "paused", "measure": "paused"}
