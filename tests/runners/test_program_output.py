@@ -162,7 +162,7 @@ def test_a_program_that_fails_keeps_its_report_beside_its_exit_code() -> None:
     result = answer(Ended(1, output))
     assert (result.failure, result.error) == (Failure.EXIT, "exit code 1: the agent failed: API Error: 529")
     assert (result.cost_usd, result.tokens, result.transient) == (0.0123, Tokens(3, 6, 500, 40), True)
-    assert answer(Ended(1, b"partial", b"boom")).error == "exit code 1: boom"
+    assert answer(Ended(1, b"partial", b"boom")).error == "exit code 1: boom\nstandard output: partial"
     assert answer(Ended(timed_out=True, output=output)).failure is Failure.TIMEOUT
 
 
