@@ -140,7 +140,7 @@ def save_report(
 def end_reports(tx: Transaction, condition_id: int, *, also_flapping: bool) -> None:
     """Record the end of a condition for all targets, or only for those that do not know it as flapping. Nothing is sent."""
     tx.db.execute(
-        "update condition_report set kind = 'ended' where condition_id = ? and (kind <> 'flapping' or ?)",
+        "update condition_report set kind = 'ended' where condition_id = ? and (kind <> 'flapping' or ? = 1)",
         (condition_id, also_flapping),
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_story_slots import agent
-from world import MakeWorld, World
+from world import World
 
 from scheduler.engine import loop
 from scheduler.store import entries
@@ -30,7 +30,7 @@ def many_agents(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
-def test_many_new_agents_are_added_in_parts_and_a_stop_is_obeyed_between_them(many_agents: World) -> None:
+def test_many_new_agents_are_added_in_parts_and_a_stop_is_obeyed_between_them(many_agents: World, tmp_path: Path) -> None:
     world, seen = many_agents, list[int]()
 
     def is_over() -> bool:
@@ -46,13 +46,8 @@ def test_many_new_agents_are_added_in_parts_and_a_stop_is_obeyed_between_them(ma
     rows = entries.all_entries(world.store.connection)
     assert len([row for row in rows if row.state == "active"]) == MANY
     assert all(row.due_at is not None and row.due_at == row.expected_at for row in rows if row.state == "active")
-
-
-def test_an_agent_that_is_added_in_a_part_is_planned_like_one_that_is_added_alone(
-    many_agents: World, make_world: MakeWorld, tmp_path: Path
-) -> None:
     alone = World(tmp_path, AGENTS.partition("  a1:")[0])
     (expected,) = entries.all_entries(alone.store.connection)
     alone.store.close()
-    found = next(row for row in entries.all_entries(many_agents.store.connection) if row.name == "a0")
-    assert found._replace(id=0) == expected._replace(id=0)
+    found = next(row for row in rows if row.name == "a0")
+    assert found._replace(id=0) == expected._replace(id=0)  # as an agent that is added alone
