@@ -156,7 +156,7 @@ def _describe_shortage(tx: Transaction, budget_day: BudgetDay, budget: Budget, u
     """The limits that are exceeded and, for the budget of all entries, the entries that have used most of it."""
     _, ends = spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)
     shared = budget_day.scope == ALL_ENTRIES
-    lacks = budget.exceeded_limits(used, most, spend.unknown_usd(tx.db, budget_day, budget))
+    lacks = budget.exceeded_limits(used, most, spend.unknown_usd(tx, budget_day, budget, used))
     text = ", ".join(f"limits.budget.{lack}" if shared else lack for lack in lacks)
     text = f"{text}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}"
     largest = _largest_shares(tx, budget_day, lacks[0].split(":")[0], used) if shared else ""

@@ -32,8 +32,18 @@ where (state in ('running', 'waiting') or state = 'closed' and finished_at >= :b
 """
 
 
-def unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
-    """How much of what was spent on a day is the maximum of runs whose cost is not known, or not known yet."""
+def unknown_usd(tx: Transaction, budget_day: BudgetDay, budget: Budget, spent: Amount) -> float:
+    """How much of what was `spent` on a day is the maximum of runs whose cost is not known, or not known yet.
+
+    All runs of the day are read, so it is kept while nothing more is spent: many agents may meet a budget that is used up.
+    """
+    known = tx.unknown_usd.get(budget_day.key)
+    if known is None or known[0] != spent:
+        known = tx.unknown_usd[budget_day.key] = spent, _sum_unknown_usd(tx.db, budget_day, budget)
+    return known[1]
+
+
+def _sum_unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
     day, kind, name = budget_day.key
     begins = to_millis(local_days.whole_day(budget_day.day, budget.zone).begins)
     given = {"day": day, "kind": kind, "name": name, "begins": begins}

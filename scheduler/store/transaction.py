@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from scheduler.model.budget import Amount
 from scheduler.model.circuit import Breaker, Circuit
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
@@ -31,6 +32,7 @@ class Transaction:
     entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
     open_breakers: dict[Circuit, Breaker] | None = None
     flapping_circuits: frozenset[Circuit] = frozenset()  # those that flap and work now; queried with `open_breakers`
+    unknown_usd: dict[tuple[str, str, str], tuple[Amount, float]] = field(default_factory=dict)  # by day; see spend.unknown_usd
     clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 
     def report(self, event: Event) -> None:

@@ -513,3 +513,15 @@ def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -
     world.reload(program_agent("{runs_per_day: 3}", timezone="Asia/Ho_Chi_Minh"))
     world.run(hours=1)
     assert shown() == {"runs_per_day": (3, 3)}  # the next day has begun there, but the old one is not over
+
+
+def test_agents_that_meet_a_used_up_budget_together_read_the_runs_of_the_day_once(make_world: MakeWorld) -> None:
+    beat = """heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {usd_per_run: 0.04}}"""
+    names = [f"a{number}" for number in range(6)]
+    agents = "".join(f"  {name}: {{runner: {{kind: command, argv: [agent]}}, {beat}}}\n" for name in names)
+    world = make_world(f"limits: {{budget: {{usd_per_day: 0.1}}}}\nagents:\n{agents}")
+    with world.traced_statements() as statements:
+        world.run(minutes=1)
+    assert sum(row["reason"] == "budget" for row in world.records()) == 4
+    assert all("0.08 of it is reserved" in row["error"] for row in world.records() if row["reason"] == "budget")
+    assert sum("charged_nanos, 0) / 1e9" in statement for statement in statements) == 1
