@@ -21,9 +21,11 @@ select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as la
   last.worker as last_worker, last.repeats as last_repeats,
   incident.since as failing_since, incident.reason as failing_reason, incident.provider as failing_provider,
   incident.model as failing_model,
-  (select max(finished_at) from outbox as sent where sent.kind = entry.kind and sent.name = entry.name
+  case when incident.told_at is not null then (
+    select max(finished_at) from outbox as sent where sent.kind = entry.kind and sent.name = entry.name
     and sent.state = 'delivered' and sent.notice in ('failing', 'changed', 'reminder', 'flapping', 'steady')
-    and sent.created_at >= coalesce(min(incident.since, incident.flapping_at), incident.since)) as failing_told_at,
+    and sent.created_at >= min(incident.told_at, coalesce(min(incident.since, incident.flapping_at), incident.since))
+  ) end as failing_told_at,
   (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
     limit 1) as failing_awaits,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes

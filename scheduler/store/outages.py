@@ -54,10 +54,13 @@ def all_outages(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
 
 
 def _last_delivery_of(db: sqlite3.Connection, outage: Outage) -> datetime | None:
-    begin = min(outage.since, outage.flapping_at or outage.since)
+    notified = db.execute("select min(told_at) from outage_notice where provider = ? and model = ?", outage.circuit).fetchone()[0]
+    if notified is None:
+        return None
+    begin = min(notified, to_millis(min(outage.since, outage.flapping_at or outage.since)))
     row = db.execute(
         "select max(finished_at) from outbox where title = ? and notice is not null and state = 'delivered' and created_at >= ?",
-        (str(outage.circuit), to_millis(begin)),
+        (str(outage.circuit), begin),
     ).fetchone()
     return from_optional_millis(row[0])
 

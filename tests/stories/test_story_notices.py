@@ -24,6 +24,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import ResendMessage
 from scheduler.insight.status_data import read_status
+from scheduler.store import entries_view
 from scheduler.telemetry.event_log import EventLog
 
 HOOKS = """\
@@ -290,8 +291,28 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world
         "since": "2026-03-02T08:00:00Z",
         "told_at": told_at,
     }
-    fail_until(world, "2026-03-02 09:35", None)
+    world.clock.now += timedelta(hours=2)
+    world.run(seconds=10)
+    assert read_status(db, world.clock.now)["entries"][0]["failing"]["told_at"] == told_at
+    fail_until(world, "2026-03-02 11:35", None)
     assert read_status(db, world.clock.now)["entries"][0]["failing"] is None
+
+
+@pytest.mark.sqlite_file("the steps of SQLite are counted")
+def test_status_does_not_read_the_messages_of_agents_that_work(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.run(minutes=1)
+    db, steps = world.store.connection, list[int]()
+    for _ in range(2):
+        count = iter(range(1_000_000))
+        db.set_progress_handler(lambda count=count: next(count) and 0, 1)
+        entries_view.entry_overviews(db, None, None)
+        db.set_progress_handler(None, 0)
+        steps.append(next(count))
+        world.scripts["ops"] = lambda call: f"news {len(world.calls)}"
+        world.run(hours=24)
+    assert len(world.delivered) > 40
+    assert steps[0] == steps[1]
 
 
 # --- messages that a channel does not accept --------------------------------------------------------------------------

@@ -235,7 +235,9 @@ def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWor
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         world.run(minutes=5)
-    seen = read_status(world.store.connection, world.clock.now)
+        seen = read_status(world.store.connection, world.clock.now)
+        world.clock.now += timedelta(hours=2)
+        world.run(seconds=10)
     assert seen["outages"] == [
         {
             "provider": "anthropic", "model": None, "reason": "auth", "error": "HTTP 401 Unauthorized: invalid x-api-key",
@@ -243,6 +245,8 @@ def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWor
         }
     ]  # fmt: skip
     assert [entry["failing"]["told_at"] for entry in seen["entries"]] == ["2026-03-02T08:00:00Z"] * 2
+    later = read_status(world.store.connection, world.clock.now)
+    assert [each["told_at"] for each in later["outages"]] == ["2026-03-02T08:00:00Z"]
 
 
 def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(make_world: MakeWorld) -> None:
