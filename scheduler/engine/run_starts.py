@@ -50,10 +50,13 @@ def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
         return None
     last_slot = entry_row.last_slot if slot is None else slot
     entries.change_entry(tick.tx, before, planning.due_while_run_is_open(entry_row._replace(last_slot=last_slot), None))
-    if _may_be_repetition(tick, claim):
+    return None if _recover_repetition(tick, claim, may_repeat=_may_be_repetition(tick, claim)) else claim
+
+
+def _recover_repetition(tick: Tick, claim: Claim, *, may_repeat: bool) -> bool:
+    if may_repeat:
         startup.recover_lost_attempt(tick, claim, Interrupted("the database lost its last commits", was_stopped=False))
-        return None
-    return claim
+    return may_repeat
 
 
 def _may_be_repetition(tick: Tick, claim: Claim) -> bool:
@@ -64,6 +67,13 @@ def _may_be_repetition(tick: Tick, claim: Claim) -> bool:
     if claim.trigger in WOKEN:
         return any(wake.id <= lost.wakes_until for wake in claim.wakes)
     return claim.slot <= lost.slots_until
+
+
+def _waited_before(tick: Tick, run: OpenRun) -> bool:
+    """Whether the attempt for which this run waits may have been made before such a failover. A crashed run says so anyway."""
+    lost = tick.lost_commits
+    was_due = lost is not None and run.not_before is not None and run.not_before <= lost.slots_until
+    return was_due and run.owner != tick.tx.owner and not run.crashes
 
 
 def _slot_to_run(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
@@ -114,7 +124,8 @@ def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
     if again is None:
         return None
     claim = claims.next_attempt(tick, entry, entry_row, again)
-    return _report_start(tick.tx, claims.with_permissions(tick, claim, first=again.has_not_begun), None)
+    claim = _report_start(tick.tx, claims.with_permissions(tick, claim, first=again.has_not_begun), None)
+    return None if _recover_repetition(tick, claim, may_repeat=_waited_before(tick, run)) else claim
 
 
 def _may_try_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:

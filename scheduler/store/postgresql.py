@@ -70,6 +70,7 @@ IDENTITY = (
     "select system_identifier::text from pg_control_system()",
     "select left(pg_walfile_name(pg_current_wal_lsn()), 8)",
 )
+NO_RIGHT = "42501"
 SERVER_REPLACED = "another database server has taken over, and may lack the last commits"
 
 # What a person has to mend, in the errors of a connection, which have no code. In other languages than English, the daemon waits.
@@ -295,12 +296,15 @@ def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, 
 def read_server_identity(connection: ServerConnection) -> str | None:
     """What differs between a primary and the standby that replaces it: the number of the cluster, and its timeline.
 
-    None if the server does not say: an administrator may have revoked the right, or it is no primary.
+    None if the server does not say: it is no primary, or the connection is lost. A part is left out if the right is revoked.
     """
     parts = []
     for query in IDENTITY:
-        with suppress(ServerError):
+        try:
             parts.append(connection.execute(query).fetchone()[0])
+        except ServerError as error:
+            if error.sqlstate != NO_RIGHT:
+                return None
     return "/".join(parts) or None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,12 +17,14 @@ from servers.postgres_proxy import PostgresProxy
 from test_story_slots import agent, job
 from world import Clock, Delayed, MakeWorld, World, utc
 
+from heartbeat.runners import ProcessResult
 from scheduler.model.events import RunRecovered
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, back_up
 from scheduler.store.leadership import Leadership
 from scheduler.store.locations import open_for_writing
+from scheduler.store.postgresql import ServerConnection, ServerError, read_server_identity
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 
@@ -69,6 +73,41 @@ def test_a_wake_that_a_failover_brings_back_starts_a_run_that_says_so(make_world
     world.run(minutes=5)
     assert len(world.calls) == 4
     assert [(row["trigger"], row["attempt"]) for row in world.records()] == [("interval", 1), ("manual", 1), ("manual", 2)]
+
+
+def test_an_attempt_after_a_wait_that_a_failover_may_repeat_counts_as_interrupted(make_world: MakeWorld, tmp_path: Path) -> None:
+    """The retries of both come at about 1, 3 and 7 seconds. The last one has worked, and its record is lost."""
+    fails = ProcessResult(3, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+    for name, config, calls, expected in (
+        ("agent", agent(retries="3"), 5, "03-02 08:00 interval ok heartbeat_ok"),
+        ("job", job(every="1h", retries="3", deliver="log"), 4, "03-02 09:00 every abandoned child_may_still_run"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        world = make_world(config, folder=folder)
+        for each in ("ops", "measure"):
+            world.scripts[each] = lambda call, world=world: fails if len(world.calls) < 4 else "HEARTBEAT_OK"
+        begin = "08:00" if name == "agent" else "09:00"
+        lose_from(world, f"{begin}:04", f"{begin}:30")
+        world.run(minutes=10)
+        assert (len(world.calls), world.history()) == (calls, [expected])
+        assert [event.again for event in world.events_of(RunRecovered)] == [name == "agent"]
+
+
+def test_a_server_whose_timeline_cannot_be_read_now_is_no_other_server() -> None:
+    """Each row: the error of the second query, and the identity."""
+
+    class Server:
+        def __init__(self, sqlstate: str) -> None:
+            self.sqlstate = sqlstate
+
+        def execute(self, statement: str) -> Any:
+            if "walfile" in statement:
+                raise ServerError("no", self.sqlstate)
+            return SimpleNamespace(fetchone=lambda: ("7",))
+
+    for sqlstate, expected in (("42501", "7"), ("57014", None), ("55000", None), ("", None)):
+        assert read_server_identity(cast("ServerConnection", Server(sqlstate))) == expected, sqlstate
 
 
 def test_a_failover_that_has_lost_nothing_repeats_nothing(make_world: MakeWorld) -> None:
