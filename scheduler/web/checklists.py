@@ -57,7 +57,12 @@ async def put_checklist(request: ApiRequest, body: ChecklistBody) -> dict[str, A
 
 
 def _replace_file(request: ApiRequest, beat: Heartbeat, text: str, expected: str | None) -> ChecklistVersion:
-    if (steps := _find_other_use(request, beat)) is not None:
+    try:
+        steps = _find_other_use(request, beat)
+    except ConfigError:
+        message = f"{beat.checklist} of {beat.name} cannot be written while the config file is not valid YAML"
+        raise HttpError(409, "unwritable", f"{message}, because something else may name the file; correct the config") from None
+    if steps is not None:
         is_shown = request.caller.agents is None or steps[:2] == ("agents", beat.name)
         place = dotted_path(steps) if is_shown else "another part of the config"
         message = f"{beat.checklist} of {beat.name} is also named by {place}; edit it on the machine of the daemon"
@@ -81,10 +86,10 @@ def _find_other_use(request: ApiRequest, beat: Heartbeat) -> tuple[str, ...] | N
     folder = config_folder(settings.path)
     target = (beat.workspace / beat.checklist).resolve()
     _, root = read_config(request)
-    named = [(steps, text) for steps, text in _texts_in(root, ()) if "checklist" not in steps and "prompt" not in steps]
+    named = [(steps, text) for steps, text in _texts_in(root, ()) if steps[-1] not in ("checklist", "prompt")]
     named += [(("cron", name), word) for name, job in settings.jobs.items() for word in _texts_of_command(job.command)]
     for steps, text in named:
-        for word in filter(None, _WORDS.split(text)):
+        for word in filter(None, (text, *_WORDS.split(text))):
             if PurePath(word).name != target.name:
                 continue
             is_own = steps[:2] == ("agents", beat.name) or steps[0] == "defaults"

@@ -349,6 +349,16 @@ def test_a_checklist_that_is_too_large_is_kept_in_the_form(daemon: WebDaemon) ->
     assert form_fields(refused, f"{OPS}/checklist")["text"] == text
 
 
+def test_a_checklist_is_kept_in_the_form_while_the_config_cannot_be_read(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    opened, before = user.get(f"{OPS}/checklist"), checklist_of(daemon).read_text()
+    daemon.config.write_text("agents: [")
+    refused = edit_checklist(user, "- mine\n", opened)
+    assert (refused.status, "the config file is not valid YAML" in refused.text) == (409, True)
+    assert form_fields(refused, f"{OPS}/checklist")["text"] == "- mine\r\n"
+    assert checklist_of(daemon).read_text() == before
+
+
 def test_a_checklist_in_the_config_leads_to_the_config(kept_daemon: WebDaemon) -> None:
     found = user_of(kept_daemon).get("/page/agents/web/checklist")
     assert "This checklist is a text in the config." in found.text and "- look" in found.text
