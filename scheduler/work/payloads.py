@@ -21,7 +21,6 @@ from typing import Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule
-from heartbeat.runners import Tokens
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome
@@ -203,8 +202,9 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
 
     def result_from_json(self, data: Any) -> AttemptResult:
         result = typing.cast("AttemptResult", _from_json(AttemptResult, data))
-        used = [number for call in result.calls for number in (call.cost_usd or 0, *(call.tokens or Tokens()).by_kind().values())]
-        if any(number < 0 for number in used):
+        counts = [tokens for call in result.calls for tokens in (call.tokens, call.most) if tokens is not None]
+        used = [number for tokens in counts for number in tokens.by_kind().values()]
+        if any(number < 0 for number in (*used, *(call.cost_usd or 0 for call in result.calls))):
             raise ValueError("a call has used less than nothing")
         return replace(result, findings=())  # the scheduler decides what happens to each
 

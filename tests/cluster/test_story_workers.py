@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -253,7 +254,8 @@ def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: M
 FULL_RESULT = AttemptResult(
     Outcome.ALERT, Failure.EXIT, Suppression.DUPLICATE, "disk full", "disk full", "broken", 1, "opus", {"checklist": 3}, True,
     timedelta(minutes=1),
-    (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1)),),
+    (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1),
+          Tokens(5, 6)),),
     PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest"), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",)),
     (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True, "req1", ("memory",),
     Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, "disk"), ({"key": "disk"},),
@@ -299,6 +301,14 @@ def test_no_result_of_a_worker_ends_the_scheduler_or_holds_up_another_run(make_w
     assert world.history()[-1].endswith("ok heartbeat_ok")
     assert "a worker cannot be read: list in place of str" in " ".join(row["error"] or "" for row in world.records())
     assert world.engine.health.internal_errors.total() == 0
+
+
+def test_no_result_of_a_worker_gives_back_what_was_spent(make_world: MakeWorld) -> None:
+    codec = codec_of(make_world(agent()))
+    for less in ({"tokens": Tokens(output=-1)}, {"most": Tokens(input=-1)}, {"cost_usd": -0.5}):
+        result = replace(FULL_RESULT, calls=(replace(FULL_RESULT.calls[0], **less),))  # type: ignore[arg-type]
+        found = codec.read_done(None, codec.write_done(Done(None, result)))
+        assert "a call has used less than nothing" in str(found.exception), less
 
 
 def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world: MakeWorld) -> None:
