@@ -11,6 +11,7 @@ import pytest
 from config_file import RIGHT, SMALL, TOKEN, complaints, read
 from loops import loop_over
 
+from scheduler.config.build.config_snapshot import mask_text
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.build.load import load_config
 from scheduler.config.build.secrets import is_secret_variable, read_env_file
@@ -229,3 +230,21 @@ def test_a_secret_is_masked_when_printed(tmp_path: Path) -> None:
 )
 def test_env_values_are_secrets_by_name_and_form(name: str, text: str, secret: bool) -> None:
     assert is_secret_variable(name, text) is secret
+
+
+def test_a_masked_config_has_as_many_lines_and_no_secret() -> None:
+    """A diff shows lines by their numbers, and must not show the next line in place of a secret."""
+    for env in (
+        "{KEY: canary}",
+        '{KEY: "canary\u2028canary"}',
+        '{KEY: "canary\x85canary"}',
+        '{KEY: "canary\n\n      canary"}',
+        "\n        KEY: |\n          canary\n          canary",
+        "{<<: {KEY: canary}}",
+        "{<<: [{KEY: canary}, {OTHER: canary}]}",
+        "&env {KEY: canary}",
+    ):
+        text = f"agents:\n  ops:\n    runner:\n      kind: command\n      env: {env}\n  web: 1\n"
+        masked = mask_text(text)
+        assert ("canary" in masked, len(masked.splitlines())) == (False, len(text.splitlines())), (env, masked)
+        assert masked.splitlines()[-1] == "  web: 1"

@@ -12,7 +12,7 @@ from loops import loop_over
 
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.value_editing import EditRefused, apply_patch
+from scheduler.config.file.value_editing import EditRefused, apply_patch, shared_line
 
 
 def read(text: str) -> Any:
@@ -277,3 +277,11 @@ def test_the_readme_config_can_be_edited(request: pytest.FixtureRequest) -> None
     different = [new for old, new in zip(text.splitlines(), changed.splitlines(), strict=True) if old != new]
     assert textwrap.dedent("\n".join(different)).split("\n")[0].startswith("enabled: true ")
     assert len(different) == 2
+
+
+def test_a_line_with_an_alias_or_an_empty_value_of_another_entry_is_shared() -> None:
+    for other in ("*tree", "{}", "[]", "1"):
+        old = f"x-tree: &tree {{interval: 1h}}\nagents: {{ops: {{interval: 30m}}, web: {other}}}\n"
+        assert shared_line(old, old.replace("30m", "31m"), ("agents", "ops")) == 2, other
+    alone = "agents:\n  ops: {interval: 30m}\n  web: {}\n"
+    assert shared_line(alone, alone.replace("30m", "31m"), ("agents", "ops")) is None

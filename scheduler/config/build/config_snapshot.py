@@ -131,16 +131,17 @@ def mask_text(text: str) -> str:
     if not isinstance(root, MarkedMap):
         return text
     masked, redactor = mask_secrets(root), Redactor(_literal_secrets(root))
-    for each in sorted(value_editing.list_scalars(text), key=lambda scalar: scalar.start, reverse=True):
+    for each in sorted(value_editing.list_leaves(text), key=lambda leaf: leaf.start, reverse=True):
         before, after = _value_at_path(root, each.path), _value_at_path(masked, each.path)
-        if before == after:
+        if before == after or text.startswith("*", each.start):  # an alias shows nothing of its value
             continue
         written = text[each.start : each.end]
         shown = mask_quoted_secrets(redactor.redact(written))
         if shown == written or after == MASK:
-            shown = MASK + "\n" * written.count("\n")
+            shown = MASK
+        shown += "\n" * (len(written.splitlines()) - len(shown.splitlines()))
         text = text[: each.start] + shown + text[each.end :]
-    return redactor.redact(text)
+    return "".join(map(redactor.redact, text.splitlines(keepends=True)))
 
 
 def _value_at_path(node: Any, path: tuple[str, ...]) -> Any:

@@ -62,8 +62,11 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
-    """A single value in the text, from `start` to `end` (indexes). `path` has the keys and the places in lists above it."""
+class Leaf:
+    """A value without parts in the text, from `start` to `end` (indexes): a single value, an alias, an empty map or list.
+
+    `path` has the keys and the places in lists above it.
+    """
 
     path: Keys
     start: int
@@ -99,19 +102,20 @@ def apply_patch(text: str, patch: Mapping[str, Any]) -> str:
     return text
 
 
-def list_scalars(text: str) -> list[Scalar]:
-    """Every single value in the text. The values of a merge have the path of the map into which they are merged."""
+def list_leaves(text: str) -> list[Leaf]:
+    """Every value without parts in the text. The values of a merge have the path of the map into which they are merged."""
     root = _NodeReader(text).read_root()
-    return [] if root is None else list(_scalars_in(root, ()))
+    return [] if root is None else list(_leaves_in(root, ()))
 
 
-def _scalars_in(node: _Node, path: Keys) -> Iterator[Scalar]:
-    if node.kind == "scalar":
-        yield Scalar(path, node.start, node.end)
+def _leaves_in(node: _Node, path: Keys) -> Iterator[Leaf]:
+    if not node.pairs and not node.items:
+        yield Leaf(path, node.start, node.end)
     for pair in node.pairs:
-        yield from _scalars_in(pair.value, path if pair.is_merge else (*path, pair.key))
+        for value in pair.value.items if pair.is_merge and pair.value.items else [pair.value]:
+            yield from _leaves_in(value, path if pair.is_merge else (*path, pair.key))
     for place, item in enumerate(node.items):
-        yield from _scalars_in(item, (*path, str(place)))
+        yield from _leaves_in(item, (*path, str(place)))
 
 
 def changed_spans(old: str, new: str) -> list[tuple[int, int, int, int]]:
@@ -125,7 +129,7 @@ def shared_line(old: str, new: str, entry: Keys) -> int | None:
     changed = changed_spans(old, new)
     for text, spans in ((old, [each[:2] for each in changed]), (new, [each[2:] for each in changed])):
         starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
-        for each in list_scalars(text):
+        for each in list_leaves(text):
             first, last = (bisect_right(starts, index) - 1 for index in (each.start, max(each.start, each.end - 1)))
             if each.path[: len(entry)] != entry and any(first < end and last >= begin for begin, end in spans):
                 return first + 1
