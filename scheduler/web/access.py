@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
+from scheduler.config.keys.models import Agent
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Permission
@@ -148,13 +149,13 @@ def _missing_row(request: ApiRequest, concern: Concern, number: int) -> HttpErro
 def cut(models: Sequence[type[ResponseBody]], answer: Any, caller: Caller) -> Any:
     """The answer without all that the caller may not see. Raises HttpError if it belongs to another agent or to a job.
 
-    `models` are those of the answer: the one that has all its keys counts.
+    `models` are those of the answer: the one that has all its keys counts, or else the first, which hides unknown keys.
     """
     if caller.agents is None or not models:
         return answer
-    model = next(each for each in models if answer.keys() <= _fields(each).keys())
+    model = next((each for each in models if answer.keys() <= _fields(each).keys()), models[0])
     name = _name_of(model, answer)
-    if name is not None and not caller.may_access(*name):
+    if name is not None:
         check_access(caller, *name)
     return _cut_object(model, answer, caller)
 
@@ -241,6 +242,12 @@ def cut_errors(error: ConfigError, caller: Caller) -> ConfigError:
 
 
 def concerns(problem: Diagnostic, caller: Caller) -> bool:
-    """Whether a problem of the config is at a key of an agent of the caller."""
-    own = [dotted_path(("agents", name)) for name in caller.agents or ()]
-    return caller.agents is None or any(problem.path == each or problem.path.startswith(f"{each}.") for each in own)
+    """Whether a problem of the config is at a key of an agent of the caller.
+
+    A name may have dots: agents.ops.night is another agent than agents.ops, and so no key of it.
+    """
+    if caller.agents is None:
+        return True
+    own = {dotted_path(("agents", name)) for name in caller.agents}
+    keys = {f"{agent}.{key}" for agent in own for key in Agent.model_fields}
+    return problem.path in own or any(problem.path == key or problem.path.startswith((f"{key}.", f"{key}[")) for key in keys)

@@ -242,7 +242,7 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
         key = _find_entry_key(request, plan, db)
         held = lanes.lanes_beside(request.app_state.database_path)
         explained = explaining.find_entry(db, plan, key, held, now, running=True, agents=request.caller.agents)
-        assert explained is not None  # `_key` has found it
+        assert explained is not None  # `_find_entry_key` has found it
         try:
             if "at" in request.query:
                 return explaining.explain_time(explained, parse_time_parameter("at", request.query["at"]))

@@ -21,7 +21,10 @@ from web_daemon import WebDaemon
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.web import mcp_server
+from scheduler.web.access import cut
+from scheduler.web.callers import Caller
 from scheduler.web.page.page_sessions import Sessions
+from scheduler.web.response_bodies import RunNumber, WakeNumber
 from scheduler.web.routes import OPERATIONS, build_application
 
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.
@@ -286,6 +289,12 @@ def check(fleet: Fleet, what: str, rule: Rule, caller: str, told: Told, before: 
         stranger = "birch" if caller == "alder" else "alder"
         shown = told.text.replace("only for the agents", "")
         assert stranger not in shown or (told.is_refused and rule.own), f"{where}: it names {stranger}"
+
+
+def test_a_key_that_no_model_has_is_hidden_from_a_limited_token() -> None:
+    limited = Caller("alder", frozenset(("read",)), frozenset(("alder",)))
+    assert cut((WakeNumber, RunNumber), {"run": 1}, limited) == {"run": 1}
+    assert cut((RunNumber,), {"run": 1, "later": 2}, limited) == {"run": 1}
 
 
 def test_every_caller_sees_and_changes_only_what_its_token_permits(fleet: Fleet) -> None:

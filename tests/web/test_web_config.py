@@ -273,6 +273,40 @@ def test_a_token_for_an_agent_does_not_change_a_line_that_it_shares_with_others(
         assert patch(daemon, "/api/v1/agents/one/config", {"heartbeat": {"interval": "1h"}}).data["written"] is True
 
 
+def test_an_agent_whose_name_begins_with_that_of_another_stays_hidden_from_its_token(tmp_path: Path) -> None:
+    night = "  ops.night: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}\n"
+    text = CONFIG.replace("cron:\n", f"{night}cron:\n")
+    with WebDaemon(tmp_path, text) as daemon:
+        daemon.config.write_text(text.replace("interval: 30m, deliver: log}}\ncron", "interval: dusk, deliver: log}}\ncron"))
+        reply = daemon.get(OPS, TOKENS["self"])
+        assert (reply.status, b"night" in reply.body, b"dusk" in reply.body) == (200, False, False), reply.data
+        daemon.config.write_text(text.replace("interval: 30m   ", "interval: dawn  "))
+        errors = daemon.get(OPS, TOKENS["self"]).data["errors"]
+        assert [error["path"] for error in errors] == ["agents.ops.heartbeat.interval"]
+
+
+CHECKLIST_CONFIG = """\
+server: {listen: "127.0.0.1:0", tokens: {editor: {value: "editor-token-with-enough-bits-in-it", may: [read, edit]}}}
+agents:
+  checklist: {runner: {kind: command, argv: [sh, tasks.md]}, heartbeat: {interval: 30m, deliver: log, checklist: tasks.md}}
+  ops: {runner: {kind: command, argv: [sh, my tasks.md]}, heartbeat: {interval: 30m, deliver: log, checklist: my tasks.md}}
+  job: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log, checklist: tasks.sh}}
+  free: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log, prompt: read tasks, checklist: tasks}}
+cron:
+  prompt: {every: 6h, command: sh agents/job/tasks.sh}
+"""
+
+
+def test_no_checklist_is_written_that_anything_else_names(tmp_path: Path) -> None:
+    """Also if an agent or a job has the name of a key, and if the name of the file has a space."""
+    with WebDaemon(tmp_path, CHECKLIST_CONFIG) as daemon:
+        for name, expected in (("checklist", 409), ("ops", 409), ("job", 409), ("free", 200)):
+            path, version_sent = f"/api/v1/agents/{name}/checklist", {"If-None-Match": "*"}
+            reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS["editor"], version_sent)
+            found = (reply.status, reply.status == 200 or reply.code)
+            assert found == (expected, expected == 200 or "used_elsewhere"), (name, reply.data)
+
+
 def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: Path) -> None:
     """The agent would go on without them, by the interval of `defaults`."""
     text = CONFIG.replace(

@@ -239,7 +239,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
 
 
 def find_agent(request: PageRequest) -> ExplainedEntry:
-    """The agent of the path. Raises HttpError if there is none,"""
+    """The agent of the path. Raises HttpError if there is none."""
     name = request.path["name"]
     held = lanes.lanes_beside(request.api.app_state.database_path)
     plan = plans.make_plan(request.settings)
