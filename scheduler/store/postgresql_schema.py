@@ -158,6 +158,7 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
         return
     db.execute("begin")
     try:
+        db.execute("set local statement_timeout = 0")  # a large table may take minutes
         db.execute("select pg_advisory_xact_lock(?)", (UPGRADE_LOCK,))  # several daemons may start at the same time
         unknown, missing = unknown_migrations(db, schema, server, steps)
         if unknown is None:

@@ -136,6 +136,28 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
             postgresql_schema.apply_schema(db, "heartbeatd", "here", older)
 
 
+def test_a_migration_may_take_longer_than_other_statements(postgres: PostgresServer) -> None:
+    steps = Migrations("heartbeatd")
+
+    @steps()
+    def m001_slow(db: Any) -> None:
+        db.conn.execute("create table entry (id integer primary key) strict")
+
+    @steps()
+    def m002_slow(db: Any) -> None:
+        numbers = "with recursive numbers (x) as (select 1 union all select x + 1 from numbers where x < 1000000)"
+        db.conn.execute(f"insert into entry (id) {numbers} select count(*) from numbers")  # noqa: S608
+
+    first = Migrations("heartbeatd")
+    first.all = steps.all[:1]
+    with closing(ServerConnection(postgres.database(), WRITER_SETTINGS | {"statement_timeout": 100})) as server:
+        db: Any = server
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", first)
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        assert db.execute("select max(id) from entry").fetchone()[0] == 1_000_000
+        assert db.execute("show statement_timeout").fetchone()[0] == "100ms"
+
+
 def test_every_migration_from_now_on_also_works_on_a_server(postgres: PostgresServer) -> None:
     """From the first version that could use a server, step by step, with the migrations themselves."""
     known = [each.name for each in migrations.all]
