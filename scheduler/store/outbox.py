@@ -431,9 +431,9 @@ def delivery_text(target: str, state: DeliveryState, tries: int, error: str | No
     }
     facts = [known.get(state, attempts if error or tries > 1 else ""), error]
     details = ", ".join(fact for fact in facts if fact)
-    arrived = "it may have arrived" if doubted else "not delivered"
-    accepted = f"accepted for {target}, {'only a part was delivered' if state is DeliveryState.PARTIAL else arrived}"
-    return f"{accepted} ({details})" if details else f"{accepted} yet"
+    is_partial = state is DeliveryState.PARTIAL
+    arrived = "only a part was delivered" if is_partial else "it may have arrived" if doubted else "not delivered"
+    return f"accepted for {target}, {arrived} {f'({details})' if details else 'so far' if is_partial else 'yet'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from scheduler.engine.requests import AcknowledgeConditions, MuteEntry
 from scheduler.insight import fleet, status_data
 from scheduler.insight.reason_texts import Level
 from scheduler.insight.slot_history import cause_of_run
+from scheduler.model.outcome import DeliveryState
+from scheduler.store.outbox import delivery_text
 
 CONFIG = """
 timezone: UTC
@@ -154,3 +156,17 @@ def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_worl
     output = world.records("measure")[-1]
     cause = cause_of_run("closed", output["outcome"], output["reason"], output["suppression"], output["delivery"]["state"])
     assert (cause.text, cause.level) == ("ran, message accepted, not delivered and given up", Level.BAD)
+
+
+def test_what_became_of_a_message_is_said_in_whole_sentences() -> None:
+    for state, tries, error, doubted, text in (
+        (DeliveryState.DELIVERED, 2, "HTTP 500", False, "delivered to hook"),
+        (DeliveryState.PENDING, 0, None, False, "accepted for hook, not delivered yet"),
+        (DeliveryState.PENDING, 2, "HTTP 500", False, "accepted for hook, not delivered (2 tries, HTTP 500)"),
+        (DeliveryState.PARTIAL, 1, None, False, "accepted for hook, only a part was delivered so far"),
+        (DeliveryState.PARTIAL, 1, "HTTP 500", False, "accepted for hook, only a part was delivered (1 try, HTTP 500)"),
+        (DeliveryState.HELD, 1, "no answer", True, "accepted for hook, it may have arrived (held after 1 try, no answer)"),
+        (DeliveryState.DEAD, 3, "refused", False, "accepted for hook, not delivered (given up after 3 tries, refused)"),
+        (DeliveryState.DROPPED, 0, None, False, "accepted for hook, not delivered (dropped after 0 tries)"),
+    ):
+        assert delivery_text("hook", state, tries, error, doubted=doubted) == text
