@@ -207,6 +207,7 @@ def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_no
 
     async def submit(queue: JobQueue) -> Withdrawal:
         await queue.submit([own.attempt()], cancel_before_the_commit)
+        await asyncio.wait([asyncio.wrap_future(answers[0])])  # if the second withdrawal were first, the attempt would be absent
         return await queue.withdraw([key], "cancelled")
 
     answers: list[Future[Withdrawal]] = []
