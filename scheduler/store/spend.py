@@ -158,9 +158,9 @@ def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: d
     never opens another day before the old one ends.
     """
     row = db.execute(
-        "select day, ends_at from spend where kind = ? and name = ? and day >= ? and day <= ? and ends_at > ?"
-        " order by day limit 1",
-        (*scope, _yesterday(now), _latest_today(now), to_millis(now)),
+        # Each day by itself, because the index begins with the day: a range of days has the rows of all entries.
+        "select day, ends_at from spend where day in (?, ?, ?) and kind = ? and name = ? and ends_at > ? order by day limit 1",
+        (_yesterday(now), now.date().isoformat(), _latest_today(now), *scope, to_millis(now)),
     ).fetchone()
     if row is not None:
         return date.fromisoformat(row["day"]), from_millis(row["ends_at"])

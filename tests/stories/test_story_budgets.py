@@ -14,12 +14,14 @@ from servers import completions
 from servers.messages import error_answer, text_answer
 from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import explained_entry
-from world import AgentCall, Delayed, MakeWorld, World
+from world import AgentCall, Delayed, MakeWorld, World, count_steps
 
 from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
 from scheduler.insight import explanation, fleet
 from scheduler.insight.status_data import read_entries, read_status
+from scheduler.model.budget import Budget
+from scheduler.store import spend
 from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
 
@@ -525,3 +527,17 @@ def test_agents_that_meet_a_used_up_budget_together_read_the_runs_of_the_day_onc
     assert sum(row["reason"] == "budget" for row in world.records()) == 4
     assert all("0.08 of it is reserved" in row["error"] for row in world.records() if row["reason"] == "budget")
     assert sum("charged_nanos, 0) / 1e9" in statement for statement in statements) == 1
+
+
+@pytest.mark.sqlite_file("the steps of SQLite are counted")
+def test_the_budget_day_of_an_agent_is_found_without_reading_those_of_others(make_world: MakeWorld) -> None:
+    world = make_world(program_agent("{runs_per_day: 1}"))
+    world.run(minutes=1)
+    db, steps = world.store.connection, list[int]()
+    scope, budget = ("heartbeat", "ops"), Budget(world.plan().settings.zone, None, None, 1)
+    copy = "insert into spend select day, kind, ?, nanos, tokens, runs, ends_at, null, null, 1 from spend where name = 'ops'"
+    for others in (range(1), range(1, 500)):
+        with world.store.transaction():
+            db.executemany(copy, [(f"a{number}",) for number in others])
+        steps.append(count_steps(db, lambda: spend.open_budget_day(db, scope, budget, world.clock.now)))
+    assert steps[0] == steps[1]

@@ -15,7 +15,7 @@ from servers.discord import Discord
 from servers.scripted import Server, page, reset
 from servers.telegram import Telegram, refusal
 from test_story_slots import agent, job
-from world import MakeWorld, World, send_by_transport, utc
+from world import MakeWorld, World, count_steps, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
@@ -304,11 +304,7 @@ def test_status_does_not_read_the_messages_of_agents_that_work(make_world: MakeW
     world.run(minutes=1)
     db, steps = world.store.connection, list[int]()
     for _ in range(2):
-        count = iter(range(1_000_000))
-        db.set_progress_handler(lambda count=count: next(count) and 0, 1)
-        entries_view.entry_overviews(db, None, None)
-        db.set_progress_handler(None, 0)
-        steps.append(next(count))
+        steps.append(count_steps(db, lambda: entries_view.entry_overviews(db, None, None)))
         world.scripts["ops"] = lambda call: f"news {len(world.calls)}"
         world.run(hours=24)
     assert len(world.delivered) > 40

@@ -441,6 +441,15 @@ MakeWorld = Callable[..., World]  # the fixture `make_world`: make_world(yaml, *
 DatabaseOf = Callable[[Path], str | None]  # the fixture `database_of`: the field `server` of a World in this folder
 
 
+def count_steps(db: sqlite3.Connection, query: Callable[[], object]) -> int:
+    """How many steps of its virtual machine SQLite takes for a query."""
+    steps = count()
+    db.set_progress_handler(lambda: next(steps) and 0, 1)
+    query()
+    db.set_progress_handler(None, 0)
+    return next(steps)
+
+
 def open_store(path: Path) -> Store:
     """Open a database. If there is none, it is a copy of one that this process has created once, which takes 15 times as long."""
     if not path.exists():
