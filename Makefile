@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# With it, each process of a test run would compile the code and rewrite the asserts of all tests again.
+# If this variable is set, each process of a test run compiles the code and rewrites the asserts of all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all simulate bench client cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
@@ -23,7 +23,8 @@ run: .venv/runtime
 	$(BIN)/heartbeatd run
 
 TESTS := $(sort $(dir $(wildcard tests/*/test_*.py)))
-# Most tests of these folders wait for a process or a socket: they have two workers per core. A file stays on one worker, with its servers.
+# Most tests in these folders wait for a process or a socket, so they have two workers per core. All tests of a file run on one worker, which
+# starts the servers of the file once.
 WAITING := $(foreach folder,channels cluster daemon docs monitoring page runners web,tests/$(folder) tests/$(folder)/%)
 CORES := $(shell nproc)
 
@@ -34,7 +35,7 @@ test: .venv/ready
 	$(call run-tests,$(filter $(WAITING),$(TESTS:/=)),$$((2 * $(CORES))),loadfile) || failed=1; \
 	exit $$failed
 
-# The paths, the number of workers, and how they share the tests. Without paths nothing is run.
+# Arguments: the paths of the tests, the number of workers, and the mode of pytest-xdist. Without paths, nothing is run.
 run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) $(1),true)
 
 unit: .venv/ready
@@ -47,8 +48,8 @@ test-postgresql: .venv/ready
 	HEARTBEATD_TEST_STORE=postgresql HEARTBEATD_TEST_ALL=$(ALL) $(BIN)/python -m pytest -n 3 --dist worksteal \
 	  tests/*/test_story_*.py tests/stories/test_atomicity.py $(if $(ALL),tests/stories/test_expected_runs.py)
 
-# The simulations, which `make test` runs with few steps and fixed seeds, with many steps and new seeds, and the three that only run
-# here. Takes about half an hour. A failed test is repeated with the printed seed: make simulate SEED=1793 TESTS=tests/daemon
+# Runs the simulations of `make test` with more steps and new seeds, and three simulations that `make test` leaves out. Takes about half an
+# hour. To repeat a failed test, use the printed seed: make simulate SEED=1793 TESTS=tests/daemon
 SEED := $(or $(SEED),$(shell date +%s))
 simulate: .venv/ready
 	@echo 'SEED=$(SEED)'

@@ -1,4 +1,4 @@
-"""Fails over to a standby of PostgreSQL that is 5 s behind: which agents stay silent, and which repeated runs do not say so."""
+"""Fails over to a standby of PostgreSQL that is 5 s behind, and reports silent agents and repetitions that are not recorded."""
 
 from __future__ import annotations
 

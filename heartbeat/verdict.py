@@ -71,7 +71,7 @@ _TAG = (
     r"|strong|sub|sup|u|ul|answer|final|message|output|reply|response)\b[^<>]*>|<!--[^<>]*-->"
 )
 # The token does not count inside a longer word, a path or a file name.
-# [SILENT] is what agents of Hermes Agent answer in place of it, and NO_REPLY those of OpenClaw.
+# Agents of Hermes Agent answer [SILENT] instead, and agents of OpenClaw answer NO_REPLY.
 _TOKEN = (
     r"(?:(?<![A-Za-z0-9][-/@])(?:(?:HEARTBEAT\\?_OK)+|NO\\?_REPLY)(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"  # noqa: S105 - no secret either
     r"|(?i:\[SILENT\]))"

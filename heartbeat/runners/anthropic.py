@@ -40,7 +40,7 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
 
 
 async def count_tokens(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> int | None:
-    """The input tokens of the request of `call_model`, as the provider counts them; None if it does not. Costs no tokens."""
+    """The input tokens of the request of `call_model`, as the provider counts them; None if it does not."""
     forced = model_answer.REPORT_FINDINGS if run.structured else None
     try:
         found, _ = await _send_request(run, runner, agent_json.conversation(run), _force_tool(forced), http, only_count=True)

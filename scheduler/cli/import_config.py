@@ -52,7 +52,7 @@ def import_config(system: str, paths: Sequence[str], into: Path | None, strict: 
     rest of that config is not changed. The receipt is then printed on standard output. Each secret is replaced by a reference to
     an environment variable. The receipt names these variables.
 
-    An agent or job that would do something else than before is disabled or left out. The last lines of the receipt list these
+    An agent or job whose meaning cannot be kept is disabled or left out. The last lines of the receipt list these
     agents and jobs.
 
     The exit code is 1 if an agent or job was disabled or left out, if a file is damaged, or if there is nothing to import. The

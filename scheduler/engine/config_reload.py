@@ -33,8 +33,8 @@ from scheduler.work.plan import ConfigChanges, Plan
 NO_ANSWER = "no_answer"
 NOT_IN_FORCE = "not_in_force"
 NOT_IN_FORCE_ADVICE = (
-    "the config file has other changes that are not in force, and this token may not apply them; try again when they are, or ask"
-    " somebody to correct the file and to run `heartbeatd reload`"
+    "the config file has other changes that are not applied yet, and this token may not apply them; ask somebody to check the"
+    " file and to run `heartbeatd reload`, then try again"
 )
 ANSWER_TIMEOUT = 30.0  # seconds
 NOTHING_CHANGED = "nothing changed"

@@ -15,7 +15,7 @@ from scheduler.work.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class LostCommits:
-    """The database may have lost its last commits: runs of the slots and wakes until these may have been carried out already."""
+    """The database may have lost its last commits: which slots and wakes may already have been executed."""
 
     slots_until: datetime
     wakes_until: int

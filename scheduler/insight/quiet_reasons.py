@@ -20,8 +20,8 @@ from scheduler.store import conditions, run_history
 ACKNOWLEDGED = "acknowledged"
 KNOWN = "known"
 AWAITS_RESULTS = "awaits_results"
-MAX_CONDITIONS = 3  # that are named; the list of conditions has all of them
-MAX_KEY = 40  # characters of a key
+MAX_CONDITIONS = 3  # conditions that a reason names; the list of conditions has all of them
+MAX_KEY = 40  # characters that are shown of a key
 
 
 @dataclass(frozen=True, slots=True)

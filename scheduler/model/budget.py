@@ -100,7 +100,8 @@ class Budget:
 
 def _exceeded_text(key: str, used: float, bound: float, takes: float, unknown_usd: float) -> str:
     unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
-    more = f", and one run may take {format_amount(takes)}" if unit else ""
+    verb = "cost" if key == "usd_per_day" else "use"
+    more = f", and one attempt may {verb} {format_amount(takes)}" if unit else ""
     is_shown = key == "usd_per_day" and unknown_usd >= LEAST_UNKNOWN
     unknown = f" ({format_amount(unknown_usd)} of it is reserved for runs of unknown cost)" if is_shown else ""
     return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{unknown}{more}"

@@ -154,7 +154,7 @@ EXCUSED_SKIPS = PLANNED_SKIPS | {Skip.BUDGET, Skip.BREAKER_OPEN}
 
 
 LONGEST_USUAL_RETRY_DELAY = timedelta(seconds=30)  # before a retry for which no provider has asked for a pause
-RETRY_JITTER = 0.25  # the random part of that delay: it is up to so much shorter or longer
+RETRY_JITTER = 0.25  # the delay is up to this share shorter or longer
 LONGEST_RETRY_DELAY = LONGEST_USUAL_RETRY_DELAY * (1 + RETRY_JITTER)
 LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
 

@@ -1,4 +1,4 @@
-"""Limits the answers that Apprise and the exporter of OpenTelemetry read. Both use the library requests, which has no limit."""
+"""Limits the answers that Apprise and the exporter of OpenTelemetry read. Both use `requests`, which has no limit of its own."""
 
 from __future__ import annotations
 

@@ -571,7 +571,7 @@ class JobQueue:
         return {row["key"] for row in rows}
 
     async def end_reasons(self, attempts: Sequence[Claimed]) -> dict[str, str]:
-        """Why attempts in progress are to end, for those that are, by key.
+        """The attempts in progress that must end: the reason by key.
 
         An attempt that no longer exists, or that the server has given to another worker, is `cancelled`.
         """

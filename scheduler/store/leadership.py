@@ -66,7 +66,7 @@ class Leadership:
         self._clock = clock
         self._on_lost = on_lost
         self._connection: ServerConnection | None = None
-        self._server: str | None = None  # which has the lease
+        self._server: str | None = None  # the server that has the lease
         self._expired: tuple[object, float] | None = None  # the expired lease, and since when a standby has seen it
         self._renewed_at = 0.0
         self._problem: str | None = None  # of the last renewal

@@ -416,7 +416,7 @@ class EntryMessages:
 UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
 """The states of messages that have not arrived, first those that will never arrive by themselves."""
 
-ON_ITS_WAY = timedelta(minutes=1)  # so long the first attempt of a message may take
+ON_ITS_WAY = timedelta(minutes=1)  # the first attempt of a message ends within this time
 
 
 def delivery_text(target: str, state: DeliveryState, tries: int, error: str | None, *, doubted: bool) -> str:

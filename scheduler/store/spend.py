@@ -33,9 +33,9 @@ where (state in ('running', 'waiting') or state = 'closed' and finished_at >= :b
 
 
 def unknown_usd(tx: Transaction, budget_day: BudgetDay, budget: Budget, spent: Amount) -> float:
-    """How much of what was `spent` on a day is the maximum of runs whose cost is not known, or not known yet.
+    """The part of `spent` on a day that is reserved for runs whose cost is not known, or not known yet.
 
-    All runs of the day are read, so it is kept while nothing more is spent: many agents may meet a budget that is used up.
+    All runs of the day are read, so the result is kept until `spent` changes: many agents may have the same used-up budget.
     """
     known = tx.unknown_usd.get(budget_day.key)
     if known is None or known[0] != spent:

@@ -132,7 +132,7 @@ def _find_subject(request: ApiRequest, concern: Concern, body: Any) -> Key:
 
 
 def row_in_path(request: ApiRequest, concern: Concern) -> int:
-    """The number of the run, wake or message in the path. Raises HttpError if it is none."""
+    """The number of the run, wake or message in the path. Raises HttpError if it is not a number."""
     number = parse_row_id(request.path["id"])
     if number is None:
         raise not_found(f"{concern.name.lower()} of this number")
@@ -147,7 +147,7 @@ def _missing_row(request: ApiRequest, concern: Concern, number: int) -> HttpErro
 
 
 def cut(models: Sequence[type[ResponseBody]], answer: Any, caller: Caller) -> Any:
-    """The answer without all that the caller may not see. Raises HttpError if it belongs to another agent or to a job.
+    """The answer without the parts that the caller may not see. Raises HttpError if it belongs to another agent or to a job.
 
     `models` are those of the answer: the one that has all its keys counts, or else the first, which hides unknown keys.
     """
@@ -191,7 +191,7 @@ def _without_marks(hint: Any) -> Any:
 
 
 def _types_in(hint: Any) -> list[Any]:
-    """The types that a hint consists of."""
+    """The types in a type hint, such as A and B in `list[A] | B`."""
     hint = _without_marks(hint)
     if get_origin(hint) in (list, dict, Union, types.UnionType):
         return [found for part in get_args(hint) for found in _types_in(part)]

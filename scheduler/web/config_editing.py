@@ -169,7 +169,7 @@ def _refuse_shared_line(old: str, new: str, entry: tuple[str, str]) -> None:
     """Raises EditRefused if a changed line also holds values of others, which the answer would show."""
     line = value_editing.shared_line(old, new, entry)
     if line is not None:
-        raise EditRefused(line, dotted_path(entry), "this line also holds values of others; write the agent on lines of its own")
+        raise EditRefused(line, dotted_path(entry), "this line also has values of others; put the agent on lines of its own")
 
 
 def lines_to_write(changes: Changes) -> str:

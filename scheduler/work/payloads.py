@@ -39,7 +39,7 @@ class InvalidPayload(Exception):
     """A payload cannot be read. The message is one line that gives the reason and what to do."""
 
 
-# Any of these is raised for a payload that no heartbeatd has written.
+# A payload that no heartbeatd has written raises one of these.
 UNREADABLE = (InvalidPayload, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
@@ -205,7 +205,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         counts = [tokens for call in result.calls for tokens in (call.tokens, call.most) if tokens is not None]
         used = [number for tokens in counts for number in tokens.by_kind().values()]
         if any(number < 0 for number in (*used, *(call.cost_usd or 0 for call in result.calls))):
-            raise ValueError("a call has used less than nothing")
+            raise ValueError("the usage of a call is negative")
         return replace(result, findings=())  # the scheduler decides what happens to each
 
     def is_success(self, result: AttemptResult) -> bool:

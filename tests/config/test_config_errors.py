@@ -198,6 +198,9 @@ FAULTS = [
     ('timezone: Europe/Berlin', 'timezone: [UTC', 'config.yaml:2:7: timezone: the bracket that opens on line 1 is not closed here'),
     ('timezone: Europe/Berlin', 'env_file: none.env', 'config.yaml:1:11: env_file: none.env cannot be read: No such file or directory'),
     ('timezone: Europe/Berlin', 'state: [a]', 'config.yaml:1:8: state: this must be a string, not a list; remove the brackets'),
+    ('timezone: Europe/Berlin', 'state: "${DSN}"', 'config.yaml:1:8: state: variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels; write the path or address, or set HEARTBEATD_SET__state in the environment'),
+    ('timezone: Europe/Berlin', 'state: $DSN', 'config.yaml:1:8: state: variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels; write the path or address, or set HEARTBEATD_SET__state in the environment'),
+    ('timezone: Europe/Berlin', 'state: "postgresql://bot@${HOST}/beats"', 'config.yaml:1:8: state: variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels; write the path or address, or set HEARTBEATD_SET__state in the environment'),
     ('timezone: Europe/Berlin', 'provider: {a: {kind: openai, api_key: k}}', 'config.yaml:1:1: provider: unknown key; did you mean providers?'),
 ]
 # fmt: on

@@ -467,7 +467,7 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
     error = (
-        "usd_per_day: 0.08 of 0.1 USD are used (0.08 of it is reserved for runs of unknown cost), and one run may take 0.04;"
+        "usd_per_day: 0.08 of 0.1 USD are used (0.08 of it is reserved for runs of unknown cost), and one attempt may cost 0.04;"
         " until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
     )
     assert world.records()[-1]["error"] == error

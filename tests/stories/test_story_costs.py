@@ -168,7 +168,7 @@ def fleet_costs() -> dict[str, Callable[[AgentCall], str]]:
 
 
 EXHAUSTED = (
-    "limits.budget.usd_per_day: 1.5 of 2 USD are used, and one run may take 1; until 2026-03-03 00:00 Europe/Berlin;"
+    "limits.budget.usd_per_day: 1.5 of 2 USD are used, and one attempt may cost 1; until 2026-03-03 00:00 Europe/Berlin;"
     " used by agent/a5 0.5, agent/a4 0.4, agent/a3 0.3, others 0.3"
 )
 

@@ -268,7 +268,7 @@ def test_a_token_for_an_agent_does_not_change_a_line_that_it_shares_with_others(
         for dry in (True, False):
             reply = patch(daemon, "/api/v1/agents/one/config", {"heartbeat": {"interval": "1h"}}, "self", dry_run=dry)
             assert (reply.status, reply.code, b"sk-very" in reply.body) == (409, "edit_refused", False)
-            assert "this line also holds values of others" in reply.data["error"]["message"]
+            assert "this line also has values of others" in reply.data["error"]["message"]
         assert daemon.config.read_text() == one_line
         assert patch(daemon, "/api/v1/agents/one/config", {"heartbeat": {"interval": "1h"}}).data["written"] is True
 

@@ -177,10 +177,10 @@ class EntryLimits:
         if not attempt.has_unknown_usage or attempt.usd_per_run == 0:
             return
         if usd_by and attempt.usd_per_run is None:
-            write = "write budget: {usd_per_run: 0.10}, the most that one run may cost, or 0 if it costs nothing"
+            write = "write budget: {usd_per_run: 0.10}, the maximum cost of one attempt, or 0 if it costs nothing"
             yield f"{usd_by[0]}usd_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
         if attempt.tokens_per_run is not None:
-            write = "write usd_per_run instead, the most that one run may cost"
+            write = "write usd_per_run instead, the maximum cost of one attempt"
             yield f"tokens_per_run cannot be enforced, because the usage of its runner is unknown; {write}", "tokens_per_run"
         for prefix, _ in self._day_limits("tokens_per_day"):
             write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"
@@ -191,23 +191,23 @@ class EntryLimits:
         for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
             if most.usd > bound:
                 takes, shards = (
-                    f"{self._run_text} may take {round_usd_up(most.usd)} USD{self._explain_tokens()}",
+                    f"{self._attempt_text} may cost {round_usd_up(most.usd)} USD{self._explain_tokens()}",
                     self.shards if prefix else 1,
                 )
                 yield from _day_too_small(prefix, "usd_per_day", takes, round_usd_up(shards * most.usd), "usd_per_run", shards)
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
-                needed = f"{self._run_text} may take {most.tokens:,} tokens{self._explain_tokens()}"
+                needed = f"{self._attempt_text} may use {most.tokens:,} tokens{self._explain_tokens()}"
                 lower = "tokens_per_run" if self.attempt.turn_budget else "max_input_tokens"
                 shards = self.shards if prefix else 1
                 yield from _day_too_small(prefix, "tokens_per_day", needed, str(shards * most.tokens), lower, shards)
 
     @property
-    def _run_text(self) -> str:
-        """One run, with its entry and its models: the limit may be written for many."""
+    def _attempt_text(self) -> str:
+        """One attempt, with its entry and its models: the limit may be written for many entries."""
         models = " and ".join(dict.fromkeys(json.dumps(question.model) for question in self.attempt.model_calls))
         kind, name = self.key
-        return f"one run of {kind.label_of(name)}{f' with {models}' if models else ''}"
+        return f"one attempt of {kind.label_of(name)}{f' with {models}' if models else ''}"
 
     def _explain_tokens(self) -> str:
         calls = self.attempt.model_calls

@@ -606,8 +606,8 @@ class Server(ConfigPart):
     )
     public_url: Annotated[str | None, text_type(value_parsers.parse_nonempty_text, "URL")] = optional_key(
         None,
-        "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels, and"
-        " messages that are cut link to it.",
+        "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels."
+        " Shortened messages link to it.",
         default_in_words="none",
     )
     page: Annotated[PageAccess, choice_type(PageAccess)] = optional_key(

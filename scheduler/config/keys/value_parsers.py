@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from cron.expression import is_reboot, parse_expression
 from heartbeat.calendars import DateRange, parse_dates
 from heartbeat.hours import parse_days, parse_time
+from scheduler.config.file.lenient_reading import STATE_OVERRIDE
 from scheduler.config.file.marked_yaml import AmbiguousText
 from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, find_closest, quote_value
 from scheduler.config.file.remedies import (
@@ -745,6 +746,9 @@ def parse_path(value: object) -> str:
 def parse_state(value: object) -> str:
     """A database file, or the address of a PostgreSQL server."""
     text = parse_nonempty_text(value)
+    if "${" in text or text.startswith("$"):
+        words = "variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels"
+        raise InvalidValue(words, advice=f"write the path or address, or set {STATE_OVERRIDE} in the environment")
     if is_server(text) and (problem := address_problem(text)):
         raise InvalidValue(problem)
     return text
