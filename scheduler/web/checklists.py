@@ -65,7 +65,7 @@ def _replace_file(request: ApiRequest, beat: Heartbeat, text: str, expected: str
     if steps is not None:
         is_shown = request.caller.agents is None or steps[:2] == ("agents", beat.name)
         place = dotted_path(steps) if is_shown else "another part of the config"
-        message = f"{beat.checklist} of {beat.name} is also used by {place}; edit it on the host of the daemon"
+        message = f"{beat.checklist} of {beat.name} is also used by {place}; edit it on the machine of the daemon"
         raise HttpError(409, "used_elsewhere", message)
     try:
         beat.workspace.mkdir(parents=True, exist_ok=True)

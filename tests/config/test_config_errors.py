@@ -316,6 +316,12 @@ def test_a_value_that_is_not_a_map_is_one_error_at_its_position(tmp_path: Path, 
     assert found.startswith(line)
 
 
+@loop_over("value", ("", "x", "30m", "[a]"))
+def test_a_heartbeat_outside_an_agent_is_an_unknown_key_whatever_its_value(tmp_path: Path, value: str) -> None:
+    found = complaints(tmp_path, f"heartbeat: {value}\n{RIGHT}")
+    assert any("heartbeat: unknown key here; it belongs under" in each for each in found), found
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file or directory"):
         load_config(tmp_path / "none.yaml", {})

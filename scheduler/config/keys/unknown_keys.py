@@ -237,6 +237,8 @@ def _without_useless_move(wrong: InvalidValue, key: str, value: object, root: Ma
     if model is None or isinstance(value, MarkedMap) or name not in key_names(model):
         return wrong
     field = model.model_fields[name]
+    if not field.metadata:  # a map of its own keys, such as `heartbeat`
+        return wrong
     try:
         of_key: Any = Annotated[(field.annotation, *field.metadata)]
         TypeAdapter(of_key).validate_python(value)
