@@ -84,15 +84,23 @@ def _update_incident(
 def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, entry_row: EntryRow, known: str | None) -> bool:
     """Whether an entry begins to fail, fails for another reason than `known`, or works again. `known` is None if it worked.
 
-    It never does with `on_failure: none`, because failures are not reported then.
+    It never does with `on_failure: none`, because failures are not reported then. While a provider fails, its open breaker is no
+    other reason than its refusals.
     """
     after = claim.entry.on_failure.after
     if not after:
         return False
     failing = _failing_reason(result)
     if failing is not None:
-        return failing != known and entry_row.troubles + 1 >= after
+        return failing != known and entry_row.troubles + 1 >= after and not _is_same_outage(tx, claim, result, known)
     return known is not None and _ends_incident(tx, claim, result)
+
+
+def _is_same_outage(tx: Transaction, claim: Claim, result: AttemptResult, known: str | None) -> bool:
+    was, blamed = incidents.find_incident(tx.db, *claim.entry.key), outage_notices.find_blame(tx, claim, result)
+    if was is None or blamed is None:
+        return False
+    return was.circuit == blamed.circuit and known in (blamed.reason, Skip.BREAKER_OPEN)
 
 
 def _failing_reason(result: AttemptResult) -> str | None:

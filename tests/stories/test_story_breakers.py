@@ -106,6 +106,21 @@ def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(ma
     assert [event.muted for event in world.events_of(MuteChanged)] == [True, False]
 
 
+def test_a_mute_until_something_changes_lasts_while_the_same_provider_fails(make_world: MakeWorld) -> None:
+    """The provider has refused `a`, and `b` was only skipped. Both meet the open breaker, and both make probes."""
+    with Models(lambda request: NO_KEY) as server:
+        world = make_world(fleet(server.url, "a", "b", b="stagger: 5m"), environ={"KEY": KEY})
+        world.run(minutes=20)
+        for name in ("a", "b"):
+            world.request(MuteEntry((Kind.HEARTBEAT, name), None, "cli", until_changed=True))
+        world.run(hours=4)
+        assert all(count_outcomes(world, name)["auth"] > 1 and count_outcomes(world, name)["breaker_open"] for name in ("a", "b"))
+        assert [event.muted for event in world.events_of(MuteChanged)] == [True, True]
+        server.answer = by_model()
+        world.run(hours=2)
+    assert [event.muted for event in world.events_of(MuteChanged)] == [True, True, False, False]
+
+
 def test_agents_take_turns_at_making_the_probe(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
