@@ -167,3 +167,8 @@ def test_cut_files_are_read_without_an_error(system: str) -> None:
             )
 
     run()
+
+
+def test_a_zone_by_name_is_not_called_kept_if_its_hours_cannot_be_imported() -> None:
+    hours = {"start": "25:99", "end": "22:00", "timezone": "user"}
+    holds("openclaw", {"agents": {"defaults": {"heartbeat": {"every": "30m", "activeHours": hours}}}})

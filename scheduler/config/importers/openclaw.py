@@ -167,7 +167,8 @@ def _add_agent(draft: Draft, config: Node, ident: str, node: Node | None, beats:
             draft.note_entry(beat, base)
         draft.apply(HEARTBEAT, beat, heart)
         if beat and (hours := beat.get("activeHours")):
-            draft.put_hours(heart, hours.get("start"), hours.get("end"), _zone_of_hours(draft, config, hours, base))
+            draft.put_hours(heart, hours.get("start"), hours.get("end"), _zone_of_hours(config, hours))
+            _note_named_zone(draft, hours.get("timezone"), (*heart, "active_hours", "timezone"))
     _put_session(draft, base, _last_given(draft, beats, "isolatedSession"))
     if (policy := _last_given(draft, beats, "directPolicy")) and policy.text == "block":
         draft.disable(base, f"{policy.key}: heartbeatd cannot tell a direct chat from a group")
@@ -191,15 +192,26 @@ def _uses_subscription(config: Node) -> bool:
     return any(provider and mode and (provider.text, mode.text) in LOGINS for provider, mode in found)
 
 
-def _zone_of_hours(draft: Draft, config: Node, hours: Node, base: Path) -> Node | None:
+NAMED_ZONES = ("", "user", "local")
+
+
+def _zone_of_hours(config: Node, hours: Node) -> Node | None:
     """The zone of active hours: `user` is agents.defaults.userTimezone, or else the host's zone, as `local` is."""
-    zone, user = hours.get("timezone"), config.get("agents.defaults.userTimezone")
+    zone = hours.get("timezone")
     word = zone.text.lower() if zone else ""
-    if word not in ("", "user", "local"):
+    if word not in NAMED_ZONES:
         return zone
-    if zone:
-        draft.receipt.keep(zone, ".".join((*base, "heartbeat", "active_hours", "timezone")))
-    return user if word != "local" else None
+    return None if word == "local" else config.get("agents.defaults.userTimezone")
+
+
+def _note_named_zone(draft: Draft, zone: Node | None, path: Path) -> None:
+    """Record what has become of `user` or `local`: they are kept only if the hours were imported."""
+    if zone is None or zone.text.lower() not in NAMED_ZONES:
+        return
+    if draft.has(path):
+        draft.receipt.keep(zone, ".".join(path))
+    else:
+        draft.receipt.drop(zone, "its active hours were not imported")
 
 
 def _token_of(draft: Draft, config: Node, account: Node | None, path: Path) -> Node | None:
