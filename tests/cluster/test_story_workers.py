@@ -308,7 +308,7 @@ def test_no_result_of_a_worker_gives_back_what_was_spent(make_world: MakeWorld) 
     for less in ({"tokens": Tokens(output=-1)}, {"most": Tokens(input=-1)}, {"cost_usd": -0.5}):
         result = replace(FULL_RESULT, calls=(replace(FULL_RESULT.calls[0], **less),))  # type: ignore[arg-type]
         found = codec.read_done(None, codec.write_done(Done(None, result)))
-        assert "a call has used less than nothing" in str(found.exception), less
+        assert "the usage of a call is negative" in str(found.exception), less
 
 
 def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world: MakeWorld) -> None:
