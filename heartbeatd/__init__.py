@@ -1,11 +1,26 @@
 """A client for the HTTP API of heartbeatd: `Client` for ordinary programs, `AsyncClient` for asyncio, with typed answers.
 
-The package is light to import: it needs httpx2 and pydantic, and nothing of the daemon's engine.
+The package needs httpx2 and pydantic, and nothing of the daemon. The daemon uses its models too, so the clients are imported when
+they are first used: httpx2 takes longer to import than all the models.
 """
 
-from heartbeatd.async_client import AsyncClient
-from heartbeatd.errors import HeartbeatdError
-from heartbeatd.events import Event
-from heartbeatd.sync_client import Client
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heartbeatd.async_client import AsyncClient
+    from heartbeatd.errors import HeartbeatdError
+    from heartbeatd.events import Event
+    from heartbeatd.sync_client import Client
 
 __all__ = ["AsyncClient", "Client", "Event", "HeartbeatdError"]
+
+_HOMES = {"AsyncClient": "async_client", "Client": "sync_client", "Event": "events", "HeartbeatdError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"heartbeatd.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

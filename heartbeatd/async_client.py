@@ -11,24 +11,7 @@ from typing import Any, Literal, Self, overload
 
 import httpx2
 
-from heartbeatd.daemon_address import AddressSource
-from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
-from heartbeatd.events import READ_SECONDS, Event, StreamPosition
-from heartbeatd.http_messages import (
-    ANSWER_SECONDS,
-    Answer,
-    body_of,
-    limits,
-    path_of,
-    query_of,
-    read_answer,
-    read_edit_answer,
-    request_headers,
-    timeouts,
-)
-from scheduler.model.secret import Secret
-from scheduler.model.state_address import MAX_DAEMON_ANSWER
-from scheduler.web.response_bodies import (
+from heartbeatd.answers import (
     AcknowledgedConditions,
     AgentList,
     AgentStatus,
@@ -68,6 +51,23 @@ from scheduler.web.response_bodies import (
     WakeNumber,
     WakeStatus,
 )
+from heartbeatd.daemon_address import AddressSource
+from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
+from heartbeatd.events import READ_SECONDS, Event, StreamPosition
+from heartbeatd.http_messages import (
+    ANSWER_SECONDS,
+    Answer,
+    body_of,
+    limits,
+    path_of,
+    query_of,
+    read_answer,
+    read_edit_answer,
+    request_headers,
+    timeouts,
+)
+from scheduler.model.secret import Secret
+from scheduler.model.state_address import MAX_DAEMON_ANSWER
 
 Kind = Literal["agent", "heartbeat", "cron"]
 Time = datetime | str  # a string as the API reads it: 2027-03-28T01:00:00Z
@@ -78,7 +78,7 @@ class AsyncClient:
     """Requests to one daemon. `async with AsyncClient() as daemon: await daemon.get_status()`.
 
     Each method sends one request, and has the name that openapi.json gives the operation. The answer is a model of
-    `heartbeatd.models`. Every method raises HeartbeatdError. No request is repeated, since it may have been carried out.
+    `heartbeatd.answers`. Every method raises HeartbeatdError. No request is repeated, since it may have been carried out.
     """
 
     def __init__(

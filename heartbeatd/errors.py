@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 from pydantic import ValidationError
 
-from scheduler.web.response_bodies import ConfigComplaint, ConfigErrors, ErrorBody
+from heartbeatd.answers import ConfigComplaint, ConfigErrors, ErrorBody
 
 MAX_SHOWN = 3  # errors of a config in the message; `problems` has all
 

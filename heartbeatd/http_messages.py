@@ -12,9 +12,9 @@ from urllib.parse import quote
 import httpx2
 from pydantic import ValidationError
 
+from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ResponseBody
 from heartbeatd.daemon_address import Address
 from heartbeatd.errors import HeartbeatdError, error_from_answer, unexpected_answer
-from scheduler.web.response_bodies import ConfigEdited, ConfigSuggestion, ResponseBody
 
 Answer = TypeVar("Answer", bound=ResponseBody)
 

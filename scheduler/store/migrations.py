@@ -1,7 +1,7 @@
 """Defines the tables of the database, as migrations. A migration is never edited after its release.
 
 A new column of `run` also concerns AttemptResult in scheduler/model/outcome.py, the statements in scheduler/store/runs.py and
-run_history.py, and scheduler/web/response_bodies.py.
+run_history.py, and heartbeatd/answers.py.
 """
 
 from __future__ import annotations

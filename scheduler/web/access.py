@@ -15,6 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from starlette.concurrency import run_in_threadpool
 
+from heartbeatd.answers import SHARED, EntryBody, EntryPart, ResponseBody, SharedBody
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.keys.models import Agent
@@ -27,7 +28,6 @@ from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
 from scheduler.web.callers import Caller, check_permission
 from scheduler.web.http_errors import HttpError, not_found
-from scheduler.web.response_bodies import SHARED, EntryBody, EntryPart, ResponseBody, SharedBody
 
 HIDDEN_ERRORS = "the config has errors in parts that this token may not see; ask for a token without `agents:`, or read the log"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from heartbeatd import answers
 from scheduler.config.build.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file import marked_yaml, value_editing
@@ -22,7 +23,6 @@ from scheduler.config.keys.unknown_keys import find_unknown_key
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
-from scheduler.web import response_bodies as answers
 from scheduler.web.access import Concern, concerns, guard
 from scheduler.web.api_request import ApiRequest, caller_of_change, parse_hash
 from scheduler.web.callers import Caller

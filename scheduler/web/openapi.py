@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from heartbeatd.answers import ConfigErrors, ErrorBody, ResponseBody
 from scheduler.model.settings import Permission
 from scheduler.web.access import Guarded
 from scheduler.web.request_bodies import RequestBody
-from scheduler.web.response_bodies import ConfigErrors, ErrorBody, ResponseBody
 
 REFERENCE = "#/components/schemas/"
 JSON = "application/json"

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from heartbeatd import answers
 from scheduler.channels import ping_message
 from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
@@ -35,7 +36,6 @@ from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import iso_utc
 from scheduler.model.wake import Wake
 from scheduler.web import alertmanager, queries
-from scheduler.web import response_bodies as answers
 from scheduler.web.access import Concern, guard, row_in_path
 from scheduler.web.api_request import ApiRequest, caller_of_change
 from scheduler.web.http_errors import HttpError, bad_request, not_found

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from heartbeatd import answers
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.keys import value_parsers
 from scheduler.insight import day_overview, forecast, shard_overview, status_data, wake_waits
@@ -23,7 +24,6 @@ from scheduler.store import conditions, disk_reserve, entries, outbox, run_histo
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
-from scheduler.web import response_bodies as answers
 from scheduler.web.access import Concern, check_access, guard, row_in_path
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
 from scheduler.web.app_state import open_reader

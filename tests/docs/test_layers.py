@@ -47,7 +47,7 @@ ROOMS = {
         "scheduler/config/",
         "heartbeatd/",
         "scheduler/web/request_bodies.py",
-        "scheduler/web/response_bodies.py",
+        "heartbeatd/answers.py",
         "scheduler/web/openapi.py",
     ),
 }

@@ -19,6 +19,7 @@ from daemon_process import PATIENCE
 from pydantic import TypeAdapter
 from world import World
 
+from heartbeatd.answers import ConfigErrors, ErrorBody
 from scheduler.config.build.load import load_config
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
@@ -26,7 +27,6 @@ from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts
-from scheduler.web.response_bodies import ConfigErrors, ErrorBody
 from scheduler.web.routes import OPERATIONS
 from scheduler.web.server import MAX_CONNECTIONS, HttpServer
 
@@ -217,7 +217,7 @@ class _Inbox:
 def check_as_declared(method: str, path: str, reply: Reply) -> None:
     """Assert that the answer of an operation of the API has exactly the keys and types that openapi.json declares.
 
-    A new key of an answer belongs into its model in scheduler/web/response_bodies.py.
+    A new key of an answer belongs into its model in heartbeatd/answers.py.
     """
     for operation in OPERATIONS:
         if (

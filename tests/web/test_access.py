@@ -22,12 +22,12 @@ from pydantic import TypeAdapter
 from starlette.routing import Route
 from web_daemon import WebDaemon
 
+from heartbeatd.answers import RunNumber, WakeNumber
 from scheduler.channels.message import DeliveryResult
 from scheduler.web import mcp_server
 from scheduler.web.access import cut
 from scheduler.web.callers import Caller
 from scheduler.web.page.page_sessions import Sessions
-from scheduler.web.response_bodies import RunNumber, WakeNumber
 from scheduler.web.routes import OPERATIONS, build_application
 
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.

@@ -24,7 +24,7 @@ from checkout import HOME
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd import AsyncClient, Client, Event, HeartbeatdError, generate_sync_client, http_messages
-from heartbeatd.models import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
+from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
 from scheduler.channels.message import DeliveryResult
 from scheduler.system import state_lock
 from scheduler.system.orphans import RUN_ID_VARIABLE
@@ -149,7 +149,7 @@ def test_the_client_without_asyncio_is_generated_from_the_other() -> None:
 
 
 def test_the_models_are_those_of_all_answers() -> None:
-    import heartbeatd.models as models
+    import heartbeatd.answers as models
 
     for operation in OPERATIONS:
         for answer in operation.answers:

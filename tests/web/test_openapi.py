@@ -106,7 +106,7 @@ def test_its_schemas_are_valid_and_all_references_exist(document: Any) -> None:
     ],
 )
 def test_the_document_names_every_key_of_an_answer(busy: WebDaemon, document: Any, path: str) -> None:
-    """A new key of an answer belongs into its model in scheduler/web/response_bodies.py."""
+    """A new key of an answer belongs into its model in heartbeatd/answers.py."""
     closed = json.loads(json.dumps(document))
     bodies = {body.__name__ for operation in OPERATIONS for body in operation.bodies}
     for name, schema in closed["components"]["schemas"].items():

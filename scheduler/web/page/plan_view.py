@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from heartbeatd.answers import PlanForecast
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
@@ -16,7 +17,6 @@ from scheduler.web.access import cut
 from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
-from scheduler.web.response_bodies import PlanForecast
 from scheduler.work import plan as plans
 
 PARAMETERS = ("q", "kind", "page")
