@@ -9,7 +9,7 @@ from pathlib import Path
 
 from _ruamel_yaml import CParser
 
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.work import plan
 
 AGENT = """\

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from heartbeat.runners import Tokens
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.model.outcome import AttemptResult, Call, Outcome, Suppression

@@ -32,12 +32,12 @@ from heartbeat.spec import ModelRunner
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.channels.telegram_buttons import Presses
-from scheduler.config.build import load
-from scheduler.config.build.load import LoadedConfig
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.lenient_reading import config_folder, read_state_path, read_state_server
 from scheduler.config.file.message_parts import abbreviate_duration
+from scheduler.config.settings import load
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, shard_moves, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader

@@ -16,15 +16,15 @@ from scheduler.cli.arguments import DurationParam
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
-from scheduler.config.build import load, templates
-from scheduler.config.build.config_data import map_at
-from scheduler.config.build.load import LoadedConfig
-from scheduler.config.build.templates import JOB_TEMPLATES, TEMPLATES
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file import entry_insertion
 from scheduler.config.file.entry_insertion import NewEntry, NoInsertionPoint
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.message_parts import format_duration
+from scheduler.config.settings import load, templates
+from scheduler.config.settings.config_data import map_at
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.templates import JOB_TEMPLATES, TEMPLATES
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.insight.schedule_texts import schedule_text
 from scheduler.model import entry_schedule
 from scheduler.model.settings import LOG_CHANNEL

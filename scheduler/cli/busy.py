@@ -70,7 +70,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
     found = entries.find_entry(db, Kind.HEARTBEAT, name) if db else None
     if found is not None and found.state != "removed":
         return
-    from scheduler.config.build.load import load_config
+    from scheduler.config.settings.load import load_config
 
     declared = load_config(path, os.environ, for_worker=True).settings.heartbeats  # a worker may lack secrets of other agents
     if name not in declared:
@@ -204,7 +204,7 @@ def _lane_in_cluster(name: str, path: Path, files: DaemonFiles) -> _ClusterLane 
     """The lane on all machines; None if there is only this one. The config is loaded only if it may have workers."""
     if not (files.server or _may_have_workers(path)):
         return None
-    from scheduler.config.build.load import load_config
+    from scheduler.config.settings.load import load_config
     from scheduler.work.payloads import missing_secret
 
     settings = load_config(path, os.environ, for_worker=True).settings

@@ -18,12 +18,12 @@ from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
-from scheduler.config.build import load
-from scheduler.config.build.effective_values import list_effective_values
-from scheduler.config.build.load import LoadedConfig
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
+from scheduler.config.settings import load
+from scheduler.config.settings.effective_values import list_effective_values
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.settings import Settings
 from scheduler.model.shards import Shard
 from scheduler.store import entries

@@ -17,12 +17,12 @@ from scheduler.cli import arguments, daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
 from scheduler.cli.output import entry_label, format_table, format_time, utc_now, wrap_text, zone_name
-from scheduler.config.build.config_diff import ConfigComparison, compare_stored
-from scheduler.config.build.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
-from scheduler.config.build.load import LoadedConfig, load_config
-from scheduler.config.build.prompt_sizes import prompt_warnings
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.message_parts import format_duration
+from scheduler.config.settings.config_diff import ConfigComparison, compare_stored
+from scheduler.config.settings.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.settings.load import LoadedConfig, load_config
+from scheduler.config.settings.prompt_sizes import prompt_warnings
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import restart_warnings
 from scheduler.insight.config_forecast import A_WEEK, foresee_changes
 from scheduler.model.config_changes import StoredConfig

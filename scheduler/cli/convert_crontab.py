@@ -19,15 +19,15 @@ from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
 from scheduler.cli import options, output
 from scheduler.cli.options import InputError
-from scheduler.config.build import config_data, crontab_jobs, load
-from scheduler.config.build.crontab_jobs import CrontabAccount
-from scheduler.config.build.secrets import has_reference
 from scheduler.config.file import config_text, entry_insertion, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.entry_insertion import EditedText, NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.config.keys import time_zones
+from scheduler.config.settings import config_data, crontab_jobs, load
+from scheduler.config.settings.crontab_jobs import CrontabAccount
+from scheduler.config.settings.secrets import has_reference
 from scheduler.model import entry_schedule
 from scheduler.system import files
 from scheduler.system.text import one_line

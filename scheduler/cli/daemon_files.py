@@ -173,7 +173,7 @@ def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
 
 def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
     """The environment of this shell, with the overrides of the running daemon instead of its own."""
-    from scheduler.config.build import config_snapshot
+    from scheduler.config.settings import config_snapshot
 
     if find_running_daemon(files) is None:
         return os.environ
@@ -196,8 +196,8 @@ def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Pl
     """
     if state is not None:
         return None
-    from scheduler.config.build import load
     from scheduler.config.file.diagnostics import ConfigError
+    from scheduler.config.settings import load
     from scheduler.model.settings import own_part
     from scheduler.work import plan
 

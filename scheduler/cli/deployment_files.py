@@ -20,7 +20,7 @@ from scheduler.cli import alert_rules
 from scheduler.cli.alert_rules import RuleSettings
 from scheduler.cli.options import InputError
 from scheduler.cli.shipped_files import list_files, read_text
-from scheduler.config.build import skeleton
+from scheduler.config.settings import skeleton
 
 PROGRAM = "/usr/local/bin/heartbeatd"  # the path in the shipped unit
 # pipx 1.1.0 of Debian 12 has no option --global

@@ -19,8 +19,8 @@ from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
-from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding, Level
 from scheduler.model.daemon_health import QueueState

@@ -11,9 +11,6 @@ import click
 from scheduler.cli import options, output
 from scheduler.cli.options import InputError
 from scheduler.cli.progress import show_progress
-from scheduler.config.build import load
-from scheduler.config.build.load import LoadedConfig
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.entry_insertion import NoInsertionPoint
@@ -24,6 +21,9 @@ from scheduler.config.importers.config_writer import NothingToImport
 from scheduler.config.importers.foreign_system import HOST_ZONE, OPTION_ZONE, ForeignSystem, import_sources
 from scheduler.config.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.config.keys import time_zones
+from scheduler.config.settings import load
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.store import entries
 from scheduler.system import files
 from scheduler.system.text import one_line

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from scheduler.cli.options import InputError
-from scheduler.config.build import skeleton
+from scheduler.config.settings import skeleton
 
 
 @click.command()

@@ -228,8 +228,8 @@ def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
 
 
 def _is_valid_config(path: Path) -> bool:
-    from scheduler.config.build.load import load_config
     from scheduler.config.file.diagnostics import ConfigError
+    from scheduler.config.settings.load import load_config
 
     try:
         load_config(path, os.environ, resolve_secrets=False)

@@ -13,7 +13,7 @@ import click
 from scheduler.cli import options
 from scheduler.cli.output import utc_now
 from scheduler.cli.progress import show_progress
-from scheduler.config.build import load
+from scheduler.config.settings import load
 from scheduler.engine import shard_moves
 from scheduler.model.outcome import Kind
 from scheduler.store import shard_tables, transfer

@@ -12,10 +12,10 @@ import click
 
 from scheduler.cli import daemon_files, options
 from scheduler.cli.options import InputError
-from scheduler.config.build import load
 from scheduler.config.file import marked_yaml, value_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.value_editing import EditRefused
+from scheduler.config.settings import load
 from scheduler.engine.config_reload import changed_lines
 from scheduler.system.files import FileChanged, read_file, replace_file
 

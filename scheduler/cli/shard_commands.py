@@ -82,7 +82,7 @@ def shards_of(invocation: Invocation, path: Path, shard: NamedShard) -> list[int
 
 
 def _shard_of_name(invocation: Invocation, path: Path) -> int:
-    from scheduler.config.build.load import load_config
+    from scheduler.config.settings.load import load_config
 
     settings = load_config(path, os.environ, resolve_secrets=False).settings
     shard_of = settings.shard.shard_of if settings.shard else {}

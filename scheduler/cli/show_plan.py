@@ -22,9 +22,9 @@ from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
-from scheduler.config.build import load
-from scheduler.config.build.prompt_sizes import prompt_warnings
 from scheduler.config.file.message_parts import format_duration
+from scheduler.config.settings import load
+from scheduler.config.settings.prompt_sizes import prompt_warnings
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import DailyMaximum, EntryMaximum, compute_daily_maximum, maximum_as_data
 from scheduler.model.outcome import Kind

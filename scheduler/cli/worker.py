@@ -22,10 +22,10 @@ from heartbeat.runners import Resources
 from scheduler.cli import options
 from scheduler.cli.options import InputError
 from scheduler.cli.run import LOG_LEVELS
-from scheduler.config.build import load
-from scheduler.config.build.missing_files import find_missing_files
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import config_folder
+from scheduler.config.settings import load
+from scheduler.config.settings.missing_files import find_missing_files
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import RemoteQueue, Settings

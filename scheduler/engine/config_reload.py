@@ -14,11 +14,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
-from scheduler.config.build.config_diff import ConfigVersion, compare_configs, compare_stored
-from scheduler.config.build.config_snapshot import mask_text, new_salt, read_snapshot, store_snapshot, take_snapshot
-from scheduler.config.build.load import LoadedConfig
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.value_editing import changed_spans
+from scheduler.config.settings.config_diff import ConfigVersion, compare_configs, compare_stored
+from scheduler.config.settings.config_snapshot import mask_text, new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.settings.load import LoadedConfig
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, StoredConfig, fold_changes

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.config.build.config_diff import ConfigComparison
+from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast

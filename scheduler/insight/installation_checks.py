@@ -19,11 +19,11 @@ from cron.job import Job
 from heartbeat import due_items
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
-from scheduler.config.build import load
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import time_zones
+from scheduler.config.settings import load
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.daemon_health import QueueState
 from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox

@@ -15,10 +15,10 @@ from heartbeat.checklist import has_work
 from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, FileProblem, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
 from heartbeatd import answers
-from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import dotted_path
+from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.model.settings import Settings
 from scheduler.web.access import Concern, guard
 from scheduler.web.api_request import ApiRequest, parse_hash

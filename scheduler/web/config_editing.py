@@ -13,13 +13,13 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from heartbeatd import answers
-from scheduler.config.build.config_snapshot import mask_quoted_secrets, mask_secrets
-from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file import marked_yaml, value_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
 from scheduler.config.file.value_editing import EditRefused
 from scheduler.config.keys.unknown_keys import find_unknown_key
+from scheduler.config.settings.config_snapshot import mask_quoted_secrets, mask_secrets
+from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file

@@ -7,7 +7,7 @@ import sys
 
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
-from scheduler.config.build.load import config_schema
+from scheduler.config.settings.load import config_schema
 
 
 def test_the_config_accepts_exactly_the_kinds_of_the_registry() -> None:
@@ -36,6 +36,6 @@ def test_a_url_without_a_kind_belongs_to_the_kind_of_its_scheme() -> None:
 
 
 def test_reading_a_config_imports_neither_apprise_nor_an_http_client() -> None:
-    script = "import sys, scheduler.config.build.load; print(*({'aiohttp', 'apprise', 'asyncio'} & {*sys.modules}))"
+    script = "import sys, scheduler.config.settings.load; print(*({'aiohttp', 'apprise', 'asyncio'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "\n"

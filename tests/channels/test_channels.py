@@ -19,8 +19,8 @@ from world import MakeWorld, World, send_by_transport
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.config.build.effective_values import list_effective_values
-from scheduler.config.build.load import config_schema, load_config
+from scheduler.config.settings.effective_values import list_effective_values
+from scheduler.config.settings.load import config_schema, load_config
 from scheduler.engine.delivery import Delivery, action_if_uncertain
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel

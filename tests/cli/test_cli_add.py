@@ -16,8 +16,8 @@ from config_file import write
 from daemon_process import run_command
 
 from scheduler.cli.main import main
-from scheduler.config.build.load import load_config
-from scheduler.config.build.templates import JOB_TEMPLATES, TEMPLATES
+from scheduler.config.settings.load import load_config
+from scheduler.config.settings.templates import JOB_TEMPLATES, TEMPLATES
 
 CONFIG = """\
 # my config, with   odd blanks

@@ -10,7 +10,7 @@ from world import open_store
 
 from scheduler.cli import doctor
 from scheduler.cli.main import main
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
 
 CONFIG = """\

@@ -12,8 +12,8 @@ from test_story_slots import agent, job
 from world import MakeWorld, World, utc
 
 from scheduler.cli.main import main
-from scheduler.config.build.config_snapshot import store_snapshot, take_snapshot
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.config_snapshot import store_snapshot, take_snapshot
+from scheduler.config.settings.load import load_config
 from scheduler.store.config_history import record_config_in_force
 from scheduler.store.transaction import Transaction
 

@@ -19,7 +19,7 @@ from scheduler.cli.daemon_client import OfflineDaemonClient
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 from scheduler.cli.wake_progress import print_wait
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.model.outcome import Kind

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from loops import loop_over
 
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.work.plan import compare_settings
 
 BASE = """

@@ -13,8 +13,8 @@ import pytest
 from config_file import RIGHT, write
 from loops import loop_over
 
-from scheduler.config.build.config_diff import compare_stored
-from scheduler.config.build.config_snapshot import (
+from scheduler.config.settings.config_diff import compare_stored
+from scheduler.config.settings.config_snapshot import (
     KEYS_WITH_LOGIN,
     SECRET_KEYS,
     SECRET_MAPS,
@@ -23,7 +23,7 @@ from scheduler.config.build.config_snapshot import (
     store_snapshot,
     take_snapshot,
 )
-from scheduler.config.build.load import config_schema, load_config
+from scheduler.config.settings.load import config_schema, load_config
 from scheduler.model.config_changes import StoredConfig
 
 CONFIG = """\

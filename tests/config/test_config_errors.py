@@ -9,8 +9,8 @@ from advice_check import untrue
 from config_file import ENVIRON, RIGHT, complaints
 from loops import loop_over
 
-from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
+from scheduler.config.settings.load import load_config
 
 # fmt: off
 FAULTS = [

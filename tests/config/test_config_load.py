@@ -15,11 +15,11 @@ from loops import loop_over
 
 from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
-from scheduler.config.build import skeleton
-from scheduler.config.build.load import load_config
 from scheduler.config.file.config_text import check_owner
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.lenient_reading import read_state_path, read_timezone_name
+from scheduler.config.settings import skeleton
+from scheduler.config.settings.load import load_config
 from scheduler.system.files import MAY_WRITE, others_may
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"

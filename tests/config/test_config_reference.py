@@ -9,9 +9,9 @@ import pytest
 from checkout import HOME
 from config_file import RIGHT, read
 
-from scheduler.config.build.effective_values import list_effective_values
-from scheduler.config.build.load import config_schema
 from scheduler.config.keys.reference import render_reference
+from scheduler.config.settings.effective_values import list_effective_values
+from scheduler.config.settings.load import config_schema
 
 PAGE = HOME / "docs" / "reference.md"
 

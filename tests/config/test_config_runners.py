@@ -13,10 +13,10 @@ from config_file import complaints, read, warnings
 from loops import loop_over
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
-from scheduler.config.build import skeleton
-from scheduler.config.build.effective_values import list_effective_values
-from scheduler.config.build.load import config_schema, load_config
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings import skeleton
+from scheduler.config.settings.effective_values import list_effective_values
+from scheduler.config.settings.load import config_schema, load_config
 from scheduler.model.budget import Price
 from scheduler.model.secret import Secret
 

@@ -11,7 +11,7 @@ from config_file import complaints, read
 from loops import loop_over
 
 from heartbeat.spec import ModelRunner, Tools
-from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
 

@@ -12,8 +12,8 @@ import pytest
 from config_file import write
 from world import MakeWorld, World, utc
 
-from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import Reloader, plan_for_start
 from scheduler.engine.inbox import Refused, Request
 from scheduler.insight import status_data

@@ -13,8 +13,8 @@ from config_file import read
 import heartbeat
 from scheduler.cli import manual
 from scheduler.cli.alert_rules import RuleSettings, rule_groups
-from scheduler.config.build.load import config_schema
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import config_schema
 from scheduler.web.routes import OPERATIONS
 
 KNOWN_PATHS = ["/metrics", "/healthz", "/readyz", "/mcp", "/api/v1/openapi.json", *(each.path for each in OPERATIONS)]

@@ -15,7 +15,7 @@ FILES = sorted(path for package in ("scheduler", "heartbeat", "cron", "heartbeat
 DOORS = {
     "croniter": {"cron/job_schedules.py"},
     "_ruamel_yaml": {"scheduler/config/file/marked_yaml.py", "scheduler/config/file/value_editing.py"},
-    "dotenv": {"scheduler/config/build/secrets.py"},
+    "dotenv": {"scheduler/config/settings/secrets.py"},
     "rich": {"scheduler/cli/output.py"},
     "sqlite_utils": {"scheduler/store/migrations.py"},
     "prometheus_client": {"scheduler/telemetry/metrics.py", "scheduler/telemetry/gauges.py"},
@@ -165,7 +165,7 @@ def test_a_package_imports_only_the_packages_below_it() -> None:
 
 def test_config_reads_text_then_checks_keys_then_builds_settings() -> None:
     """Inside config/ the imports point from importers/ to build/ to keys/ to file/, and never the other way."""
-    above = {"file": ("keys", "build", "importers"), "keys": ("build", "importers"), "build": ("importers",)}
+    above = {"file": ("keys", "settings", "importers"), "keys": ("settings", "importers"), "settings": ("importers",)}
     wrong = []
     for path in FILES:
         for folder, forbidden in above.items():

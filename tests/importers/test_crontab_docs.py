@@ -7,9 +7,9 @@ import re
 from checkout import HOME
 
 from cron import crontab_reader
-from scheduler.config.build import crontab_jobs
 from scheduler.config.file import entry_insertion
 from scheduler.config.keys import time_zones
+from scheduler.config.settings import crontab_jobs
 
 PAGE = (HOME / "docs" / "crontab.md").read_text("utf-8")
 

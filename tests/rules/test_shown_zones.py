@@ -18,7 +18,7 @@ from world import MakeWorld, World
 from scheduler.cli import output
 from scheduler.cli.main import main
 from scheduler.cli.status import status
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import plan_for_start
 from scheduler.engine.requests import AdoptPlan
 from scheduler.insight.schedule_texts import TimeFormat

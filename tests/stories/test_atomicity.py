@@ -14,7 +14,7 @@ from simulation import size
 from test_story_slots import agent
 from world import DatabaseOf, World, add_entry_row, run_until_crash, utc
 
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine import run_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind

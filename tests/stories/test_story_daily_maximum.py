@@ -16,7 +16,7 @@ from servers.scripted import Act, Request, Server, hang_up, reply
 from simulation import IS_LONG, seeds, size
 from world import ON_SERVER, AgentCall, Delayed, MakeWorld
 
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
 
 pytestmark = pytest.mark.simulation

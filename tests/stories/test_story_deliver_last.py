@@ -15,7 +15,7 @@ from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import NoteActivity

@@ -18,7 +18,7 @@ from test_story_slots import agent, job
 from world import QUIET, DatabaseOf, Delayed, MakeWorld, World, utc
 
 from scheduler.cli.main import main
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine.requests import HoldLane
 from scheduler.insight import explanation
 from scheduler.model import local_days

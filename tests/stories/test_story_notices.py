@@ -19,7 +19,7 @@ from world import MakeWorld, World, count_steps, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import ResendMessage

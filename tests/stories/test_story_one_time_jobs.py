@@ -10,9 +10,9 @@ from test_story_explain import explained_entry
 from world import Delayed, MakeWorld, World, utc
 
 from scheduler.cli.main import main
-from scheduler.config.build.load import load_config
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import load_config
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.insight import explanation, forecast, status_data
 from scheduler.model.outcome import Kind
 from scheduler.store import entries

@@ -27,8 +27,8 @@ from scheduler.app import Daemon
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.cli.status import status
-from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.config_reload import plan_for_start
 from scheduler.engine.inbox import Refused

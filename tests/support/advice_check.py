@@ -14,11 +14,11 @@ from typing import Any
 
 from config_file import write
 
-from scheduler.config.build.load import load_config
 from scheduler.config.file import marked_yaml, yaml_errors
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
 from scheduler.config.file.marked_yaml import AmbiguousText, MarkedList, MarkedMap
 from scheduler.config.file.remedies import Remedy
+from scheduler.config.settings.load import load_config
 
 TOKEN = re.compile(r"(?:\$\{[^}]*\}|[^,{}\[\]#\n]|(?<=\S)#)+")
 

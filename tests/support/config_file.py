@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from scheduler.config.build.load import LoadedConfig, load_config
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import LoadedConfig, load_config
 
 TOKEN = "0123456789abcdef-canary"
 ENVIRON = {"TOKEN": TOKEN}

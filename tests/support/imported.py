@@ -14,14 +14,14 @@ from typing import Any
 from checkout import DATA
 from ruamel.yaml import YAML
 
-from scheduler.config.build.load import LoadedConfig, load_config
-from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import parse_yaml
 from scheduler.config.importers import config_writer, foreign_system
 from scheduler.config.importers.config_draft import Draft
 from scheduler.config.importers.foreign_system import import_sources
 from scheduler.config.importers.source_files import SourceFile, read_source
+from scheduler.config.settings.load import LoadedConfig, load_config
+from scheduler.config.settings.time_checks import TimeCheck
 
 EXAMPLES = DATA / "import"
 NOW = TimeCheck(datetime(2026, 11, 22, 12, tzinfo=UTC), lambda path, name, text: False)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from world import World
 
 from heartbeatd.answers import ConfigErrors, ErrorBody
-from scheduler.config.build.load import load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
 from scheduler.telemetry.event_feed import EventFeed

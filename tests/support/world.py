@@ -21,8 +21,8 @@ from servers.postgres import delete_all_rows
 
 from heartbeat.runners import ProcessResult, Resources
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.load import load_config
-from scheduler.config.build.time_checks import TimeCheck
+from scheduler.config.settings.load import load_config
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request

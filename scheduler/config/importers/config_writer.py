@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.config.build import load
-from scheduler.config.build.load import LoadedConfig
-from scheduler.config.build.time_checks import PASSED, TimeCheck
 from scheduler.config.file import entry_insertion
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.entry_insertion import NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.importers import config_draft
 from scheduler.config.importers.config_draft import SECTIONS, Draft
+from scheduler.config.settings import load
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.time_checks import PASSED, TimeCheck
 
 MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round handles all errors of a version
 

@@ -2,7 +2,7 @@
 
 A model requires no key that `defaults` could supply. Keys that are still missing are found when the agent or job is built.
 The JSON Schema and docs/reference.md are generated from these models. A new key of a heartbeat also needs a field in
-heartbeat/spec.py, a line in scheduler/config/build/agents.py, the code that uses it, and for the form of the status page
+heartbeat/spec.py, a line in scheduler/config/settings/agents.py, the code that uses it, and for the form of the status page
 SECTIONS in scheduler/web/page/agent_config.py and OWN_HEARTBEAT_KEYS in scheduler/web/config_editing.py.
 """
 

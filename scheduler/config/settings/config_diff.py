@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from scheduler.config.build.config_data import agent_defaults, map_at
-from scheduler.config.build.config_snapshot import ConfigSnapshot, hide_placeholders, load_snapshot, read_snapshot
-from scheduler.config.build.effective_values import computed_agent_values, computed_job_values, format_value, nested_model
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.keys.models import config_schema
+from scheduler.config.settings.config_data import agent_defaults, map_at
+from scheduler.config.settings.config_snapshot import ConfigSnapshot, hide_placeholders, load_snapshot, read_snapshot
+from scheduler.config.settings.effective_values import computed_agent_values, computed_job_values, format_value, nested_model
 from scheduler.model.config_changes import NOT_SET, OTHER_SECRET, ConfigDiff, KeyChange, StoredConfig, fold_changes
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import MASK

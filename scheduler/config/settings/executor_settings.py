@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from importlib import metadata
 
-from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.remedies import InvalidValue
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import RemoteQueue
 
 EXTRA_PACKAGE = "procrastinate"  # of the extra heartbeatd[cluster]

@@ -9,17 +9,17 @@ from datetime import timedelta
 from cron.job import Job
 from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_reboot, parse_one_time, parse_schedule
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler.config.build import entry_timing, prechecks
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.delivery_targets import build_on_failure, check_deliver
-from scheduler.config.build.entry_timing import explain_moment_error, explain_schedule_error
-from scheduler.config.build.providers import Prices
-from scheduler.config.build.runners import DEFAULT_MODEL, Runners
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.validation import UNKNOWN_KEY
 from scheduler.config.keys.value_parsers import parse_share
+from scheduler.config.settings import entry_timing, prechecks
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver
+from scheduler.config.settings.entry_timing import explain_moment_error, explain_schedule_error
+from scheduler.config.settings.providers import Prices
+from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)

@@ -6,9 +6,9 @@ from datetime import timedelta
 from functools import lru_cache
 
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import LAST_TARGET, OnFailure
 
 NO_NOTICES = OnFailure(0, timedelta(0), ())

@@ -11,15 +11,15 @@ from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner
-from scheduler.config.build import entry_timing, prechecks
-from scheduler.config.build.config_node import ConfigContext, ConfigNode
-from scheduler.config.build.delivery_targets import build_on_failure, check_deliver, default_channel
-from scheduler.config.build.entry_timing import explain_schedule_error
-from scheduler.config.build.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import Share
+from scheduler.config.settings import entry_timing, prechecks
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode
+from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver, default_channel
+from scheduler.config.settings.entry_timing import explain_schedule_error
+from scheduler.config.settings.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical

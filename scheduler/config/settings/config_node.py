@@ -11,7 +11,6 @@ from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
-from scheduler.config.build.secrets import SecretResolver, UnsetSecret, is_secret_variable
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, Position
 from scheduler.config.file.lenient_reading import resolve_path
@@ -19,6 +18,7 @@ from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import quote_value, undeclared_name
 from scheduler.config.file.remedies import InvalidValue, suggest_correction
 from scheduler.config.keys.validation import UNKNOWN_KEY, Steps
+from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, is_secret_variable
 from scheduler.model.secret import Secret
 
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})

@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.providers import Prices, price_line
-from scheduler.config.build.runners import NO_RUNNER
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.providers import Prices, price_line
+from scheduler.config.settings.runners import NO_RUNNER
 from scheduler.model import budget
 from scheduler.model.budget import Allowance, AttemptUsage, Budget
 from scheduler.model.outcome import Kind

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner, Tools
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.providers import Prices, Providers
-from scheduler.config.build.tools import build_tools, check_headers
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, suggest_removal
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.providers import Prices, Providers
+from scheduler.config.settings.tools import build_tools, check_headers
 from scheduler.model.secret import Secret
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none

@@ -9,11 +9,11 @@ from pathlib import Path
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.secrets import has_reference
 from scheduler.config.file.lenient_reading import SHARD_VARIABLE
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.secrets import has_reference
 from scheduler.model.budget import Budget
 from scheduler.model.config_changes import shorten_value
 from scheduler.model.settings import Server

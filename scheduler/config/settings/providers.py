@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from heartbeat.spec import Provider, ProviderKind
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.secrets import UnsetSecret, has_reference
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.secrets import UnsetSecret, has_reference
 from scheduler.model.budget import Price
 from scheduler.model.secret import Secret
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from heartbeat.spec import Precheck
-from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import parse_duration
+from scheduler.config.settings.config_node import ConfigNode
 
 LONGEST_PRECHECK = timedelta(seconds=30)
 

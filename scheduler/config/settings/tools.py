@@ -7,9 +7,9 @@ from importlib.util import find_spec
 
 from heartbeat.spec import McpServer, Tools, offered_name
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.remedies import InvalidValue
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.secret import Secret
 
 MAX_SERVERS = 20

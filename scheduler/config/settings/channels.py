@@ -8,11 +8,11 @@ from dataclasses import replace
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.secrets import has_reference
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import DEFAULT_PREFIX
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.secrets import has_reference
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.secrets import has_reference
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_examples
 from scheduler.config.keys import models
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.secrets import has_reference
 from scheduler.model.settings import Deadman, Network, Proxy, Server, Token
 
 LEAST_BYTES = 16  # 128 bit

@@ -13,17 +13,6 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.build import agents, budgets, channels, entry_timing, executor_settings, http_settings, jobs, shard_settings
-from scheduler.config.build.budgets import Budgets
-from scheduler.config.build.config_data import ConfigData, find_overrides, map_at, read_config_data
-from scheduler.config.build.config_node import ConfigContext, ConfigNode
-from scheduler.config.build.jobs import PromptAgents
-from scheduler.config.build.missing_files import find_missing_files
-from scheduler.config.build.prompt_sizes import find_long_prompts
-from scheduler.config.build.providers import Prices, Providers
-from scheduler.config.build.runners import Runners
-from scheduler.config.build.secrets import SecretResolver, read_env_file
-from scheduler.config.build.time_checks import TimeCheck, find_time_errors
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
 from scheduler.config.file.lenient_reading import DEFAULT_STATE, config_folder, read_state_path, real_path, resolve_path
@@ -32,6 +21,26 @@ from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import models, value_parsers
 from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import UNKNOWN_KEY, CheckedPart, PartT, check_part
+from scheduler.config.settings import (
+    agents,
+    budgets,
+    channels,
+    entry_timing,
+    executor_settings,
+    http_settings,
+    jobs,
+    shard_settings,
+)
+from scheduler.config.settings.budgets import Budgets
+from scheduler.config.settings.config_data import ConfigData, find_overrides, map_at, read_config_data
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode
+from scheduler.config.settings.jobs import PromptAgents
+from scheduler.config.settings.missing_files import find_missing_files
+from scheduler.config.settings.prompt_sizes import find_long_prompts
+from scheduler.config.settings.providers import Prices, Providers
+from scheduler.config.settings.runners import Runners
+from scheduler.config.settings.secrets import SecretResolver, read_env_file
+from scheduler.config.settings.time_checks import TimeCheck, find_time_errors
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
 from scheduler.model.state_address import is_server
