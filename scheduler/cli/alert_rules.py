@@ -647,7 +647,7 @@ def _seconds(duration: str) -> float:
 def rule_file(settings: RuleSettings) -> str:
     """The rule file of Prometheus, as YAML."""
     head = (
-        "# Rules of heartbeatd for Prometheus, written by `heartbeatd grafana`. Its options set the job, the links and the\n"
+        "# Rules of heartbeatd for Prometheus, written by `heartbeatd files grafana`. Its options set the job, links and the\n"
         "# thresholds. critical: no agent runs. warning: something is lost or will be lost. info: not urgent.\n\n"
     )
     return head + as_yaml({"groups": rule_groups(settings)})

@@ -1,4 +1,4 @@
-"""The commands `check` and `schema`: validate config.yaml, show the effective values, print the JSON schema."""
+"""The command `check`: validates config.yaml, and shows the effective values."""
 
 from __future__ import annotations
 
@@ -207,12 +207,3 @@ async def _find_tools(settings: Settings) -> dict[str, Sequence[OfferedTool] | s
             except CallError as error:
                 found[agent] = error.answer.error
     return found
-
-
-@click.command()
-def schema() -> None:
-    """Print the JSON schema of config.yaml.
-
-    A YAML language server in an editor can use it to complete and check the file.
-    """
-    click.echo(json.dumps(load.config_schema(), indent=2))

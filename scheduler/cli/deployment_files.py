@@ -1,4 +1,4 @@
-"""The commands `systemd`, `compose` and `grafana`: write the files for a service, for containers, and for Grafana."""
+"""The command `files`: writes the files for a service, for containers, for Grafana, for a shell and for an editor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import click
+from click.shell_completion import get_completion_class
 
 from scheduler import __version__
 from scheduler.cli import alert_rules
@@ -37,7 +38,14 @@ ALERTING = "# To receive the alerts through Alertmanager:\n"  # the rest of prom
 
 DASHBOARDS = ("fleet", "agent", "operations")
 
+VARIABLE = "_HEARTBEATD_COMPLETE"  # click reads it: the script calls heartbeatd with this variable to get the completions
+
 Command = Callable[..., None]
+
+
+@click.group()
+def files() -> None:
+    """Write the files that come with heartbeatd: for systemd, containers, Grafana, shells and editors."""
 
 
 def out_options(command: Command) -> Command:
@@ -53,7 +61,7 @@ def out_options(command: Command) -> Command:
     )(command)
 
 
-@click.command()
+@files.command()
 @out_options
 def systemd(folder: Path, force: bool) -> None:
     """Write a hardened systemd unit, and a file that creates its user.
@@ -74,7 +82,7 @@ def systemd(folder: Path, force: bool) -> None:
         click.echo(
             f"warning: the service cannot run {program}, because it has no access to home folders; install heartbeatd for all"
             f" users with: {INSTALL_FOR_ALL_USERS} {shlex.quote(_own_source())};"
-            f" then run: {PROGRAM} systemd --force --out {place}",
+            f" then run: {PROGRAM} files systemd --force --out {place}",
             err=True,
         )
     _print_next(
@@ -89,7 +97,7 @@ def systemd(folder: Path, force: bool) -> None:
     )
 
 
-@click.command()
+@files.command()
 @out_options
 def compose(folder: Path, force: bool) -> None:
     """Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana.
@@ -125,7 +133,7 @@ def compose(folder: Path, force: bool) -> None:
     )
 
 
-@click.command()
+@files.command()
 @out_options
 @click.option(
     "--job", default="heartbeatd", show_default=True, metavar="NAME", help="The job label of the daemons in Prometheus."
@@ -186,6 +194,33 @@ def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url
         f"sudo install -D -m 644 -t /var/lib/grafana/dashboards/heartbeatd {place}/dashboards/*.json",
         "sudo systemctl restart grafana-server",
     )
+
+
+@files.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options and names in a shell.
+
+    Names of agents and jobs are read from the config.
+
+    bash: `heartbeatd files completion bash > ~/.local/share/bash-completion/completions/heartbeatd`.
+    zsh: `heartbeatd files completion zsh > DIR/_heartbeatd`, where DIR is in `fpath`.
+    fish: `heartbeatd files completion fish > ~/.config/fish/completions/heartbeatd.fish`.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(click.get_current_context().find_root().command, {}, "heartbeatd", VARIABLE).source())
+
+
+@files.command()
+def schema() -> None:
+    """Print the JSON schema of config.yaml.
+
+    A YAML language server in an editor can use it to complete and check the file.
+    """
+    from scheduler.config.settings.load import config_schema  # the other commands need no model of the config
+
+    click.echo(json.dumps(config_schema(), indent=2))
 
 
 def _select_job(dashboard: str, job: str) -> str:

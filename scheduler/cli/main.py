@@ -23,9 +23,10 @@ MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of the
 class LazyGroup(click.Group):
     """A group that imports a command only when it is called, so that `--help` imports none of them."""
 
-    def __init__(self, name: str, contents: Mapping[str, tuple[str, str]], help: str) -> None:  # noqa: A002 (the name that click uses)
+    def __init__(self, name: str, sections: Mapping[str, Mapping[str, tuple[str, str]]], help: str) -> None:  # noqa: A002 (the name that click uses)
         super().__init__(name, help=help, no_args_is_help=True)
-        self.contents = contents
+        self.sections = sections
+        self.contents = {name: entry for section in sections.values() for name, entry in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.contents)
@@ -42,6 +43,8 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in FORMER_COMMANDS:
+            ctx.fail(f"the command {args[0]!r} {FORMER_COMMANDS[args[0]]}")
         if args[0] not in self.contents and not args[0].startswith("-"):
             from scheduler.config.file.message_parts import did_you_mean
             from scheduler.config.file.remedies import join_with_or  # for those who need it
@@ -82,8 +85,10 @@ class LazyGroup(click.Group):
         return shard_commands.run_for_each(invocation, indexes, shard.of, run, _print_expected_error)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self.contents.items()])
+        width = max(map(len, self.contents))
+        for title, section in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in section.items()])
 
 
 def find_command(ctx: click.Context, group: click.Group, words: Sequence[str]) -> tuple[str, Mapping[str, Any]] | None:
@@ -99,57 +104,72 @@ def find_command(ctx: click.Context, group: click.Group, words: Sequence[str]) -
         return below and (f"{name} {below[0]}", below[1])
 
 
-COMMANDS = {
-    "run": ("run:run", "Run the daemon in the foreground."),
-    "worker": ("worker:worker", "Execute runs for a daemon on another machine."),
-    "check": ("check:check", "Check the config, show all settings of one agent or job, or show what a reload would change."),
-    "schema": ("check:schema", "Print the JSON schema of config.yaml."),
-    "init": ("init:init", "Create a config.yaml with one agent in a folder."),
-    "add": ("add_entry:add", "Add an agent or a job from a template to the config."),
-    "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),
-    "runs": ("list_runs:runs", "List runs and skipped runs, newest first."),
-    "show": ("list_runs:show", "Show all details of one run."),
-    "logs": ("logs:logs", "List the events of the daemon, or of one agent or job."),
-    "plan": ("show_plan:plan", "List the runs that are scheduled for the next hours or days."),
-    "explain": ("explain:explain", "Explain why agents and jobs ran or did not run."),
-    "cancel": ("cancel:cancel", "Cancel a run that is in progress or will be retried."),
-    "report": ("report:report", "Summarise the last days: runs, cost, alerts, skipped and missed runs."),
-    "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),
-    "conditions": ("manage_conditions:conditions", "List the conditions that agents have reported, or close one."),
-    "wake": ("wake_agent:wake", "Run an agent now, outside of its schedule (a wake)."),
-    "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
-    "resume": ("pause:resume", "Resume a paused agent or job."),
-    "set": ("set_value:set_values", "Change values in the config file."),
-    "unset": ("set_value:unset_values", "Remove keys from the config file."),
-    "mute": ("manage_mutes:mute", "Suppress the messages of an agent or a job."),
-    "unmute": ("manage_mutes:unmute", "Stop suppressing the messages of an agent or job."),
-    "ack": ("manage_mutes:ack", "Suppress the messages about an open condition until it gets worse or ends."),
-    "unack": ("manage_mutes:unack", "Remove the acknowledgement of a condition."),
-    "busy": ("busy:busy", "Lock an agent, run a command, and release the agent."),
-    "reload": ("reload:reload", "Reload the config in the running daemon."),
-    "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
-    "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),
-    "import": ("import_config:import_config", "Import the config of another heartbeat system."),
-    "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
-    "backup": ("backup:backup", "Copy the database to a file, even while the daemon is running."),
-    "migrate": ("migrate:migrate", "Copy the database from a file to a PostgreSQL server, or back."),
-    "reshard": ("reshard:reshard", "Move agents and jobs to the database of their shard, after a change of the config."),
-    "mcp": ("mcp_stdio:mcp", "Run an MCP server on stdin and stdout, through which an agent can use the daemon."),
-    "docs": ("docs:docs", "Print a page of the documentation, or list all pages."),
-    "systemd": ("deployment_files:systemd", "Write a hardened systemd unit, and a file that creates its user."),
-    "compose": ("deployment_files:compose", "Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana."),
-    "grafana": (
-        "deployment_files:grafana",
-        "Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.",
-    ),
-    "completion": ("completion:completion", "Print a script that completes commands, options and names in a shell."),
+SECTIONS = {
+    "Look": {
+        "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),
+        "explain": ("explain:explain", "Explain why agents and jobs ran or did not run."),
+        "plan": ("show_plan:plan", "List the runs that are scheduled for the next hours or days."),
+        "runs": ("list_runs:runs", "List runs and skipped runs, newest first."),
+        "show": ("list_runs:show", "Show all details of one run."),
+        "logs": ("logs:logs", "List the events of the daemon, or of one agent or job."),
+        "report": ("report:report", "Summarise the last days: runs, cost, alerts, skipped and missed runs."),
+    },
+    "Act": {
+        "wake": ("wake_agent:wake", "Run an agent now, outside of its schedule (a wake)."),
+        "cancel": ("cancel:cancel", "Cancel a run that is in progress or will be retried."),
+        "pause": ("pause:pause", "Pause an agent or a job until it is resumed, or for a given time."),
+        "resume": ("pause:resume", "Resume a paused agent or job."),
+        "busy": ("busy:busy", "Lock an agent, run a command, and release the agent."),
+        "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),
+    },
+    "Messages": {
+        "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),
+        "conditions": ("manage_conditions:conditions", "List the conditions that agents have reported, or close one."),
+        "ack": ("manage_mutes:ack", "Suppress the messages about an open condition until it gets worse or ends."),
+        "unack": ("manage_mutes:unack", "Remove the acknowledgement of a condition."),
+        "mute": ("manage_mutes:mute", "Suppress the messages of an agent or a job."),
+        "unmute": ("manage_mutes:unmute", "Stop suppressing the messages of an agent or job."),
+        "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
+    },
+    "Configure": {
+        "check": ("check:check", "Check the config, show all settings of one agent or job, or show what a reload would change."),
+        "add": ("add_entry:add", "Add an agent or a job from a template to the config."),
+        "set": ("set_value:set_values", "Change values in the config file."),
+        "unset": ("set_value:unset_values", "Remove keys from the config file."),
+        "reload": ("reload:reload", "Reload the config in the running daemon."),
+        "import": ("import_config:import_config", "Import the config of another heartbeat system."),
+    },
+    "Set up": {
+        "init": ("init:init", "Create a config.yaml with one agent in a folder."),
+        "run": ("run:run", "Run the daemon in the foreground."),
+        "worker": ("worker:worker", "Execute runs for a daemon on another machine."),
+        "mcp": ("mcp_stdio:mcp", "Run an MCP server on stdin and stdout, through which an agent can use the daemon."),
+        "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
+        "backup": ("backup:backup", "Copy the database to a file, even while the daemon is running."),
+        "migrate": ("migrate:migrate", "Copy the database from a file to a PostgreSQL server, or back."),
+        "reshard": ("reshard:reshard", "Move agents and jobs to the database of their shard, after a change of the config."),
+        "docs": ("docs:docs", "Print a page of the documentation, or list all pages."),
+        "files": (
+            "deployment_files:files",
+            "Write the files that come with heartbeatd: for systemd, containers, Grafana, shells and editors.",
+        ),
+    },
+}
+
+# Commands of former versions, and the rest of the sentence about each.
+FORMER_COMMANDS = {
+    "schema": "is now `heartbeatd files schema`",
+    "systemd": "is now `heartbeatd files systemd`",
+    "compose": "is now `heartbeatd files compose`",
+    "grafana": "is now `heartbeatd files grafana`",
+    "completion": "is now `heartbeatd files completion`",
 }
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.
 
 To begin, run `heartbeatd init DIR`, then `heartbeatd run` in that folder. `heartbeatd COMMAND --help` describes a command."""
 
-commands = LazyGroup("heartbeatd", COMMANDS, help=DESCRIPTION)
+commands = LazyGroup("heartbeatd", SECTIONS, help=DESCRIPTION)
 commands.params.append(
     click.Option(
         ["-c", "--config"],

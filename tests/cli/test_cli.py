@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from config_file import SMALL, write
 from loops import loop_over
 
 from scheduler import __main__
-from scheduler.cli.main import COMMANDS, main
+from scheduler.cli.main import FORMER_COMMANDS, SECTIONS, commands, main
 from scheduler.config.file.lenient_reading import read_state_path
 from scheduler.store.database import Store
 
@@ -28,16 +29,33 @@ def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
 
 
-@loop_over("name", COMMANDS)
+@loop_over("name", commands.contents)
 def test_the_list_of_commands_matches_the_help_of_each_command(name: str) -> None:
-    module, _, attribute = COMMANDS[name][0].partition(":")
+    target, summary = commands.contents[name]
+    module, _, attribute = target.partition(":")
     command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
     assert isinstance(command, click.Command)
     assert command.name == name
-    assert command.get_short_help_str(200) == COMMANDS[name][1]
+    assert command.get_short_help_str(200) == summary
 
 
-@loop_over("name", COMMANDS)
+def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE) == ["Options", *SECTIONS]
+    assert re.findall(r"^  ([a-z]+) ", shown.partition("Look:")[2], re.MULTILINE) == list(commands.contents)
+
+
+def test_a_former_command_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rest in FORMER_COMMANDS.items():
+        assert main([name, "--out", "x"]) == 2
+        assert capsys.readouterr().err == f"heartbeatd: the command {name!r} {rest}; see `heartbeatd --help`\n"
+        for new in re.findall(r"`heartbeatd ([^`]*)`", rest):
+            assert main([*new.split(), "--help"]) == 0
+            assert f"Usage: heartbeatd {new} " in capsys.readouterr().out
+
+
+@loop_over("name", commands.contents)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Usage: heartbeatd {name}" in capsys.readouterr().out
@@ -75,12 +93,12 @@ def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
 
 def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "Commands:" in capsys.readouterr().err
+    assert "Set up:" in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     heartbeatd = f"{shlex.quote(sys.executable)} -m scheduler"
-    shell = f"{heartbeatd} schema | head -c 1 >/dev/null"
+    shell = f"{heartbeatd} files schema | head -c 1 >/dev/null"
     ended = subprocess.run(["/bin/sh", "-c", shell], cwd=HOME, capture_output=True, text=True, timeout=30, check=False)
     assert ended.stderr == ""
 

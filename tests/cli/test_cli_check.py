@@ -197,7 +197,7 @@ def no_umask() -> Iterator[None]:
 
 
 def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
+    assert main(["files", "schema"]) == 0
     assert {"agents", "cron", "defaults"} <= json.loads(capsys.readouterr().out)["properties"].keys()
 
 

@@ -125,8 +125,10 @@ def test_a_new_user_comes_to_a_first_run(program: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["systemd", "compose", "grafana"])
 def test_the_installed_program_writes_the_same_files_as_the_checkout(command: str, program: Path, tmp_path: Path) -> None:
-    of_wheel = run(program, command, "--out", "wheel", folder=tmp_path)
-    of_checkout = run(sys.executable, "-m", "scheduler", command, "--out", "checkout", folder=tmp_path, PYTHONPATH=str(HOME))
+    of_wheel = run(program, "files", command, "--out", "wheel", folder=tmp_path)
+    of_checkout = run(
+        sys.executable, "-m", "scheduler", "files", command, "--out", "checkout", folder=tmp_path, PYTHONPATH=str(HOME)
+    )
     assert (of_wheel.returncode, of_checkout.returncode) == (0, 0), of_wheel.stderr + of_checkout.stderr
     names = {str(path.relative_to(tmp_path / "wheel")) for path in (tmp_path / "wheel").rglob("*") if path.is_file()}
     assert names

@@ -1,4 +1,4 @@
-"""The commands `systemd`, `compose` and `grafana` write files that the programs concerned accept.
+"""The commands `files systemd`, `files compose` and `files grafana` write files that the programs concerned accept.
 
 data/compose-spec.json is the schema of the Compose specification (github.com/compose-spec/compose-spec, Apache License 2.0) of
 October 2021. No container is built or started here, because this needs a Docker daemon.
@@ -29,7 +29,7 @@ BESIDE_PYTHON = Path(sys.executable).parent
 
 
 def write(command: str, folder: Path, *more: str) -> int:
-    return main([command, "--out", str(folder), *more])
+    return main(["files", command, "--out", str(folder), *more])
 
 
 def parse(file: Path) -> Any:
@@ -42,7 +42,7 @@ def written(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `heartbeatd compose`."""
+    """The folder of `heartbeatd files compose`."""
     folder = tmp_path_factory.mktemp("box")
     assert write("compose", folder) == 0
     return folder

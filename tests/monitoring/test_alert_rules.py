@@ -514,7 +514,7 @@ def test_options_set_the_job_the_links_and_thresholds(tmp_path: Path, promtool: 
         "https://g.example.org/",
     ]
     options += ["--set", "HeartbeatdDown.for=10m", "--set", "HeartbeatFailing.heartbeats=5", "--set", "objective.on_time=0.9"]
-    assert main(["grafana", "--out", str(tmp_path), *options]) == 0
+    assert main(["files", "grafana", "--out", str(tmp_path), *options]) == 0
     rules = [rule for group in shipped_dashboard.yaml(tmp_path / "prometheus/rules.yml")["groups"] for rule in group["rules"]]
     down, failing = (next(rule for rule in rules if rule.get("alert") == name) for name in ("HeartbeatdDown", "HeartbeatFailing"))
     assert down["for"] == "10m"
@@ -546,7 +546,7 @@ def test_options_set_the_job_the_links_and_thresholds(tmp_path: Path, promtool: 
 def test_a_wrong_option_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str], complaint: str
 ) -> None:
-    assert main(["grafana", "--out", str(tmp_path / "out"), *option]) == 2
+    assert main(["files", "grafana", "--out", str(tmp_path / "out"), *option]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {complaint}\n"
     assert not (tmp_path / "out").exists()
 

@@ -1,6 +1,6 @@
 """Real daemons under one real Prometheus: each fault is planted, must fire exactly its alert, and is then repaired.
 
-The rules are those of `heartbeatd grafana`, with thresholds of seconds instead of minutes. A fault is repaired as soon as its
+The rules are those of `heartbeatd files grafana`, with thresholds of seconds instead of minutes. A fault is repaired as soon as its
 alert fires, and is over when the alert has resolved. In the end, the alerts that ever fired must be the expected ones.
 """
 
@@ -651,7 +651,7 @@ class FaultSimulation:
         folder = self.folder / "monitoring"
         changes = [word for name, value in SHORT.items() for word in ("--set", f"{name}={value}")]
         with redirect_stdout(io.StringIO()):
-            assert main(["grafana", "--out", str(folder), *changes]) == 0
+            assert main(["files", "grafana", "--out", str(folder), *changes]) == 0
         (folder / "prometheus" / "scrape.json").write_text(json.dumps({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
