@@ -236,7 +236,7 @@ def _parse_config(path: Path, content: bytes) -> object:
     diagnostics = Diagnostics(str(path))
     config_text.check_owner(path.stat(), path, diagnostics)
     diagnostics.raise_errors()
-    return config_text.parse_content(content, diagnostics)
+    return config_text.parse_content(content, diagnostics).node
 
 
 def _find_section(root: object, *steps: str) -> MarkedMap:

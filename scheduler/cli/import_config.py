@@ -122,7 +122,8 @@ def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
     diagnostics = Diagnostics(str(path))
     config_text.check_owner(path.stat(), path, diagnostics)
     diagnostics.raise_errors()
-    there = config_writer.fit_into(draft, config_text.parse_content(before, diagnostics), before.decode("utf-8-sig", "replace"))
+    data = config_text.parse_content(before, diagnostics).node
+    there = config_writer.fit_into(draft, data, before.decode("utf-8-sig", "replace"))
     if not any(draft.data.values()):
         return there
     try:

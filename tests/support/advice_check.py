@@ -1,6 +1,6 @@
 """Applies a remedy of a diagnostic to the text of a config, so that tests can check the suggestion.
 
-Syntax errors are fixed in the text, at the line and column of the error. All others are fixed in the data, where the error
+Quotes are added in the text, at the line and column of the error. All other errors are fixed in the data, where the error
 points, and written again, one key a line.
 """
 
@@ -46,18 +46,9 @@ def untrue(folder: Path, text: str, environ: dict[str, str]) -> Iterator[str]:
     """Apply each remedy of each error of a config separately, and return the remedies that were wrong.
 
     A suggestion is right if the complaint is gone and no other has come for the same value; and, where there is only one thing
-    that can be meant, if no other has come at all. Syntax is corrected first, then names, then values, as what stands in a map is
-    of no use before the map has its name.
+    that can be meant, if no other has come at all. Names are corrected first, then values, as what stands in a map is of no use
+    before the map has its name.
     """
-    for _ in range(20):
-        before = refused(folder, text, environ)
-        quotes = [complaint for complaint in before if complaint.remedies and complaint.remedies[0].quote]
-        if is_yaml(text) or not quotes:
-            break
-        text = follow(text, quotes[0], quotes[0].remedies[0])
-        if quotes[0] in refused(folder, text, environ):
-            yield f"{quotes[0]}: is still said"
-            return
     if not is_yaml(text):
         return
     for of_names in (True, False):

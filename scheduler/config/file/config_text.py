@@ -1,4 +1,4 @@
-"""Reads config.yaml: checks who may write the file, and parses its YAML as far as possible."""
+"""Reads config.yaml: checks who may write the file, and parses its YAML."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import os
 import shlex
 import stat
 from pathlib import Path
-from typing import Any
 
 from scheduler.config.file import marked_yaml, yaml_errors
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.system.files import MAX_CONFIG_SIZE, MAY_WRITE, everybody_may, open_regular, others_may, read_up_to
-
-MOST_BREAKS = 20  # syntax errors after which reading continues
 
 
 def read_content(path: Path, diagnostics: Diagnostics) -> bytes:
@@ -33,47 +30,13 @@ def read_content(path: Path, diagnostics: Diagnostics) -> bytes:
     return content
 
 
-def parse_content(content: bytes, diagnostics: Diagnostics) -> Any:
-    """The data of the content. Raises ConfigError if it is not YAML."""
+def parse_content(content: bytes, diagnostics: Diagnostics) -> marked_yaml.MarkedDocument:
+    """The data of the content. Raises ConfigError if it is not YAML, with its first syntax error."""
     try:
-        return marked_yaml.parse_yaml(_decode_content(content, diagnostics), diagnostics)
+        return marked_yaml.parse_document(_decode_content(content, diagnostics), diagnostics)
     except marked_yaml.UnreadableYaml:
         diagnostics.raise_errors()
         raise
-
-
-def parse_past_errors(content: bytes, diagnostics: Diagnostics) -> marked_yaml.MarkedDocument:
-    """The data of the content. After a syntax error the parsing continues, so that one error does not hide the others.
-
-    `diagnostics.is_partial` is set if a part had to be left out. Raises ConfigError if the parsing cannot continue.
-    """
-    text, masks = _decode_content(content, diagnostics), dict[str, str]()
-    for _ in range(MOST_BREAKS):
-        try:
-            return marked_yaml.parse_document(text, diagnostics, masks=masks)
-        except marked_yaml.YamlSyntaxError as broken:
-            recovery = yaml_errors.recover_from_error(broken.error, text, _last_readable_line)
-            place, wrong = (recovery.place, recovery.wrong) if recovery else yaml_errors.explain_yaml_error(broken.error, text)
-            diagnostics.add_error(place, broken.path, wrong)
-            if recovery is None:
-                break
-            diagnostics.is_partial |= not recovery.masks
-            text, masks = recovery.text, {**masks, **recovery.masks}
-        except marked_yaml.UnreadableYaml:
-            break
-    diagnostics.raise_errors()
-    raise AssertionError("what cannot be read has a fault")
-
-
-def _last_readable_line(text: str) -> int:
-    """The last line up to which a text is valid YAML."""
-    try:
-        marked_yaml.parse_document(text, Diagnostics(""))
-    except marked_yaml.YamlSyntaxError as broken:
-        return yaml_errors.explain_yaml_error(broken.error, text)[0].line
-    except marked_yaml.UnreadableYaml:
-        pass
-    return len(text)
 
 
 def check_owner(found: os.stat_result, path: Path, diagnostics: Diagnostics) -> None:

@@ -68,7 +68,6 @@ class Diagnostics:
     The same message is kept once per position, so an error in a default is one error, however many entries inherit it.
     `default_paths` are the paths of values under `defaults` by position: messages name these, not the path of an entry.
     `unknown_keys` are the maps with a key that could not be understood; it may stand for any key that is missing there.
-    `is_partial`: a part of the file is not YAML and was left out, so missing keys are not reported.
     """
 
     def __init__(self, source: str) -> None:
@@ -79,7 +78,6 @@ class Diagnostics:
         self._spoilt: set[tuple[int, int]] = set()
         self.default_paths: Mapping[tuple[int, int], str] = {}
         self.unknown_keys: dict[tuple[str, ...], Position] = {}
-        self.is_partial = False
 
     def add_error(
         self,

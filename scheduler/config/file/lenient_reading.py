@@ -140,7 +140,7 @@ def _read_top_level(path: Path, key: str) -> Any:
 
     try:
         value = marked_yaml.read_top_level_value(text, key)
-    except (marked_yaml.YamlSyntaxError, marked_yaml.UnreadableYaml):
+    except marked_yaml.UnreadableYaml:
         found = re.search(_LINE.format(key=key), text, re.MULTILINE)
         value = found["value"].strip() if found else ""
     return "" if value is None else value

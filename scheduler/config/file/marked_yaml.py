@@ -74,15 +74,6 @@ class UnreadableYaml(Exception):
     """The text has no usable data. The errors are in the diagnostics already."""
 
 
-class YamlSyntaxError(Exception):
-    """The text is not YAML from some position on: the parser's `error`, and the `path` of the value that it was reading."""
-
-    def __init__(self, error: Exception, path: str) -> None:
-        self.error = error
-        self.path = path
-        super().__init__(str(error))
-
-
 @dataclass(frozen=True, slots=True)
 class MarkedDocument:
     """The data of a text, MarkedMap, MarkedList, str, int, float, bool or None, and its position."""
@@ -92,50 +83,40 @@ class MarkedDocument:
 
 
 def parse_yaml(text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None) -> Any:
-    """The data of the single document in `text`.
+    """The data of the single document in `text`; otherwise as `parse_document`."""
+    return parse_document(text, diagnostics, at).node
+
+
+def parse_document(text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None) -> MarkedDocument:
+    """The single document in `text`.
 
     Errors are added to `diagnostics`. An error of syntax, depth or size stops the parsing and raises UnreadableYaml. `at` is the
     position of all values, for text that is not in the file.
     """
-    try:
-        return parse_document(text, diagnostics, at).node
-    except YamlSyntaxError as broken:
-        place, wrong = yaml_errors.explain_yaml_error(broken.error, text)
-        diagnostics.add_error(at or place, broken.path, wrong)
-        raise UnreadableYaml from None
-
-
-def parse_document(
-    text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None, masks: Mapping[str, str] | None = None
-) -> MarkedDocument:
-    """As `parse_yaml`, but raises YamlSyntaxError for syntax errors. `masks` replace texts of the same length."""
-    breaks = yaml_errors.mask_line_breaks(text)
-    for mask, sign in breaks.items():
-        text = text.replace(sign, mask)
-    reader = _YamlReader(text, diagnostics, at, {**breaks, **(masks or {})})
+    masked, masks = yaml_errors.mask_line_breaks(text)
+    reader = _YamlReader(masked, diagnostics, at, masks)
     try:
         return reader.read_document()
     except (YAMLError, UnicodeEncodeError) as error:
-        raise YamlSyntaxError(error, dotted_path(reader.path)) from None
+        place, wrong = yaml_errors.explain_yaml_error(error, text)
+        diagnostics.add_error(at or place, dotted_path(reader.path), wrong)
+        raise UnreadableYaml from None
 
 
 def read_top_level_value(text: str, key: str) -> Any:
     """The value of one top-level key of a text; None if the key is missing.
 
     It takes a third of the time of `parse_yaml`, because the values of other keys are skipped, and the text after the value is
-    not read. Raises YamlSyntaxError or UnreadableYaml for an error before the end of the value.
+    not read. Raises UnreadableYaml for an error before the end of the value.
     """
-    breaks = yaml_errors.mask_line_breaks(text)
-    masked = text
-    for mask, sign in breaks.items():
-        masked = masked.replace(sign, mask)
+    masked, masks = yaml_errors.mask_line_breaks(text)
     try:
-        found, value = _YamlReader(masked, Diagnostics(""), None, breaks).read_top_level_value(key)
-    except (YAMLError, UnicodeEncodeError) as error:
-        raise YamlSyntaxError(error, key) from None
+        found, value = _YamlReader(masked, Diagnostics(""), None, masks).read_top_level_value(key)
+    except (YAMLError, UnicodeEncodeError):
+        raise UnreadableYaml from None
     if found:
         return value
-    root = parse_document(text, Diagnostics("")).node  # the value may come from an anchor
+    root = parse_yaml(text, Diagnostics(""))  # the value may come from an anchor
     return root.get(key) if isinstance(root, MarkedMap) else None
 
 

@@ -387,8 +387,7 @@ class _NodeReader:
     """Reads where each value of a text stands. `aliases` are the anchors that the text uses."""
 
     def __init__(self, text: str) -> None:
-        for mask, sign in yaml_errors.mask_line_breaks(text).items():
-            text = text.replace(sign, mask)
+        text, _ = yaml_errors.mask_line_breaks(text)
         self._text = text
         self._next = CParser(text).get_event
         self._aliases: set[str] = set()

@@ -1,46 +1,23 @@
-"""Explains YAML syntax errors, and makes the rest of the text readable."""
+"""Explains YAML syntax errors: their position, what is wrong, and what to write."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError
 
 from scheduler.config.file.diagnostics import NO_POSITION, Position
-from scheduler.config.file.remedies import InvalidValue, Remedy
+from scheduler.config.file.remedies import InvalidValue
 
-LARGEST_TEXT = 2_000_000  # characters; longer texts are not parsed repeatedly to recover from errors
-MISSING_COLON = ("this is not `key: value`", "put a space after the colon")
-UNQUOTED_REFERENCE = 'inside brackets, ${NAME} must be in quotes: "${NAME}"; put it in quotes'
-ADD_QUOTES = Remedy(quote=True, is_certain=True)
+MISSING_COLON = "this is not `key: value`; put a space after the colon"
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
-_VALUE = re.compile(
-    r"(?P<before>\s*(?:- +)*(?:[^\s#'\"{}\[\],:&*!|>%@`][^:#]*?:[ \t]+|- +))(?P<value>[^\s'\"{}\[\]#].*?)(?P<after>\s*|\s+#.*)"
-)
 _NO_PAIR = re.compile(r"\s*(?![-#'\"{\[])(?:(?!: )[^#])*[^:\s](?:\s*|\s+#.*)")
-_REFERRING = re.compile(r"[^\s,{}\[\]\"']*(?:\$\{[^{}\"']*\}[^\s,{}\[\]\"']*)+")
-_IN_BRACKETS = re.compile(r"(?<=[\[{,:])\s*(?P<value>[^\s,{}\[\]\"'][^,{}\[\]\"']*?)\s*(?=[,}\]])")
 _BREAKS = ("\x85", "\u2028", "\u2029")  # line breaks in YAML 1.1, but not in YAML 1.2 and not in editors
 _PRIVATE_CODES = range(0xE000, 0xF8FF)  # Unicode's private use area: no text means these characters
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """How to continue after a syntax error: the error to report, and the text without it.
-
-    `masks` replace parts of the text by as many other characters, so that all positions stay the same. Without masks, lines were
-    left out.
-    """
-
-    place: Position
-    wrong: InvalidValue
-    text: str
-    masks: dict[str, str]
 
 
 def explain_yaml_error(error: Exception, text: str) -> tuple[Position, InvalidValue]:
@@ -61,7 +38,7 @@ def _describe_error(error: Exception, text: str) -> tuple[Position, str]:
     if "scanning an alias" in context:
         return began, 'text that begins with * must be in quotes: "*/5 * * * *"'
     if problem.startswith("found unexpected ':'"):
-        return here, 'a colon is not expected inside brackets; put the text in quotes: "08:00"'
+        return began, 'a colon is not expected inside brackets; put the text in quotes: "08:00"'
     if "tab" in problem:
         return here, "a tab cannot indent; use spaces"
     if problem.startswith("found unexpected end of stream"):
@@ -71,110 +48,38 @@ def _describe_error(error: Exception, text: str) -> tuple[Position, str]:
     if problem.startswith("did not find expected node content"):
         return here, "a value or a closing bracket is missing here"
     if problem.startswith("did not find expected ',' or"):
+        if "".join(split_lines(text)[here.line : here.line + 1])[: here.column].endswith("$"):
+            return _LineColumn(here.line, here.column - 1), 'inside brackets, a reference must be in quotes: "${NAME}"'
         return here, f"the bracket that opens on line {began.line + 1} is not closed here"
     if problem.startswith("mapping values are not allowed"):
+        if (before := _line_without_colon(text, here)) is not None:
+            return before, MISSING_COLON
         return here, "a colon is not expected here: put the text in quotes, or correct the indentation"
     if problem.startswith("could not find expected ':'"):
-        return began, "this is not `key: value`; put a space after the colon"
+        return began, MISSING_COLON
     if problem.startswith(("did not find expected key", "did not find expected '-'", "did not find expected <document start>")):
         return here, "this does not fit the lines above it; correct the indentation, or put the text in quotes"
     return here, f"this is not YAML: {problem}"
 
 
-def recover_from_error(error: Exception, text: str, reads_to: Callable[[str], int]) -> Recovery | None:
-    """How to continue after an error; None if impossible. `reads_to` returns the last line up to which a text parses."""
-    place, wrong = explain_yaml_error(error, text)
-    if not isinstance(error, MarkedYAMLError) or place.line < 0 or len(text) > LARGEST_TEXT:
-        return None
+def _line_without_colon(text: str, place: Position) -> Position | None:
+    """The line before a `key: value`, if it is text without a colon. The parser takes both lines for one text."""
     lines = split_lines(text)
-    if not place.line < len(lines):
+    before = next((number for number in range(place.line - 1, -1, -1) if lines[number].strip()), None)
+    if before is None or ": " in lines[place.line][: place.column] or not _NO_PAIR.fullmatch(lines[before].rstrip("\r\n")):
         return None
-    reached = max(place.line, error.problem_mark.line if error.problem_mark else 0)
-    for start, end, refers in _find_unquoted_texts(lines[place.line], place.column):
-        token = lines[place.line][start:end]
-        mask = unused_character(text) * len(token)
-        line = lines[place.line][:start] + mask + lines[place.line][end:]
-        tried = "".join([*lines[: place.line], line, *lines[place.line + 1 :]])
-        if reads_to(tried) > reached:
-            problem, words = (UNQUOTED_REFERENCE, "") if refers else (wrong.problem, wrong.advice)
-            return Recovery(_LineColumn(place.line, start), InvalidValue(problem, ADD_QUOTES, advice=words), tried, {mask: token})
-    return _skip_block(lines, place, wrong, _first_line_to_skip(error, place), reads_to)
+    return _LineColumn(before, len(lines[before]) - len(lines[before].lstrip()))
 
 
-def _skip_block(
-    lines: list[str], place: Position, wrong: InvalidValue, first: int, reads_to: Callable[[str], int]
-) -> Recovery | None:
-    """The text without the block of the error, or without the line before, which may be its cause."""
-    ways = [(first, place, wrong)]
-    before = next((number for number in range(first - 1, -1, -1) if lines[number].strip()), None)
-    if before is not None and _NO_PAIR.fullmatch(lines[before].rstrip("\r\n")):
-        line = lines[before]
-        ways.append(
-            (before, _LineColumn(before, len(line) - len(line.lstrip())), InvalidValue(MISSING_COLON[0], advice=MISSING_COLON[1]))
-        )
-    for number, at, message in reversed(ways):
-        left = _without_block(lines, number)
-        if reads_to(left) > first:
-            return Recovery(at, message, left, {})
-    return None
-
-
-def _find_unquoted_texts(line: str, column: int) -> Iterator[tuple[int, int, bool]]:
-    """The parts of a line that may be unquoted text, each with whether it is a `${...}` reference inside brackets."""
-    for found in _REFERRING.finditer(line):
-        if found.start() <= column + 1 and column <= found.end() and not _VALUE.fullmatch(line.rstrip("\r\n")):
-            yield found.start(), found.end(), True
-    if value := _VALUE.fullmatch(line.rstrip("\r\n")):
-        start, end = value.span("value")
-        if start <= column + 1 and column <= end:
-            yield start, end, False
-    for found in _IN_BRACKETS.finditer(line):
-        start, end = found.span("value")
-        colon = _value_offset(found["value"])
-        if start <= column <= end:
-            yield start + colon, end, False
-
-
-def _value_offset(text: str) -> int:
-    """The offset of the value in `key: value`; 0 if the text is not such a pair."""
-    found = re.match(r"[A-Za-z_][\w.-]*:\s+", text)
-    return found.end() if found else 0
-
-
-def _first_line_to_skip(error: MarkedYAMLError, place: Position) -> int:
-    """The first line to leave out: the line of the unclosed bracket, else the line of the error."""
-    unclosed = str(error.problem or "").startswith(("did not find expected ',' or", "did not find expected node content"))
-    return error.context_mark.line if unclosed and error.context_mark else place.line
-
-
-def _without_block(lines: list[str], first: int) -> str:
-    """The text with one line, and the lines indented below it, emptied."""
-    left = list(lines)
-    indent = _measure_indent(lines[first])
-    for number in range(first, len(lines)):
-        if number > first and lines[number].strip() and _measure_indent(lines[number]) <= indent:
-            break
-        left[number] = lines[number][len(lines[number].rstrip("\r\n")) :]
-    return "".join(left)
-
-
-def _measure_indent(line: str) -> int:
-    line = line.expandtabs()
-    return len(line) - len(line.lstrip(" "))
-
-
-def mask_line_breaks(text: str) -> dict[str, str]:
-    """Replacements for the characters of `text` that the parser, but no editor, takes for a line break."""
-    found: dict[str, str] = {}
+def mask_line_breaks(text: str) -> tuple[str, dict[str, str]]:
+    """The text without the characters that the parser, but no editor, takes for a line break, and what its masks stand for."""
+    masks: dict[str, str] = {}
     for sign in _BREAKS:
         if sign in text:
-            found[unused_character(text + "".join(found))] = sign
-    return found
-
-
-def unused_character(text: str) -> str:
-    """A character of the private use area that is not in the text."""
-    return next(chr(code) for code in _PRIVATE_CODES if chr(code) not in text)
+            mask = next(chr(code) for code in _PRIVATE_CODES if chr(code) not in text)
+            masks[mask] = sign
+            text = text.replace(sign, mask)
+    return text, masks
 
 
 def _describe_bad_start(text: str, place: Position) -> str:

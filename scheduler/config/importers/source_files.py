@@ -208,7 +208,7 @@ def _read_yaml(text: str, builder: _Builder) -> Node:
     for attempt in range(MOST_BREAKS if len(text) <= LARGEST_REPEATED else 1):
         diagnostics = Diagnostics("")
         try:
-            document = config_text.parse_past_errors("".join(lines).encode(), diagnostics)
+            document = config_text.parse_content("".join(lines).encode(), diagnostics)
             diagnostics.raise_errors()
             return builder.build(document.node, 1)
         except ConfigError as error:
@@ -229,7 +229,7 @@ def _read_yaml(text: str, builder: _Builder) -> Node:
 def _parse_leniently(text: str) -> object:
     """The data of a text whose errors are reported already; None if it has none."""
     try:
-        return config_text.parse_past_errors(text.encode(), Diagnostics("")).node
+        return config_text.parse_content(text.encode(), Diagnostics("")).node
     except ConfigError:
         return None
 

@@ -77,7 +77,7 @@ def check_part(
                 key = tuple(known)
                 follows = any(gone[: len(key)] == key for gone in before)  # a consequence of a value that was removed
                 absent = found["type"] in ("missing", "union_tag_not_found")
-                if not follows and not ((is_partial or diagnostics.is_partial) and absent):
+                if not follows and not (is_partial and absent):
                     opens = found["type"] == "value_error" and not any(remedy.key for remedy in wrong.remedies)
                     opens = opens and not isinstance(_value_at(whole, key), MarkedMap)
                     missing = str(known[-1]) if absent else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.config.file import inheritance, marked_yaml
-from scheduler.config.file.config_text import parse_past_errors, read_content
+from scheduler.config.file.config_text import parse_content, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
@@ -42,13 +42,13 @@ def read_config_data(
 ) -> ConfigData:
     """Read the file and apply the overrides. `root` is the data of `content`, if it was parsed before. Raises ConfigError."""
     content = read_content(path, diagnostics) if content is None else content
-    document = marked_yaml.MarkedDocument(root, NO_POSITION) if root is not None else parse_past_errors(content, diagnostics)
+    document = marked_yaml.MarkedDocument(root, NO_POSITION) if root is not None else parse_content(content, diagnostics)
     root = document.node
     if root is None and may_be_empty:
         root = MarkedMap()
-    elif root is None and not diagnostics.is_partial:
+    elif root is None:
         diagnostics.add_error(NO_POSITION, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
-    elif root is not None and not isinstance(root, MarkedMap) and not diagnostics.is_partial:
+    elif not isinstance(root, MarkedMap):
         message = f"this must be keys with values, not {describe_type(root)}; `heartbeatd init DIR` writes a config to begin with"
         diagnostics.add_error(document.position, "", message)
     if not isinstance(root, MarkedMap):

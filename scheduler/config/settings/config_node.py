@@ -77,7 +77,7 @@ class ConfigNode:
 
     def add_error(self, problem: str | InvalidValue, *inside: str | int) -> None:
         """Add an error, unless the map around it was not understood."""
-        if self.context.diagnostics.is_partial or not self.is_readable(*inside[:-1]):
+        if not self.is_readable(*inside[:-1]):
             return
         place, known = marked_yaml.locate_value(self.merged, inside, self.position, tagged=False)
         self.context.diagnostics.add_error(
@@ -86,7 +86,7 @@ class ConfigNode:
 
     def add_missing_error(self, key: str, advice: InvalidValue, *inside: str | int) -> None:
         """Add an error for a missing key, unless the key is there and was not understood."""
-        if self.context.diagnostics.is_partial or not self.is_readable(*inside, key) or (*inside, UNKNOWN_KEY) in self.unreadable:
+        if not self.is_readable(*inside, key) or (*inside, UNKNOWN_KEY) in self.unreadable:
             return
         own = self.merged if self.own is None else self.own
         place, known = marked_yaml.locate_value(own, (*inside, key), self.position, tagged=False)
@@ -99,8 +99,6 @@ class ConfigNode:
             self.context.diagnostics.narrow_suggestions(self.unreadable.get(inside, place), fits, otherwise)
 
     def add_warning(self, message: str | InvalidValue, *inside: str | int) -> None:
-        if self.context.diagnostics.is_partial:
-            return
         place, known = marked_yaml.locate_value(self.merged, inside, self.position)
         self.context.diagnostics.add_warning(place, marked_yaml.dotted_path([*self.steps, *known]), message)
 

@@ -354,7 +354,7 @@ def _named_entries(root: MarkedMap, section: str, diagnostics: Diagnostics) -> M
 
 def _might_hold_entries(root: MarkedMap, diagnostics: Diagnostics) -> bool:
     """Whether there may be agents or jobs that could not be understood."""
-    return diagnostics.is_partial or () in diagnostics.unknown_keys or any(root.get(section) for section in ENTRY_SECTIONS)
+    return () in diagnostics.unknown_keys or any(root.get(section) for section in ENTRY_SECTIONS)
 
 
 def _name_problem(section: str, name: str) -> str:
