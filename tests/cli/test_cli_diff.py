@@ -12,7 +12,8 @@ from typing import IO, Any
 
 import pytest
 from config_file import write
-from test_cli_daemon import call, command, stop
+from test_cli_daemon import call, stop
+from warm_start import Heartbeatd
 
 from scheduler.cli.main import main
 
@@ -39,9 +40,9 @@ def config(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+def running(config: Path) -> Iterator[tuple[Heartbeatd, IO[str]]]:
     """A daemon that has started, and the rest of its log."""
-    with subprocess.Popen(command(config, "run"), cwd=config.parent, stderr=subprocess.PIPE, text=True) as process:
+    with Heartbeatd("run", "-c", config, cwd=config.parent, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if " started " in line)
         try:
@@ -51,7 +52,7 @@ def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
 
 
 @pytest.fixture
-def daemon(config: Path) -> Iterator[subprocess.Popen[str]]:
+def daemon(config: Path) -> Iterator[Heartbeatd]:
     with running(config) as (process, _):
         yield process
 
@@ -69,7 +70,7 @@ def as_data(file: Path, *arguments: str) -> dict[str, Any]:
     return data
 
 
-def test_forty_agents_of_which_37_get_other_hours_are_shown_in_a_few_lines(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_forty_agents_of_which_37_get_other_hours_are_shown_in_a_few_lines(config: Path, daemon: Heartbeatd) -> None:
     copy = edited(config)
     for state in ("running", "down"):
         for words in (("check", "--diff"), ("reload", "--dry-run")):
@@ -90,7 +91,7 @@ def test_forty_agents_of_which_37_get_other_hours_are_shown_in_a_few_lines(confi
     assert config.read_text() == FORTY
 
 
-def test_the_json_has_every_name_and_the_consequences(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_the_json_has_every_name_and_the_consequences(config: Path, daemon: Heartbeatd) -> None:
     data = as_data(edited(config), "check", "--diff")
     (change,) = data["changes"]
     assert (change["key"], change["old"], change["new"], change["count"]) == (
@@ -107,7 +108,7 @@ def test_the_json_has_every_name_and_the_consequences(config: Path, daemon: subp
 
 
 def test_a_file_in_another_folder_is_compared_with_the_database_that_is_named(
-    config: Path, daemon: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory
+    config: Path, daemon: Heartbeatd, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     copy = write(tmp_path_factory.mktemp("elsewhere"), FORTY)
     state = str(config.parent / "state" / "heartbeatd.db")
@@ -119,14 +120,14 @@ def test_a_file_in_another_folder_is_compared_with_the_database_that_is_named(
     assert "--state names the one of the daemon" in lost.stderr
 
 
-def test_a_reload_of_a_file_that_the_daemon_does_not_read_is_refused(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_reload_of_a_file_that_the_daemon_does_not_read_is_refused(config: Path, daemon: Heartbeatd) -> None:
     copy = edited(config)
     refused = call(copy, "reload")
     assert refused.returncode == 2
     assert f"the daemon reads {config}, not {copy}; copy the file there first" in refused.stderr
 
 
-def test_an_invalid_copy_prints_its_errors_and_changes_nothing(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_an_invalid_copy_prints_its_errors_and_changes_nothing(config: Path, daemon: Heartbeatd) -> None:
     copy = edited(config, EDITED.replace("interval: 30m", "interval: soon"))
     for words in (("check", "--diff"), ("reload", "--dry-run")):
         refused = call(copy, *words)
@@ -135,7 +136,7 @@ def test_an_invalid_copy_prints_its_errors_and_changes_nothing(config: Path, dae
 
 
 def test_a_dry_run_shows_the_errors_that_only_the_daemon_can_know(
-    config: Path, daemon: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, daemon: Heartbeatd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable is set in this shell, but not in the environment of the daemon."""
     config.write_text("reload: manual\n" + FORTY)
@@ -167,7 +168,7 @@ def test_with_reload_manual_a_saved_file_waits_for_the_command(tmp_path: Path) -
         assert stop(daemon) == 0
 
 
-def test_a_change_while_the_daemon_was_down_is_shown_by_status(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_change_while_the_daemon_was_down_is_shown_by_status(config: Path, daemon: Heartbeatd) -> None:
     assert stop(daemon) == 0
     config.write_text(EDITED)
     with running(config) as (again, log):

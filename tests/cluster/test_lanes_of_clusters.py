@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 import required_programs
 from cluster_processes import Cluster
 from servers.postgres import PostgresServer
+from warm_start import Heartbeatd
 
 from scheduler.cli.busy import _keep_until_unlocked, _QueueLane, _take_in_cluster
 from scheduler.model.secret import Secret
@@ -58,7 +58,7 @@ def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
         yield cluster
 
 
-def hold(cluster: Cluster, host: str, *, sign: str = "locked") -> subprocess.Popen[bytes]:
+def hold(cluster: Cluster, host: str, *, sign: str = "locked") -> Heartbeatd:
     """`heartbeatd busy` on another host, until the file `unlock` appears. It creates the file `sign` when it has the lane."""
     script = HOLD.format(folder=cluster.folder).replace("locked", sign)
     return cluster.start("busy", "ops", "--", "sh", "-c", script, folder=cluster.folder / host)

@@ -25,6 +25,7 @@ import pytest
 import required_programs
 from servers.postgres import EmptyDatabases, PostgresServer
 from servers.postgres_proxy import PostgresProxy
+from warm_start import Heartbeatd
 from world import Clock, MakeWorld, utc
 
 from scheduler.app import Daemon
@@ -548,9 +549,7 @@ class RealDaemon:
         self.folder = folder
         (folder / "config.yaml").write_text(config.format(address=address, host=folder.name), "utf-8")
         self.log = (folder / "log").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler", "run", "-c", str(folder / "config.yaml")], stderr=self.log, cwd=Path.cwd()
-        )
+        self.process = Heartbeatd("run", "-c", folder / "config.yaml", stderr=self.log)
 
     def url(self) -> str:
         return str(json.loads((self.folder / "state/daemon.json").read_text("utf-8"))["url"])

@@ -29,6 +29,7 @@ from remote_bench import RemoteBench, TextCodec
 from run_async import new_http_client
 from servers.postgres import PostgresServer
 from servers.scripted import Server, reply
+from warm_start import Heartbeatd
 
 from heartbeat.runners.errors import CallError
 from scheduler.app import Daemon
@@ -1265,8 +1266,7 @@ def test_an_interrupted_run_once_that_waits_for_the_queue_ends_with_one_line(tmp
         'cron: {measure: {every: 1h, command: "true"}}\n',
         "utf-8",
     )
-    command = [sys.executable, "-m", "scheduler", "run", "--once", "-c", str(tmp_path / "config.yaml")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()) as process:
+    with Heartbeatd("run", "--once", "-c", tmp_path / "config.yaml", stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         wait_until(lambda: handles_hangups(process.pid))
         process.send_signal(signal.SIGINT)

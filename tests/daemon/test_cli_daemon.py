@@ -3,15 +3,14 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkout import HOME
 from config_file import write
 from daemon_process import run_command
+from warm_start import Heartbeatd
 
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics
@@ -40,18 +39,13 @@ def config(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return write(tmp_path, getattr(request, "param", CONFIG))
 
 
-def command(config: Path, *arguments: str) -> list[str]:
-    """The command needs no `cd`: all paths are relative to the folder of the config."""
-    return [sys.executable, "-m", "scheduler", *arguments, "-c", str(config)]
-
-
 def call(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command(config, *arguments)
 
 
 @pytest.fixture
-def daemon(config: Path) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command(config, "run"), cwd=HOME, stderr=subprocess.PIPE, text=True) as process:
+def daemon(config: Path) -> Iterator[Heartbeatd]:
+    with Heartbeatd("run", "-c", config, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if " started " in line:
@@ -60,12 +54,12 @@ def daemon(config: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def stop(daemon: subprocess.Popen[str]) -> int:
+def stop(daemon: Heartbeatd) -> int:
     daemon.send_signal(signal.SIGTERM)
     return daemon.wait(30)
 
 
-def test_the_daemon_runs_a_woken_agent(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_the_daemon_runs_a_woken_agent(config: Path, daemon: Heartbeatd) -> None:
     woken = call(config, "wake", "ops", "--text", "hello", "--wait")
     assert (woken.returncode, woken.stderr) == (0, "")
     assert woken.stdout.splitlines()[0].endswith(": alert")
@@ -74,7 +68,7 @@ def test_the_daemon_runs_a_woken_agent(config: Path, daemon: subprocess.Popen[st
     assert [(run["trigger"], run["outcome"]) for run in runs] == [("manual", "alert")]
 
 
-def test_the_daemon_runs_a_job_on_request(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_the_daemon_runs_a_job_on_request(config: Path, daemon: Heartbeatd) -> None:
     ran = call(config, "cron", "run", "tick", "--wait")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "done" in ran.stdout
@@ -83,7 +77,7 @@ def test_the_daemon_runs_a_job_on_request(config: Path, daemon: subprocess.Popen
     assert "failed (exit)" in failed.stdout
 
 
-def test_a_paused_agent_rejects_a_wake(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_paused_agent_rejects_a_wake(config: Path, daemon: Heartbeatd) -> None:
     assert call(config, "pause", "ops").returncode == 0
     refused = call(config, "wake", "ops", "--wait")
     assert refused.returncode == 1
@@ -91,14 +85,14 @@ def test_a_paused_agent_rejects_a_wake(config: Path, daemon: subprocess.Popen[st
 
 
 @pytest.mark.parametrize("config", [json.dumps(marked_yaml.parse_yaml(CONFIG, Diagnostics("")))], indirect=True)
-def test_commands_reach_the_daemon_of_a_config_that_is_one_line_of_json(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_commands_reach_the_daemon_of_a_config_that_is_one_line_of_json(config: Path, daemon: Heartbeatd) -> None:
     woken = call(config, "wake", "ops", "--wait")
     assert (woken.returncode, woken.stderr) == (0, "")
     paused = call(config, "pause", "ops")
     assert (paused.returncode, paused.stderr) == (0, "")
 
 
-def test_a_reload_is_accepted_or_rejected(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_reload_is_accepted_or_rejected(config: Path, daemon: Heartbeatd) -> None:
     more = "".join(f"  more{number}: {{schedule: '@daily', command: 'true'}}\n" for number in range(9))
     config.write_text(CONFIG + more)
     assert call(config, "reload").returncode == 0
@@ -114,14 +108,14 @@ def test_a_reload_is_accepted_or_rejected(config: Path, daemon: subprocess.Popen
     assert refused.stderr.startswith(f"{config}:7:27: agents.ops.heartbeat.interval: 'soon' is not a duration")
 
 
-def test_a_second_daemon_does_not_start_and_prints_the_pid_of_the_first(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_a_second_daemon_does_not_start_and_prints_the_pid_of_the_first(config: Path, daemon: Heartbeatd) -> None:
     second = call(config, "run", "--for", "1s")
     assert second.returncode == 1
     assert f"pid {daemon.pid}" in second.stderr.splitlines()[-1]
     assert "Traceback" not in second.stderr
 
 
-def test_status_shows_whether_the_daemon_runs(config: Path, daemon: subprocess.Popen[str]) -> None:
+def test_status_shows_whether_the_daemon_runs(config: Path, daemon: Heartbeatd) -> None:
     up = json.loads(call(config, "status", "--format", "json").stdout)["daemon"]
     assert (up["running"], up["pid"]) == (True, daemon.pid)
     assert stop(daemon) == 0
@@ -136,8 +130,8 @@ def wait_until_it_runs(config: Path) -> None:
         assert time.monotonic() < deadline, "the run does not begin"
 
 
-def test_an_interrupted_wait_exits_with_130(config: Path, daemon: subprocess.Popen[str]) -> None:
-    with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=HOME, stderr=subprocess.PIPE, text=True) as waiting:
+def test_an_interrupted_wait_exits_with_130(config: Path, daemon: Heartbeatd) -> None:
+    with Heartbeatd("wake", "slow", "--wait", "-c", config, stderr=subprocess.PIPE, text=True) as waiting:
         wait_until_it_runs(config)
         waiting.send_signal(signal.SIGINT)
         assert waiting.wait(10) == 130
@@ -145,8 +139,8 @@ def test_an_interrupted_wait_exits_with_130(config: Path, daemon: subprocess.Pop
         assert "Traceback" not in waiting.stderr.read()
 
 
-def test_waiting_for_a_wake_ends_when_the_daemon_ends(config: Path, daemon: subprocess.Popen[str]) -> None:
-    with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=HOME, stderr=subprocess.PIPE, text=True) as waiting:
+def test_waiting_for_a_wake_ends_when_the_daemon_ends(config: Path, daemon: Heartbeatd) -> None:
+    with Heartbeatd("wake", "slow", "--wait", "-c", config, stderr=subprocess.PIPE, text=True) as waiting:
         wait_until_it_runs(config)
         daemon.kill()
         assert waiting.wait(10) == 1

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from checkout import HOME
-from daemon_process import GATEWAY, Begin, config
+from daemon_process import GATEWAY, Begin, config, run_command
 from servers import gateway
 from servers.scripted import Server, silent_until_closed
 from simulation import size
@@ -120,8 +120,7 @@ def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin
     ):
         make(other / name, tmp_path / "state" / "h.db")
         (other / "config.yaml").write_text(config().replace("state/h.db", name))
-        command = [sys.executable, "-m", "scheduler", "-c", str(other / "config.yaml"), "run", "--for", "1s"]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        second = run_command(other / "config.yaml", "run", "--for", "1s")
         assert (second.returncode, error in second.stderr) == (1, True), second.stderr
     assert sorted(path.name for path in other.iterdir()) == ["config.yaml", "hard.db", "soft.db"]
     assert it.runs("ops") == it.runs("ops", "--outcome", "running") != []
@@ -148,8 +147,7 @@ def test_a_state_path_that_is_not_a_file_is_refused_and_not_changed(tmp_path: Pa
     pipe.parent.mkdir()
     os.mkfifo(pipe)
     before = pipe.lstat()
-    command = [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--for", "1s"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = run_command(path, "run", "--for", "1s")
     assert run.returncode == 1
     assert "h.db is a pipe, not a database" in run.stderr
     assert pipe.lstat() == before
@@ -258,12 +256,11 @@ def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
 def test_drain_does_not_start_the_jobs_of_the_start(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text('state: state/h.db\ncron:\n  first: {schedule: "@reboot", command: touch ran, deliver: log}\n', "utf-8")
-    run = [sys.executable, "-m", "scheduler", "-c", str(config), "run"]
-    drained = subprocess.run([*run, "--drain"], capture_output=True, text=True, timeout=60, check=False)
+    drained = run_command(config, "run", "--drain")
     assert drained.returncode == 0, drained.stderr
     with closing(sqlite3.connect(tmp_path / "state" / "h.db")) as db:
         assert db.execute("select count(*) from wake").fetchone() == (0,)
-    once = subprocess.run([*run, "--once"], capture_output=True, text=True, timeout=60, check=False)
+    once = run_command(config, "run", "--once")
     assert once.returncode == 0, once.stderr
     assert "name=first" in once.stderr
 
@@ -271,25 +268,13 @@ def test_drain_does_not_start_the_jobs_of_the_start(tmp_path: Path) -> None:
 def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config(job="'exit 3'"))
-    once = subprocess.run(
-        [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--once"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    once = run_command(path, "run", "--once")
     assert once.returncode == 1, once.stderr
     assert "name=ops" in once.stderr
     assert "name=tick" in once.stderr
     assert "nothing_to_run" not in once.stderr
     path.write_text(config())
-    again = subprocess.run(
-        [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--once"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    again = run_command(path, "run", "--once")
     assert again.returncode == 0, again.stderr
     assert re.search(r"INFO nothing_to_run next=20\d\d-\d\d-\d\dT", again.stderr), again.stderr
 
@@ -299,13 +284,7 @@ def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path) -> None:
     path.write_text(config())
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "h.db").write_bytes(b"this was a shopping list" * 1000)
-    run = subprocess.run(
-        [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--for", "1s"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = run_command(path, "run", "--for", "1s")
     assert run.returncode == 1
     assert "h.db is damaged or not a database" in run.stderr
     assert "Traceback" not in run.stderr

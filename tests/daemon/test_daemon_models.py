@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from checkout import HOME
-from daemon_process import Daemon, run_command
+from daemon_process import Daemon
 from servers.messages import message, text_answer, tool
 from servers.scripted import Server, reply
 from test_runner_anthropic import HOSTILE, profile
@@ -24,7 +23,7 @@ LISTENS = "127.0.0.1:0"
 FIRST = ("# providers: {anthropic:", "providers: {anthropic:")
 SECOND = ("enabled: false", "enabled: true")
 
-# Python imports this first. It records every address the daemon connects to, whichever library does it.
+# Python imports this at the start. It records every address the daemon connects to, whichever library does it.
 LISTENER = """\
 import os, sys
 
@@ -46,18 +45,6 @@ class Equipped(Daemon):
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **environ}
         self.options = options
         super().__init__(folder, yaml)
-
-    def start(self) -> None:
-        command = self._command("run", *self.options)
-        self.process = subprocess.Popen(
-            command, cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-        )
-        assert self.process.stderr is not None
-        os.set_blocking(self.process.stderr.fileno(), False)
-        self.expect(r"\bstarted\b")
-
-    def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_command(self.config, *arguments, cwd=self.folder, environ=self.environ)
 
 
 class Shipped(Equipped):

@@ -7,7 +7,6 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 from calendar import timegm
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import pytest
 import required_programs
 from daemon_process import Daemon, daemons_in
 from servers.postgres import PostgresServer
+from warm_start import run_heartbeatd
 from world import MakeWorld
 
 from scheduler.store.database import APPLICATION_ID, Store, StoreError
@@ -49,7 +49,7 @@ agents:
     heartbeat: {interval: 1m, stagger: 0s, checklist: "- look\\n", deliver: log}
 """
 
-RUN = [sys.executable, "-m", "scheduler", "run", "--for", "1s"]
+RUN = ("run", "--for", "1s")
 
 Mount = Callable[[Path, str], "Disk"]
 
@@ -266,7 +266,7 @@ def test_a_first_start_on_a_full_disk_names_the_path_and_remedy_and_leaves_no_pa
     if size == "4k":
         disk.fill()
     (tmp_path / "config.yaml").write_text(CONFIG)
-    start = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    start = run_heartbeatd(*RUN, cwd=tmp_path)
     assert start.returncode == 1, start.stderr
     error = start.stderr.splitlines()[-1]
     assert error.startswith("heartbeatd: cannot ")
@@ -284,16 +284,16 @@ def sizes(folder: Path) -> dict[str, int]:
 def test_a_later_start_on_a_full_disk_names_the_path_and_remedy_and_changes_nothing(mount: Mount, tmp_path: Path) -> None:
     disk = mount(tmp_path / "state", "3m")
     (tmp_path / "config.yaml").write_text(CONFIG)
-    subprocess.run([*RUN[:-1], "2s"], cwd=tmp_path, timeout=60, check=True)
+    run_heartbeatd("run", "--for", "2s", cwd=tmp_path).check_returncode()
     (tmp_path / "state" / "token").unlink()
     disk.fill()
     before = sizes(tmp_path / "state")
-    start = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    start = run_heartbeatd(*RUN, cwd=tmp_path)
     assert start.returncode == 1, start.stderr
     assert re.search(rf"heartbeatd: cannot .* {tmp_path}/state/.*free some space", start.stderr.splitlines()[-1])
     assert sizes(tmp_path / "state") == before
     disk.clear()
-    subprocess.run(RUN, cwd=tmp_path, timeout=60, check=True)
+    run_heartbeatd(*RUN, cwd=tmp_path).check_returncode()
 
 
 def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(mount: Mount, tmp_path: Path) -> None:

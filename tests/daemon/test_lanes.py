@@ -14,6 +14,7 @@ import pytest
 from checkout import HOME
 from config_file import write
 from daemon_process import AGENT, PATIENCE, Begin, Daemon
+from warm_start import Heartbeatd, run_heartbeatd
 
 from scheduler.system.lanes import Lanes, lanes_beside
 from scheduler.system.process import Children
@@ -33,8 +34,7 @@ def is_free(lanes: Lanes, name: str = "ops") -> bool:
 
 
 def busy(folder: Path, *command: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-m", "scheduler", "-c", str(path or folder / "config.yaml"), "busy", *command]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    return run_heartbeatd("-c", path or folder / "config.yaml", "busy", *command)
 
 
 @pytest.fixture
@@ -125,16 +125,14 @@ def test_busy_creates_no_lane_for_an_unknown_agent(folder: Path, arguments: list
 
 # --- a real daemon ----------------------------------------------------------------------------------------------------------
 
-BUSY = [sys.executable, "-m", "scheduler", "busy", "ops", "--"]
+
+def begin(it: Daemon, *command: str) -> Heartbeatd:
+    return Heartbeatd("busy", "ops", "--", *command, cwd=it.folder, stderr=subprocess.PIPE)
 
 
-def begin(it: Daemon, *command: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, cwd=it.folder, stderr=subprocess.PIPE)
-
-
-def end(process: subprocess.Popen[bytes]) -> int:
-    process.communicate(timeout=PATIENCE)
-    return process.returncode
+def end(process: Heartbeatd | subprocess.Popen[bytes]) -> int:
+    with process:
+        return process.wait(timeout=PATIENCE)
 
 
 @pytest.mark.process
@@ -143,7 +141,7 @@ def test_busy_waits_for_a_run_in_progress(daemon: Begin, tmp_path: Path) -> None
     script = "touch ../../begun; read line < ../../gate; echo beat >> ../../order; echo HEARTBEAT_OK"
     it = daemon(AGENT.format(interval="1h", script=script))
     it.wait_until((tmp_path / "begun").exists)
-    user = begin(it, *BUSY, "sh", "-c", "echo user >> order")
+    user = begin(it, "sh", "-c", "echo user >> order")
     assert user.stderr is not None
     assert user.stderr.readline() == b"heartbeatd: agent/ops is busy; waiting until it is free\n"
     (tmp_path / "gate").write_text("go\n")
@@ -152,13 +150,14 @@ def test_busy_waits_for_a_run_in_progress(daemon: Begin, tmp_path: Path) -> None
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("take", [BUSY, ["flock", "state/lanes/ops.lock"]], ids=["busy", "flock"])
-def test_no_run_starts_while_a_user_has_locked_the_lane(daemon: Begin, tmp_path: Path, take: list[str]) -> None:
+@pytest.mark.parametrize("take", ["busy", "flock"])
+def test_no_run_starts_while_a_user_has_locked_the_lane(daemon: Begin, tmp_path: Path, take: str) -> None:
     os.mkfifo(tmp_path / "gate")
     it = daemon(AGENT.format(interval="1s", script="echo beat >> ../../order; echo HEARTBEAT_OK"))
     order = tmp_path / "order"
     it.wait_until(order.exists)
-    user = begin(it, *take, "sh", "-c", "wc -l < order > held; read line < gate")
+    command = ("sh", "-c", "wc -l < order > held; read line < gate")
+    user = begin(it, *command) if take == "busy" else subprocess.Popen(["flock", "state/lanes/ops.lock", *command], cwd=it.folder)
     before = int(it.wait_until(lambda: (tmp_path / "held").exists() and (tmp_path / "held").read_text()))
     it.wait_until(lambda: len(it.runs("ops", "--reason", "busy", "--outcome", "skipped")) >= 2)
     assert len(order.read_text().splitlines()) == before

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import subprocess
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -231,7 +232,7 @@ class Bird(Equipped):
         """Log to a file, because a full pipe that is not read would block the daemon."""
         log = self.folder / "daemon.log"
         with log.open("wb") as end:
-            command = self._command("run", *self.options)
+            command = [sys.executable, "-m", "scheduler", "-c", str(self.config), "run", *self.options]
             self.process = subprocess.Popen(command, cwd=self.folder, env=self.environ, stderr=end, stdin=subprocess.DEVNULL)
         self.process.stderr = log.open("rb")
         self.wait_until(lambda: "started" in log.read_text() and (self.folder / "state" / "daemon.json").exists())

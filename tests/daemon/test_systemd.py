@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -19,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 from checkout import HOME
 from daemon_process import PATIENCE, config
+from warm_start import Heartbeatd
 
 from scheduler.system.systemd import ServiceManager
 
@@ -160,8 +159,7 @@ class Service:
         (folder / "config.yaml").write_text(yaml)
         self._log, log = os.pipe()
         environ = os.environ | {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": str(SECOND // 2)}
-        command = [sys.executable, "-m", "scheduler", "-c", str(folder / "config.yaml"), "run"]
-        self.process = subprocess.Popen(command, cwd=folder, env=environ, stderr=log, stdin=subprocess.DEVNULL)
+        self.process = Heartbeatd("-c", folder / "config.yaml", "run", cwd=folder, env=environ, stderr=log)
         self._full = Path(f"/proc/self/fd/{log}").open("wb", buffering=0)  # noqa: SIM115 (closed below)
         os.close(log)
         os.set_blocking(self._log, False)

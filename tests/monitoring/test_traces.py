@@ -21,6 +21,7 @@ from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, message, text, tool
 from servers.scripted import Act, Request, Server, reply, silence
 from test_daemon_models import Equipped
+from warm_start import run_heartbeatd
 
 from scheduler.cli.main import main
 
@@ -145,8 +146,11 @@ def environment(folder: Path, collector: str, **more: str) -> dict[str, str]:
 
 def run_once(folder: Path, yaml: str, environ: Mapping[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "config.yaml").write_text(yaml, "utf-8")
-    command = [sys.executable, *options, "-m", "scheduler", "-c", str(folder / "config.yaml"), "run", "--once"]
-    return subprocess.run(command, cwd=HOME, env=environ, capture_output=True, text=True, timeout=90, check=False)
+    command = ["-c", str(folder / "config.yaml"), "run", "--once"]
+    if not options:
+        return run_heartbeatd(*command, env=environ, timeout=90)
+    python = [sys.executable, *options, "-m", "scheduler", *command]
+    return subprocess.run(python, cwd=HOME, env=environ, capture_output=True, text=True, timeout=90, check=False)
 
 
 def answer_model(request: Request) -> Act:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +12,7 @@ import psycopg
 import pytest
 import required_programs
 from servers.postgres import PostgresServer
+from warm_start import Heartbeatd
 from world import MakeWorld, World, add_entry_row, all_rows
 
 from scheduler.cli.main import main
@@ -142,7 +141,7 @@ def end_within_a_copy(source: str, target: str, locked: str, mode: LiteralString
     """Kill `heartbeatd migrate` while it waits for the table `wake` on the server `locked`: the tables before it are copied."""
     with psycopg.connect(locked) as other, psycopg.connect(locked, autocommit=True) as watcher:
         other.execute(f"lock table heartbeatd.wake in {mode} mode")
-        migrate = subprocess.Popen([sys.executable, "-m", "scheduler", "migrate", source, target], stdout=subprocess.DEVNULL)
+        migrate = Heartbeatd("migrate", source, target)
         waiting = "select count(*) from pg_locks where relation = 'heartbeatd.wake'::regclass and not granted"
         deadline = time.monotonic() + 60
         while watcher.execute(waiting).fetchone() != (1,):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
-import subprocess
 import time
 from collections import Counter
 from contextlib import closing
@@ -18,6 +17,7 @@ from cluster_processes import Cluster
 from psycopg.rows import dict_row
 from servers.postgres import PostgresServer
 from servers.scripted import Request, Server, reply
+from warm_start import Heartbeatd
 
 PATIENCE = 120.0  # seconds
 REST = 900.0  # seconds; a message whose delivery was uncertain several times waits for some minutes
@@ -150,7 +150,7 @@ class ClusterChaos:
             "select count(*) from heartbeatd_attempt"
         )
 
-    def _start_worker(self, cluster: Cluster, number: int) -> subprocess.Popen[bytes]:
+    def _start_worker(self, cluster: Cluster, number: int) -> Heartbeatd:
         return cluster.start("worker", "--name", f"w{number}", folder=self.folder / f"worker{number}")
 
     def _host_of(self, _: str, cwd: str) -> str:
@@ -169,7 +169,7 @@ class ClusterChaos:
         return not runs and not self._rows("outbox", "state in ('pending', 'sending', 'uncertain')")
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: Heartbeatd) -> None:
     process.kill()
     process.wait(timeout=PATIENCE)
 

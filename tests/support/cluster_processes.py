@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from checkout import HOME
 from daemon_process import run_command
+from warm_start import Heartbeatd
 
 PATIENCE = 60
 
@@ -27,7 +27,7 @@ class Cluster:
         self.dsn = dsn
         self._environ = environ or {}
         self._shows_logs = shows_logs  # pytest prints them if a test fails
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Heartbeatd] = []
         (folder / "config.yaml").write_text(yaml, "utf-8")
 
     def __enter__(self) -> Cluster:
@@ -41,17 +41,14 @@ class Cluster:
                 process.kill()
                 process.wait(timeout=PATIENCE)
 
-    def start(self, *arguments: str, folder: Path | None = None, dsn: str | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, folder: Path | None = None, dsn: str | None = None) -> Heartbeatd:
         """Start a command that keeps running: `run` or `worker`."""
         place = folder or self.folder
         if place != self.folder:
             place.mkdir(exist_ok=True)
             (place / "config.yaml").write_bytes((self.folder / "config.yaml").read_bytes())
         with (place / f"{arguments[0]}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "scheduler", *arguments], cwd=place, env=self._environment(dsn), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log,
-            )  # fmt: skip
+            process = Heartbeatd(*arguments, cwd=place, env={**os.environ, **self._environment(dsn)}, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
@@ -77,4 +74,4 @@ class Cluster:
         return done.stdout.strip()
 
     def _environment(self, dsn: str | None = None) -> dict[str, str]:
-        return {**os.environ, **self._environ, "DSN": dsn or self.dsn, "PYTHONPATH": str(HOME)}
+        return {**self._environ, "DSN": dsn or self.dsn}

@@ -8,7 +8,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from checkout import HOME
+from warm_start import PATIENCE, Heartbeatd, run_heartbeatd
 
 from scheduler.cli.main import main
 
-PATIENCE = 60.0  # seconds until a wait fails the test
 
 AGENT = """\
 state: state/h.db
@@ -49,16 +48,13 @@ def config(script: str = "cat >/dev/null; echo HEARTBEAT_OK", interval: str = "1
 def run_command(
     config: Path, *arguments: str, cwd: Path = HOME, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself. It runs in this process, without the half second of CPU that a start costs.
+    """A command that ends by itself. It runs in this process.
 
     Only a daemon (`run`) gets a process, because it sets signal handlers and writes a log. `environ`: further variables.
     """
     given = ["-c", str(config), *arguments]
     if arguments[0] == "run":
-        return subprocess.run(
-            [sys.executable, "-m", "scheduler", *given], cwd=cwd, env={**os.environ, "PYTHONPATH": str(HOME), **(environ or {})},
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
+        return run_heartbeatd(*given, cwd=cwd, env={**os.environ, **(environ or {})})
     before = os.environ.copy()
     os.environ.update(environ or {})
     try:
@@ -73,6 +69,9 @@ def run_command(
 class Daemon:
     """A `heartbeatd run` in a folder of its own."""
 
+    environ: Mapping[str, str] | None = None  # all variables, if they are not those of the tests
+    options: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, yaml: str) -> None:
         self.folder = folder
         self.config = folder / "config.yaml"
@@ -81,10 +80,12 @@ class Daemon:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self._command("run"), cwd=self.folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        self.process = Heartbeatd(
+            "-c", self.config, "run", *self.options, cwd=self.folder, env=self.environ, stderr=subprocess.PIPE
+        )
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
-        self.expect(" started ")
+        self.expect(r"\bstarted\b")
 
     def expect(self, pattern: str) -> str:
         """The next log line that matches the pattern."""
@@ -117,7 +118,7 @@ class Daemon:
         raise AssertionError("\n".join(self.log[-30:]))
 
     def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_command(self.config, *arguments, cwd=self.folder)
+        return run_command(self.config, *arguments, cwd=self.folder, environ=self.environ)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.run_command(*arguments, "--format", "json").stdout)
@@ -148,9 +149,6 @@ class Daemon:
         self.log += self.process.stderr.read().decode().splitlines()
         self.process.stderr.close()
         return code
-
-    def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "scheduler", "-c", str(self.config), *arguments]
 
 
 Begin = Callable[[str], Daemon]
