@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from textwrap import indent
 from urllib.parse import unquote, urlsplit
 
 import click
 from click.shell_completion import get_completion_class
 
 from scheduler import __version__
-from scheduler.cli import alert_rules
-from scheduler.cli.alert_rules import RuleSettings
 from scheduler.cli.options import InputError
 from scheduler.cli.shipped_files import list_files, read_text
 from scheduler.config.settings import skeleton
@@ -36,7 +34,18 @@ CONTAINER_ADDRESSES = {
 }
 ALERTING = "# To receive the alerts through Alertmanager:\n"  # the rest of prometheus.yml is a comment without this section
 
-DASHBOARDS = ("fleet", "agent", "operations")
+PROMETHEUS_FILES = ("prometheus/prometheus.yml", "prometheus/rules.yml")
+GRAFANA_FOLDERS = ("dashboards", "provisioning", "alertmanager", "kubernetes")
+PROMETHEUS_RULE = """\
+# The rules of rules.yml for the Prometheus Operator.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: heartbeatd
+  labels:
+    app.kubernetes.io/name: heartbeatd
+spec:
+"""
 
 VARIABLE = "_HEARTBEATD_COMPLETE"  # click reads it: the script calls heartbeatd with this variable to get the completions
 
@@ -114,7 +123,7 @@ def compose(folder: Path, force: bool) -> None:
             ".dockerignore": read_text("packaging/compose/dockerignore"),
             "compose.yaml": read_text("packaging/compose/compose.yaml"),
             "prometheus/prometheus.yml": prometheus,
-            "prometheus/rules.yml": alert_rules.rule_file(RuleSettings()),
+            "prometheus/rules.yml": read_text("grafana/prometheus/rules.yml"),
             "alertmanager/alertmanager.yml": read_text("packaging/compose/alertmanager.yml"),
             **provisioning,
             **boards,
@@ -135,58 +144,15 @@ def compose(folder: Path, force: bool) -> None:
 
 @files.command()
 @out_options
-@click.option(
-    "--job", default="heartbeatd", show_default=True, metavar="NAME", help="The job label of the daemons in Prometheus."
-)
-@click.option(
-    "--runbook-url",
-    default=alert_rules.RUNBOOKS,
-    show_default=True,
-    metavar="URL",
-    help="The URL at which you have published the runbooks (`heartbeatd docs runbooks`). Each alert links to its section.",
-)
-@click.option(
-    "--dashboard-url",
-    default="http://localhost:3000",
-    show_default=True,
-    metavar="URL",
-    help="The address of Grafana. Each alert links to its dashboard.",
-)
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Change a threshold of the rules, such as HeartbeatdDown.for=5m. May be repeated. `heartbeatd docs runbooks` lists the"
-    " thresholds.",
-)
-def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url: str, changes: tuple[str, ...]) -> None:
+def grafana(folder: Path, force: bool) -> None:
     """Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.
 
-    The rules are also written in the format of the Prometheus Operator for Kubernetes. An example config for Alertmanager is
-    written too.
+    Edit prometheus/rules.yml to change a threshold of the rules. They are also written in the format of the Prometheus Operator
+    for Kubernetes. An example config for Alertmanager is written too.
     """
-    if not re.fullmatch(r"[\w./-]+", job):
-        raise InputError(f"--job {job}: use letters, digits and . _ - /")
-    settings = RuleSettings(job, runbook_url, dashboard_url, _read_thresholds(changes))
-    shipped = list_files("grafana/provisioning")
-    _write(
-        folder,
-        {path.removeprefix("grafana/"): _with_job(path, read_text(path), job) for path in shipped}
-        | {f"dashboards/{name}.json": _select_job(read_text(f"grafana/dashboards/{name}.json"), job) for name in DASHBOARDS}
-        | {
-            "prometheus/prometheus.yml": read_text("grafana/prometheus/prometheus.yml").replace(
-                "job_name: heartbeatd", f"job_name: {job}"
-            ),
-            "prometheus/rules.yml": alert_rules.rule_file(settings),
-            "alertmanager/alertmanager.yml": read_text("grafana/alertmanager/alertmanager.yml").replace(
-                'job="heartbeatd"', f'job="{job}"'
-            ),
-            "kubernetes/prometheusrule.yaml": alert_rules.prometheus_rule(settings),
-            "kubernetes/servicemonitor.yaml": alert_rules.service_monitor(settings),
-        },
-        force=force,
-    )
+    texts = {path: read_text(f"grafana/{path}") for path in (*PROMETHEUS_FILES, *_list_grafana_files())}
+    texts["kubernetes/prometheusrule.yaml"] = PROMETHEUS_RULE + indent(texts["prometheus/rules.yml"], "  ")
+    _write(folder, texts, force=force)
     place = shlex.quote(str(folder))
     _print_next(
         f"prometheus --config.file={place}/prometheus/prometheus.yml",
@@ -194,6 +160,11 @@ def grafana(folder: Path, force: bool, job: str, runbook_url: str, dashboard_url
         f"sudo install -D -m 644 -t /var/lib/grafana/dashboards/heartbeatd {place}/dashboards/*.json",
         "sudo systemctl restart grafana-server",
     )
+
+
+def _list_grafana_files() -> Iterator[str]:
+    for folder in GRAFANA_FOLDERS:
+        yield from (path.removeprefix("grafana/") for path in list_files(f"grafana/{folder}"))
 
 
 @files.command()
@@ -221,42 +192,6 @@ def schema() -> None:
     from scheduler.config.settings.load import config_schema  # the other commands need no model of the config
 
     click.echo(json.dumps(config_schema(), indent=2))
-
-
-def _select_job(dashboard: str, job: str) -> str:
-    """The JSON text of a dashboard whose variable `job` is this job."""
-    board = json.loads(dashboard)
-    for variable in board["templating"]["list"]:
-        if variable["name"] == "job":
-            chosen = {"selected": True, "text": job, "value": job}
-            variable |= {"query": job, "current": chosen, "options": [chosen]}
-    return json.dumps(board, indent=1, sort_keys=True) + "\n"
-
-
-def _with_job(path: str, text: str, job: str) -> str:
-    """A shipped file. A dashboard selects this job when it is opened."""
-    if not path.startswith("grafana/dashboards/") or job == RuleSettings().job:
-        return text
-    board = json.loads(text)
-    for variable in board["templating"]["list"]:
-        if variable["name"] == "job":
-            variable["query"] = job
-            variable["current"] = {"selected": True, "text": job, "value": job}
-            variable["options"] = [variable["current"]]
-    return json.dumps(board, indent=1) + "\n"
-
-
-def _read_thresholds(changes: tuple[str, ...]) -> dict[str, str]:
-    """The thresholds of `--set NAME=VALUE`. Raises InputError for an unknown name or a value of another form."""
-    found: dict[str, str] = {}
-    for change in changes:
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise InputError(f"--set {change}: the value is missing; write it as HeartbeatdDown.for=5m")
-        if problem := alert_rules.check_threshold(name, value):
-            raise InputError(f"--set {problem}")
-        found[name] = value
-    return found
 
 
 def _write(folder: Path, texts: Mapping[str, str], *, force: bool, first: Mapping[str, str] | None = None) -> None:

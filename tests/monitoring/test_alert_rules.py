@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ import required_programs
 import shipped_dashboard
 from loops import loop_over
 
-from scheduler.cli import alert_rules
-from scheduler.cli.alert_rules import RuleSettings
 from scheduler.cli.main import main
 
 QUIET = shipped_dashboard.GRAFANA / "prometheus" / "tests" / "quiet.yml"
@@ -468,11 +466,12 @@ def test_normal_situations_fire_nothing(promtool: Promtool, tmp_path: Path) -> N
 
 
 def test_every_rule_selects_the_job_in_each_of_its_metrics() -> None:
-    for rule in every_rule(RuleSettings(job="other")):
+    for expr in shipped_dashboard.rule_expressions():
         names = re.findall(
-            r"(?<![\w\"])((?:job:)?heartbeatd_[\w:]+|\bup|process_\w+|ALERTS)\b(?!\")(\{job=\"other\")?", rule["expr"]
+            r"(?<![\w\"])((?:job:)?heartbeatd_[\w:]+|\bup|process_\w+|ALERTS)\b(?!\")(\{job=\"heartbeatd\")?", expr
         )
-        assert [name for name, selector in names if not selector] == [], rule
+        assert names or expr == "vector(1)"
+        assert [name for name, selector in names if not selector] == [], expr
 
 
 @loop_over("rule", shipped_dashboard.rules())
@@ -491,68 +490,31 @@ def test_every_alert_has_a_runbook(name: str) -> None:
     assert shipped_dashboard.rules(name)[0]["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
 
 
-def test_the_runbooks_list_every_threshold() -> None:
-    listed = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|", RUNBOOKS.read_text("utf-8"), re.MULTILINE)
-    assert listed == [(name, default) for name, (default, _) in alert_rules.default_thresholds().items()]
-
-
-def every_rule(settings: RuleSettings) -> Iterator[dict[str, Any]]:
-    for group in alert_rules.rule_groups(settings):
-        yield from group["rules"]
-
-
 # --- the command ----------------------------------------------------------------------------------------------------------------
 
 
-def test_options_set_the_job_the_links_and_thresholds(tmp_path: Path, promtool: Promtool) -> None:
-    options = [
-        "--job",
-        "agents-eu",
-        "--runbook-url",
-        "https://wiki.example.org/runbooks",
-        "--dashboard-url",
-        "https://g.example.org/",
-    ]
-    options += ["--set", "HeartbeatdDown.for=10m", "--set", "HeartbeatFailing.heartbeats=5", "--set", "objective.on_time=0.9"]
-    assert main(["files", "grafana", "--out", str(tmp_path), *options]) == 0
-    rules = [rule for group in shipped_dashboard.yaml(tmp_path / "prometheus/rules.yml")["groups"] for rule in group["rules"]]
-    down, failing = (next(rule for rule in rules if rule.get("alert") == name) for name in ("HeartbeatdDown", "HeartbeatFailing"))
-    assert down["for"] == "10m"
-    assert down["annotations"]["runbook_url"] == "https://wiki.example.org/runbooks#heartbeatddown"
-    assert failing["annotations"]["dashboard_url"] == (
-        "https://g.example.org/d/heartbeatd-agent?var-job=agents-eu&var-kind={{ $labels.kind }}&var-name={{ $labels.name }}"
-    )
-    assert 'consecutive_failures{job="agents-eu",kind="heartbeat"}[90s]) >= 5' in failing["expr"]
-    assert any(rule.get("record") == "job:heartbeatd_slo_objective" and rule["expr"].endswith("+ 0.9") for rule in rules)
-    assert shipped_dashboard.yaml(tmp_path / "prometheus/prometheus.yml")["scrape_configs"][0]["job_name"] == "agents-eu"
-    board = json.loads((tmp_path / "dashboards/fleet.json").read_text())
-    assert [each["current"]["value"] for each in board["templating"]["list"] if each["name"] == "job"] == ["agents-eu"]
-    assert 'job="agents-eu"' in (tmp_path / "alertmanager/alertmanager.yml").read_text()
+def test_the_documented_commands_replace_the_job_and_the_links_in_every_file(tmp_path: Path, promtool: Promtool) -> None:
+    assert main(["files", "grafana", "--out", str(tmp_path)]) == 0
+    page = (shipped_dashboard.GRAFANA.parent / "docs" / "monitoring.md").read_text("utf-8")
+    for line in re.findall(r"^sed -i .*$", page, re.MULTILINE):
+        subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True, timeout=60)
+    texts = {path: path.read_text() for path in tmp_path.glob("*/*.*")}
+    assert [path for path, text in texts.items() if '"heartbeatd"' in text or "docs/runbooks.md" in text] == []
+    rules = shipped_dashboard.yaml(tmp_path / "prometheus/rules.yml")["groups"][0]["rules"]
+    assert rules[0]["expr"] == 'up{job="agents"} == 0 or absent(up{job="agents"})'
+    assert rules[0]["annotations"]["runbook_url"] == "https://wiki.example.org/runbooks#heartbeatddown"
+    assert rules[0]["annotations"]["dashboard_url"].startswith("https://grafana.example.org/d/heartbeatd-operations?var-job={{")
+    assert shipped_dashboard.yaml(tmp_path / "prometheus/prometheus.yml")["scrape_configs"][0]["job_name"] == "agents"
+    for name in shipped_dashboard.BOARDS:
+        variables = json.loads(texts[tmp_path / f"dashboards/{name}.json"])["templating"]["list"]
+        assert [each["current"]["value"] for each in variables if each["name"] == "job"] == ["agents"]
     checked = promtool("check", "config", tmp_path / "prometheus" / "prometheus.yml")
     assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.parametrize(
-    ("option", "complaint"),
-    [
-        (["--set", "HeartbeatdDown.for"], "--set HeartbeatdDown.for: the value is missing; write it as HeartbeatdDown.for=5m"),
-        (["--set", "HeartbeatdDown.for=5"], "--set HeartbeatdDown.for: 5 is not a duration; write it as 3m"),
-        (["--set", "DispatchLate.above=1m"], "--set DispatchLate.above: 1m is not a number; write it as 60"),
-        (["--set", "objective.on_time=99"], "--set objective.on_time: an objective is a share below 1; write it as 0.99"),
-        (["--set", "Nothing.for=1m"], "--set Nothing.for is not a threshold; `heartbeatd docs runbooks` lists them"),
-        (["--job", 'a"b'], '--job a"b: use letters, digits and . _ - /'),
-    ],
-)
-def test_a_wrong_option_is_explained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str], complaint: str
-) -> None:
-    assert main(["files", "grafana", "--out", str(tmp_path / "out"), *option]) == 2
-    assert capsys.readouterr().err == f"heartbeatd: {complaint}\n"
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_rules_for_kubernetes_are_the_same() -> None:
-    folder = shipped_dashboard.GRAFANA / "kubernetes"
+def test_the_rules_for_kubernetes_are_the_same(tmp_path: Path) -> None:
+    assert main(["files", "grafana", "--out", str(tmp_path)]) == 0
+    folder = tmp_path / "kubernetes"
     operator = shipped_dashboard.yaml(folder / "prometheusrule.yaml")
     assert (operator["apiVersion"], operator["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert operator["spec"]["groups"] == shipped_dashboard.yaml(shipped_dashboard.RULES)["groups"]

@@ -1,12 +1,11 @@
 """Real daemons under one real Prometheus: each fault is planted, must fire exactly its alert, and is then repaired.
 
-The rules are those of `heartbeatd files grafana`, with thresholds of seconds instead of minutes. A fault is repaired as soon as its
+The rules are the shipped ones, with thresholds of seconds instead of minutes. A fault is repaired as soon as its
 alert fires, and is over when the alert has resolved. In the end, the alerts that ever fired must be the expected ones.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, redirect_stdout, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,67 +26,52 @@ from urllib.parse import urlencode
 from urllib.request import Request as WebRequest
 from urllib.request import urlopen
 
+import shipped_dashboard
 from servers.gateway import async_answer
 from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, error_answer, message, text, text_answer
 from servers.scripted import Act, hang_up, reply
-
-from scheduler.cli.main import main
 
 PATIENCE = 140.0  # seconds for all faults together
 INTERVAL = "4s"
 MODEL = "claude-haiku-5-5"
 
 # Thresholds for a Prometheus that scrapes each second. Those that count failures or shares keep their defaults.
-SHORT = {
-    "gap": "6s",
-    "HeartbeatdDown.for": "20s",
-    "HeartbeatdCrashLooping.window": "50s",
-    "HeartbeatdCrashLooping.above": "3",
-    "HeartbeatdCrashed.window": "20s",
-    "ConfigReloadFailed.for": "2s",
-    "ConfigFileMissing.for": "2s",
-    "InternalErrors.window": "12s",
-    "DatabaseBusy.above": "3",
-    "DatabaseBusy.window": "10s",
-    "DatabaseBusy.for": "2s",
-    "NoReserve.for": "2s",
-    "ClockJumped.window": "12s",
-    "DeadmanUnreachable.window": "6s",
-    "DeadmanUnreachable.for": "2s",
-    "TokensRefused.window": "12s",
-    "UnknownPaths.window": "12s",
-    "DispatchLate.above": "5",
-    "DispatchLate.for": "7s",
-    "HeartbeatFailing.for": "0s",
-    "HeartbeatBlocked.window": "12s",
-    "HeartbeatBlocked.cured": "3",
-    "HeartbeatBlocked.for": "1s",
-    "PrecheckFailing.window": "16s",
-    "PrecheckFailing.above": "2",
-    "SlotsLost.window": "24s",
-    "SlotsLost.above": "2",
-    "SlotsLost.for": "1s",
-    "HeartbeatSilent.for": "6s",
-    "HeartbeatSilent.window": "30s",
-    "PausedForLong.above": "4",
-    "AlertStorm.window": "20s",
-    "AlertStorm.above": "4",
-    "WakesRejected.window": "15s",
-    "WakesExpired.window": "10s",
-    "WakeFlood.window": "12s",
-    "WakeFlood.above": "8",
-    "ConditionCritical.for": "3s",
-    "OutboxStuck.above": "8",
-    "OutboxStuck.for": "1s",
-    "BreakerOpen.for": "2s",
-    "ModelBreakerOpen.for": "2s",
-    "ProviderFailing.window": "15s",
-    "ProviderFailing.long": "30s",
-    "ModelMismatch.window": "12s",
-    "UnpricedTokens.window": "12s",
-    "BudgetExhausted.for": "1s",
+# What is replaced in the expression of a rule, so that it fires within seconds, and its `for`.
+SHORT: dict[str, dict[str, str]] = {
+    "HeartbeatdDown": {"for": "20s"},
+    "HeartbeatdCrashLooping": {"[1h]": "[50s]", ">= 4": ">= 3"},
+    "HeartbeatdCrashed": {"[30m]": "[20s]"},
+    "ConfigReloadFailed": {"for": "2s"},
+    "ConfigFileMissing": {"for": "2s"},
+    "InternalErrors": {"15m": "12s", "< 900": "< 12"},
+    "DatabaseBusy": {"[5m]": "[10s]", "> 60": "> 3", "for": "2s"},
+    "NoReserve": {"for": "2s"},
+    "ClockJumped": {"15m": "12s", "< 900": "< 12"},
+    "DeadmanUnreachable": {"[15m]": "[6s]", "for": "2s"},
+    "TokensRefused": {"15m": "12s", "< 900": "< 12"},
+    "UnknownPaths": {"15m": "12s", "< 900": "< 12"},
+    "DispatchLate": {"> 60": "> 5", "for": "7s"},
+    "HeartbeatFailing": {"for": "0s"},
+    "HeartbeatBlocked": {"1h": "12s", "< 3600": "< 12", "< 300": "< 3", "for": "1s"},
+    "PrecheckFailing": {"[6h]": "[16s]", ">= 3": ">= 2"},
+    "SlotsLost": {"[6h]": "[24s]", ">= 4": ">= 2", "for": "1s"},
+    "HeartbeatSilent": {"[6h]": "[30s]", "for": "6s"},
+    "PausedForLong": {"> 259200": "> 4"},
+    "AlertStorm": {"[1h]": "[20s]", "> 12": "> 4"},
+    "WakesRejected": {"1h": "15s", "< 3600": "< 15"},
+    "WakesExpired": {"1h": "10s", "< 3600": "< 10"},
+    "WakeFlood": {"1h": "12s", "< 3600": "< 12", "> 30": "> 8"},
+    "ConditionCritical": {"for": "3s"},
+    "OutboxStuck": {"> 3600": "> 8", "for": "1s"},
+    "BreakerOpen": {"for": "2s"},
+    "ModelBreakerOpen": {"for": "2s"},
+    "ProviderFailing": {"[10m]": "[15s]", "[1h]": "[30s]"},
+    "ModelMismatch": {"6h": "12s", "< 21600": "< 12"},
+    "UnpricedTokens": {"1h": "12s", "< 3600": "< 12"},
+    "BudgetExhausted": {"for": "1s"},
 }
+GAP = "6s"  # instead of 90 s
 
 # The agent: a program that behaves as the file with its name says.
 PROGRAM = """\
@@ -115,6 +99,20 @@ read, shift = app.utc_now, Path(sys.argv[1])
 app.utc_now = lambda: read() + timedelta(seconds=float(shift.read_text()))
 sys.exit(main(sys.argv[2:]))
 """
+
+
+def short_rules() -> dict[str, Any]:
+    """The shipped rules with the thresholds of SHORT."""
+    rules: dict[str, Any] = shipped_dashboard.yaml(shipped_dashboard.RULES)
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        rule["expr"] = rule["expr"].replace("[90s]", f"[{GAP}]")
+        for old, new in SHORT.get(rule.get("alert"), {}).items():
+            if old == "for":
+                rule["for"] = new
+            else:
+                assert old in rule["expr"], (rule["alert"], old)
+                rule["expr"] = rule["expr"].replace(old, new)
+    return rules
 
 
 def free_port() -> int:
@@ -649,10 +647,9 @@ class FaultSimulation:
 
     def _start_prometheus(self) -> None:
         folder = self.folder / "monitoring"
-        changes = [word for name, value in SHORT.items() for word in ("--set", f"{name}={value}")]
-        with redirect_stdout(io.StringIO()):
-            assert main(["files", "grafana", "--out", str(folder), *changes]) == 0
-        (folder / "prometheus" / "scrape.json").write_text(json.dumps({
+        folder.mkdir()
+        (folder / "rules.yml").write_text(json.dumps(short_rules()))
+        (folder / "scrape.json").write_text(json.dumps({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
             "scrape_configs": [{
@@ -663,7 +660,7 @@ class FaultSimulation:
         address = f"127.0.0.1:{free_port()}"
         self._api = f"http://{address}/api/v1"
         log = self.stack.enter_context((self.folder / "prometheus.log").open("w"))
-        command = ["prometheus", "--config.file", str(folder / "prometheus/scrape.json"), "--web.listen-address", address]
+        command = ["prometheus", "--config.file", str(folder / "scrape.json"), "--web.listen-address", address]
         process = subprocess.Popen([*command, "--storage.tsdb.path", str(self.folder / "tsdb")], stdout=log, stderr=log)
 
         def stop() -> None:

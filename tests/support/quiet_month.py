@@ -19,14 +19,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import shipped_dashboard
 from metrics_page import Page
 from servers.messages import Models, message, text
 from servers.scripted import reply
 from world import AgentCall, Delayed, World
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.cli import alert_rules
-from scheduler.cli.alert_rules import RuleSettings
 from scheduler.engine.delivery import Delivery
 from scheduler.model.outcome import Kind
 
@@ -171,12 +170,13 @@ class QuietMonth:
             values.append(_number(found[name]) if name in found else None)
         self.samples = number + 1
 
-    def alerts(self, settings: RuleSettings | None = None, *, levels: bool = True) -> dict[tuple[str, str], int]:
+    def alerts(self, *, levels: bool = True) -> dict[tuple[str, str], int]:
         """Every alert that fired, with its severity, and in how many evaluations. Evaluated by promtool every two minutes."""
-        groups = alert_rules.rule_groups(settings or RuleSettings(thresholds={"gap": GAP}))
+        groups = shipped_dashboard.yaml(shipped_dashboard.RULES)["groups"]
         groups = [group for group in groups if levels or not group["name"].startswith(("heartbeatd-service", "heartbeatd-burn"))]
         for group in groups:  # no alert uses the levels of 30 days, and promtool would need an hour for them
-            group["rules"] = [rule for rule in group["rules"] if "[30d]" not in rule["expr"]]
+            rules = [rule for rule in group["rules"] if "[30d]" not in rule["expr"]]
+            group["rules"] = [{**rule, "expr": rule["expr"].replace("[90s]", f"[{GAP}]")} for rule in rules]
         (self.folder / "rules.yml").write_text(json.dumps({"groups": groups}))
         end = int((self.samples - 1) * STEP.total_seconds())
         used = {name for group in groups for rule in group["rules"] for name in re.findall(r"[a-z]\w+(?=\{)", rule["expr"])}
