@@ -20,7 +20,6 @@ from warm_start import PATIENCE, Heartbeatd, run_heartbeatd
 
 from scheduler.cli.main import main
 
-
 AGENT = """\
 state: state/h.db
 server: {{listen: "127.0.0.1:0"}}
