@@ -1,4 +1,4 @@
-"""The command `report`: sums up the last days as text, JSON or HTML."""
+"""The command `report`: sums up the last days as text or JSON."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ from scheduler.insight.report_data import build_report
 from scheduler.system.files import write_output_file
 
 
+class ReportFormat(click.Choice[str]):
+    """The formats of the report. The former format `html` names the page that shows the same charts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "html":
+            self.fail("HTML was removed; the page shows the charts under Costs (`heartbeatd docs page`)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.option("--for", "span", type=DurationParam(), default="7d", show_default=True, help="How far back to look.")
 @click.option(
@@ -29,10 +38,10 @@ from scheduler.system.files import write_output_file
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "html"]),
+    type=ReportFormat(["text", "json"]),
     default="text",
     show_default=True,
-    help="Text for people, JSON for programs, or one HTML page with charts.",
+    help="Text for people, or JSON for programs.",
 )
 @click.option(
     "--out",
@@ -44,8 +53,7 @@ from scheduler.system.files import write_output_file
 def report(span: timedelta, by: str, form: str, out: Path | None, path: Path, state: Path | None) -> None:
     """Summarise the last days: runs, cost, alerts, skipped and missed runs.
 
-    To receive the report regularly, run this command in a cron job with `deliver:`. The text begins with a summary. `--format
-    html` writes a page with charts, which can be sent by mail or put on a web server.
+    To receive the report regularly, run this command in a cron job with `deliver:`. The text begins with a summary.
     """
     files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
     with daemon_files.open_for_reading(files) as db:
@@ -54,21 +62,13 @@ def report(span: timedelta, by: str, form: str, out: Path | None, path: Path, st
     if data is None and form != "json":
         click.echo(f"there is no database yet: {files.shown}")
         return
-    text = json.dumps(data, indent=2) if form == "json" or data is None else _format_as(form, data, by)
+    text = json.dumps(data, indent=2) if form == "json" or data is None else report_text.format_report(data, by)
     if out is None:
         click.echo(text)
         return
     _write_report(out, text + "\n")
     if data is not None:
         click.echo("\n".join(wrap_text(" ".join(report_text.summary_sentences(data)), 0)))
-
-
-def _format_as(form: str, data: dict[str, Any], by: str) -> str:
-    if form == "text":
-        return report_text.format_report(data, by)
-    from scheduler.cli.report_html import format_page  # only a report in HTML needs it
-
-    return format_page(data).rstrip("\n")
 
 
 def _write_report(path: Path, text: str) -> None:

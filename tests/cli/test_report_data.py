@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import loop_over
 from test_cli_reading import add_run, live
 from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
@@ -435,3 +438,62 @@ def add_message(store: Store, run_id: int, kind: str, name: str) -> None:
             " created_at) values (?, 'phone', ?, ?, ?, 'every', 1, 1, 1, 't', 't', 'pending', 1, ?)",
             (f"{kind}{name}", run_id, kind, name, at),
         )
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------------------
+
+
+def run_report(state: Path, *arguments: str) -> int:
+    return main(["report", "--state", str(state), *arguments])
+
+
+@pytest.fixture
+def group_may_write() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+def test_the_report_is_written_to_a_file_and_the_summary_is_printed(
+    store: Store, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], group_may_write: None
+) -> None:
+    add_run(store, datetime.now(UTC) - timedelta(hours=1), cost_usd=0.5)
+    file = tmp_path / "a report"
+    assert run_report(state, "--format", "json", "--out", str(file)) == 0
+    assert capsys.readouterr().out.startswith("1 run: 0 with an alert, 1 without, 0 failed. Cost $0.50")
+    assert json.loads(file.read_text("utf-8"))["totals"]["cost_usd"] == 0.5
+    assert stat.S_IMODE(file.stat().st_mode) == 0o664
+    file.chmod(0o640)
+    assert run_report(state, "--out", str(file)) == 0
+    assert file.read_text("utf-8").splitlines()[2].startswith("1 run:")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert [each.name for each in tmp_path.iterdir() if "report" in each.name] == ["a report"]
+
+
+def test_a_link_to_the_report_stays_a_link(store: Store, state: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert run_report(state, "--out", str(tmp_path / "link")) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").exists()
+
+
+@loop_over(("name", "problem"), [("none/report", "No such file or directory"), ("/dev/null", "not a regular file")])
+def test_a_report_that_cannot_be_written_is_an_error_of_one_line(
+    store: Store, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, problem: str
+) -> None:
+    assert run_report(state, "--out", str(tmp_path / name)) == 2
+    assert capsys.readouterr().err.splitlines() == [f"heartbeatd: {tmp_path / name} cannot be written: {problem}"]
+
+
+def test_without_a_database_no_report_is_written(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_report(state, "--out", str(tmp_path / "report")) == 0
+    assert capsys.readouterr().out == f"there is no database yet: {state}\n"
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_former_report_as_html_names_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--format", "html"]) == 2
+    assert capsys.readouterr().err == (
+        "heartbeatd: Invalid value for '--format': HTML was removed; the page shows the charts under Costs"
+        " (`heartbeatd docs page`); see `heartbeatd report --help`\n"
+    )

@@ -252,6 +252,13 @@ def test_the_costs_are_the_figures_of_the_report(page: Page, daemon: WebDaemon) 
         assert [row.split()[1] for row in shown] == [format_usd(each["cost_usd"]) for each in report["entries"]]
         by_time = page.locator("h2#by-time + div tbody tr").all_inner_texts()
         assert [row.split("\t")[1] for row in by_time] == [format_usd(each["cost_usd"]) for each in reversed(report["by_time"])]
+        costs = [each["cost_usd"] or 0 for each in report["by_time"]]
+        assert _bar_heights(page, "Cost over time") == pytest.approx([100 * cost / max(costs) for cost in costs if cost])
+
+
+def _bar_heights(page: Page, chart: str) -> list[float]:
+    bars = page.locator(f'svg[aria-label^="{chart}"] rect')
+    return [float(bar.get_attribute("height") or 0) for bar in bars.all()]
 
 
 def test_the_history_shows_who_changed_what_and_the_errors_of_a_refused_reload(page: Page) -> None:

@@ -6,9 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from scheduler.config.file.message_parts import format_usd
-from scheduler.insight import report_data, svg_charts
-from scheduler.insight.svg_charts import Bar
+from scheduler.insight import report_data
 from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
@@ -30,13 +28,11 @@ def show_costs(request: PageRequest) -> Page:
     zone, agents = request.settings.zone, request.caller.agents
     since = request.now - PERIODS[chosen]
     report = report_data.build_report(request.db, since, request.now, running=True, zone=zone, agents=agents)
-    steps = [{**step, "label": label_step(step, zone)} for step in report["by_time"]]
+    steps = [_prepare_step(step, zone) for step in report["by_time"]]
     context = {
         "report": report,
         "steps": steps,
         "step_noun": _step_noun(report["by_time"]),
-        "cost_chart": _cost_chart(steps) if any(step["cost_usd"] for step in steps) else "",
-        "run_chart": _run_chart(steps) if any(step["runs"] for step in steps) else "",
         "chosen": chosen,
         "periods": PERIOD_LABELS,
         "most": MAX_ROWS,
@@ -44,6 +40,12 @@ def show_costs(request: PageRequest) -> Page:
         "is_limited": agents is not None,
     }
     return Page("costs.html", context)
+
+
+def _prepare_step(step: Data, zone: ZoneInfo) -> Data:
+    """A step with its label, and with the heights of its bars in the chart of runs: each bar is drawn over the one before it."""
+    succeeded = step["runs"] - step["failed"]
+    return {**step, "label": label_step(step, zone), "succeeded": succeeded, "without_alert": max(0, succeeded - step["alerts"])}
 
 
 def label_step(step: Data, zone: ZoneInfo) -> str:
@@ -57,31 +59,3 @@ def _step_noun(steps: list[Data]) -> str:
     spans = [datetime.fromisoformat(step["until"]) - datetime.fromisoformat(step["since"]) for step in steps]
     longest = max(spans, default=timedelta())
     return "hour" if longest < HOURS else "day" if longest < timedelta(days=3) else "week"
-
-
-def _cost_chart(steps: list[Data]) -> str:
-    bars = [
-        Bar(step["label"], f"{step['label']}: {format_usd(step['cost_usd'])}", (("fill-note", step["cost_usd"] or 0.0),))
-        for step in steps
-    ]
-    return svg_charts.draw_bars(bars, "Cost over time. The table below has the same figures.", _format_scale_usd)
-
-
-def _run_chart(steps: list[Data]) -> str:
-    return svg_charts.draw_bars(
-        [_run_bar(step) for step in steps], "Runs over time. The table below has the same figures.", _format_scale_count
-    )
-
-
-def _run_bar(step: Data) -> Bar:
-    quiet = max(0, step["runs"] - step["alerts"] - step["failed"])
-    parts = (("fill-good", quiet), ("fill-note", step["alerts"]), ("fill-bad", step["failed"]))
-    return Bar(step["label"], f"{step['label']}: {step['runs']} runs, {step['alerts']} alerts, {step['failed']} failed", parts)
-
-
-def _format_scale_usd(value: float) -> str:
-    return f"${f'{value:.6f}'.rstrip('0').rstrip('.')}"
-
-
-def _format_scale_count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:g}"
