@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options
-from scheduler.cli.arguments import DurationParam
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
@@ -23,7 +21,6 @@ from scheduler.config.file.message_parts import format_duration
 from scheduler.config.settings import load, templates
 from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.load import LoadedConfig
-from scheduler.config.settings.templates import JOB_TEMPLATES, TEMPLATES
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.insight.schedule_texts import schedule_text
 from scheduler.model import entry_schedule
@@ -44,20 +41,8 @@ def add() -> None:
     """Add an agent or a job from a template to the config."""
 
 
-@add.command(short_help="Add an agent from a template.")
-@click.argument("name")
-@click.option("--template", type=click.Choice([*TEMPLATES]), required=True, help="What the agent watches.")
-@click.option("--target", help=AGENT_TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
-@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
-@options.config_option
-@options.color_option
-def agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
-    """Add an agent from a template, with a precheck that looks for work before the agent is called.
-
-    The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. A
-    HEARTBEAT.md is written if the agent has none. The rest of the config is not changed.
-    """
+def add_agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
+    """Add an agent from a template."""
     before, old = _read_config(path)
     _check_is_new(name, "agents", old.data.file, path)
     shared, comment = _shared_keys(old)
@@ -78,20 +63,8 @@ def agent(name: str, template: str, target: str | None, interval: timedelta | No
         click.echo(f"next: heartbeatd check; heartbeatd wake {name}; heartbeatd logs {name}")
 
 
-@add.command(short_help="Add a job from a template.")
-@click.argument("name")
-@click.option("--template", type=click.Choice(JOB_TEMPLATES), required=True, help="What the job watches.")
-@click.option("--target", help=JOB_TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
-@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
-@options.config_option
-@options.color_option
-def job(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
-    """Add a job from a template.
-
-    The job fails if it finds something to do. You then get a failure notification with its output. The rest of the config is not
-    changed.
-    """
+def add_job(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
+    """Add a job from a template."""
     before, old = _read_config(path)
     _check_is_new(name, "cron", old.data.file, path)
     inherits = interval is None and _sets_one_of(old.data.job, JOB_SCHEDULE_KEYS)

@@ -1,29 +1,32 @@
-"""Types of arguments that several commands take: names of agents and jobs, durations, times, run numbers and reasons."""
+"""Types of arguments that several commands take: names of agents and jobs, durations, times, run numbers and words.
+
+A value is parsed by modules that are imported when there is one: `--help` and completion need none of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from scheduler.cli import output
 from scheduler.cli.options import InputError
-from scheduler.cli.output import KIND_BY_WORD
 from scheduler.config.file.message_parts import did_you_mean, quote_value
-from scheduler.config.keys.value_parsers import parse_positive_duration
-from scheduler.model.day_names import parse_named_day
-from scheduler.model.entry import Key
-from scheduler.model.outcome import Failure, Kind, Reason, Skip
-from scheduler.store.database import parse_row_id
+from scheduler.config.file.remedies import join_with_or
+
+if TYPE_CHECKING:
+    from scheduler.model.entry import Key
 
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 ZONE_RULE = "A time without an offset is in the config's top-level timezone."
-REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
+MAX_LISTED = 10  # words that an error lists
+SECTIONS = {"agent": "agents", "cron": "cron"}  # the first words of agent/NAME and cron/NAME, with the sections of the config
 
 
 class DurationParam(click.ParamType[timedelta]):
@@ -34,6 +37,8 @@ class DurationParam(click.ParamType[timedelta]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         if isinstance(value, timedelta):
             return value
+        from scheduler.config.keys.value_parsers import parse_positive_duration
+
         try:
             return parse_positive_duration(value)
         except ValueError as error:
@@ -46,6 +51,8 @@ class NumberParam(click.ParamType[int]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from scheduler.store.database import parse_row_id
+
         number = value if isinstance(value, int) else parse_row_id(value)
         return number or self.fail(f"{value!r} is not a number such as 12", param, ctx)
 
@@ -64,15 +71,39 @@ class TimeParam(click.ParamType[datetime]):
             self.fail(str(error), param, ctx)
 
 
-class ReasonParam(click.ParamType[str]):
-    """The reason of a skipped or failed run."""
+class WordParam(click.ParamType[str]):
+    """One of the words of an enum or a constant, such as `scheduler.model.outcome:REASONS`, or one of `more` words.
 
-    name = "reason"
+    The enum or constant is imported when its words are needed.
+    """
+
+    def __init__(self, name: str, words: str, *more: str) -> None:
+        self.name = name
+        self._place = words
+        self._more = more
+
+    def words(self) -> tuple[str, ...]:
+        module, _, name = self._place.partition(":")
+        return (*map(str, getattr(import_module(module), name)), *self._more)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in REASONS:
-            self.fail(f"unknown reason {quote_value(value)}{did_you_mean(value, REASONS)}", param, ctx)
+        words = self.words()
+        if value not in words:
+            instead = did_you_mean(value, words) or (f"; write {join_with_or(words)}" if len(words) <= MAX_LISTED else "")
+            self.fail(f"unknown {self.name} {quote_value(value)}{instead}", param, ctx)
         return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in self.words() if word.startswith(incomplete)]
+
+
+class WordOption(click.Option):
+    """An option with a WordParam, whose words are listed in its help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        assert isinstance(self.type, WordParam) and self.help
+        found = super().get_help_record(ctx)
+        return found and (found[0], found[1].replace(self.help, f"{self.help}: {', '.join(self.type.words())}.", 1))
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
@@ -81,6 +112,10 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
     A time without an offset or Z is in `zone`, or in the zone of all printed times if that is None. `2h` is two hours ago.
     `today` and `yesterday` are the beginning of that day. Raises ValueError with a message of one line.
     """
+    from scheduler.cli import output
+    from scheduler.config.keys.value_parsers import parse_positive_duration
+    from scheduler.model.day_names import parse_named_day
+
     try:
         return output.utc_now() - parse_positive_duration(text)
     except ValueError:
@@ -94,24 +129,23 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
         raise ValueError(f"{text!r} is not a time; {wanted}") from None
 
 
-def complete_names(*kinds: Kind) -> Completion:
-    """A function with which a shell completes the names of agents or jobs from the config; both if no kind is given.
+def complete_names(*words: str) -> Completion:
+    """A function with which a shell completes the names of agents (`agent`) or jobs (`cron`) from the config; by default both.
 
     If an agent and a job have the same name, it is completed with its kind: agent/NAME.
     """
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-        from scheduler.config.file.lenient_reading import read_entry_names  # only a shell needs it
+        from scheduler.config.file.lenient_reading import read_entry_names
 
-        sections = read_entry_names(ctx.params.get("path") or Path("config.yaml"))
-        names = {Kind.HEARTBEAT: sections["agents"], Kind.CRON: sections["cron"]}
-        wanted = [(kind, name) for kind in kinds or names for name in names[kind]]
+        found = read_entry_names(ctx.params.get("path") or Path("config.yaml"))
+        labels = {f"{word}/{name}": name for word in words or SECTIONS for name in found[SECTIONS[word]]}
+        times = Counter(labels.values())
         if "/" in typed:
-            return [label for kind, name in wanted if (label := output.entry_label(kind, name)).startswith(typed)]
-        times = Counter(name for _, name in wanted)
-        plain = (name if times[name] == 1 else output.entry_label(kind, name) for kind, name in wanted)
-        return [name for name in plain if name.startswith(typed)] or [
-            output.entry_label(kind, name) for kind, name in wanted if times[name] > 1 and name.startswith(typed)
+            return [label for label in labels if label.startswith(typed)]
+        plain = (name if times[name] == 1 else label for label, name in labels.items())
+        return [each for each in plain if each.startswith(typed)] or [
+            label for label, name in labels.items() if times[name] > 1 and name.startswith(typed)
         ]
 
     return complete
@@ -122,12 +156,15 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
 
     Raises InputError if no entry has this name, or if an agent and a job have it.
     """
+    from scheduler.model.outcome import Kind
+
     word, slash, name = text.partition("/")
-    kinds = list(KIND_BY_WORD.values())
+    kinds = list(Kind)
     if slash:
-        if word not in KIND_BY_WORD:
+        kinds = [kind for kind in Kind if kind.section == word]
+        if not kinds:
             raise InputError(f"{text!r} is neither agent/NAME nor cron/NAME")
-        kinds, text = [KIND_BY_WORD[word]], name
+        text = name
     found = [(kind, text) for kind in kinds if is_known((kind, text))]
     if len(found) > 1:
         raise InputError(f"{text!r} is the name of an agent and of a cron job; write agent/{text} or cron/{text}")
@@ -142,14 +179,14 @@ def suggest_entry(name: str, known: Collection[str]) -> str:
     return did_you_mean(name, known) or "; `heartbeatd status` lists them"
 
 
-def name_of_kind(kind: Kind, text: str, advice: str) -> str:
-    """The name of an agent, or of a job, without its prefix.
+def name_of_kind(wanted: str, text: str, advice: str) -> str:
+    """The name of an agent (`agent`), or of a job (`cron`), without its prefix.
 
     Raises InputError with `advice` if the prefix is that of the other kind.
     """
     word, slash, name = text.partition("/")
     if not slash:
         return text
-    if KIND_BY_WORD.get(word) is not kind:
-        raise InputError(f"{text!r} is not {kind.section}/NAME; {advice}")
+    if word != wanted:
+        raise InputError(f"{text!r} is not {wanted}/NAME; {advice}")
     return name

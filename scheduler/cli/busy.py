@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import click
 
-from scheduler.cli import arguments, daemon_files, options
+from scheduler.cli import arguments, daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
@@ -36,19 +36,9 @@ RETRY_SECONDS = 0.5
 KEEPS_PER_LEASE = 10
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("agent", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@options.config_option
-def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
-    """Lock an agent, run a command, and release the agent.
-
-    The command starts after the agent's current run has ended. The agent's later runs wait until the command has ended.
-    heartbeatd exits with the exit code of the command. A script can also lock the agent without heartbeatd: run `flock
-    lanes/AGENT.lock COMMAND` in the folder of the database file. If the database is on a PostgreSQL
-    server, run it in the folder `state` next to the config.
-    """
-    name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
+def run_while_locked(agent: str, command: tuple[str, ...], path: Path) -> int:
+    """Lock the agent and run the command, which replaces this process."""
+    name = arguments.name_of_kind("agent", agent, "jobs have no lane")
     files = daemon_files.locate_files(path)
     with daemon_files.open_for_reading(files) as db:
         _check_known(name, db, path)

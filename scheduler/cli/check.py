@@ -13,7 +13,6 @@ import click
 from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
-from scheduler.cli import arguments, options
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, shorten_to_line, utc_now
@@ -34,36 +33,8 @@ MAX_DESCRIPTION_WIDTH = 60
 MAX_SHARDS_SHOWN = 12
 
 
-@click.command()
-@click.option(
-    "--effective",
-    "name",
-    metavar="NAME",
-    shell_complete=arguments.complete_names(),
-    help="Show all settings of this agent or job, including defaults, and where each is set.",
-)
-@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
-@click.option(
-    "--diff",
-    is_flag=True,
-    help="Show what the file would change in the active config: keys, next runs, runs a week, and maximum cost of a day.",
-)
-@click.option(
-    "--tools",
-    is_flag=True,
-    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if a"
-    " connection fails.",
-)
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def check(name: str | None, strict: bool, diff: bool, tools: bool, path: Path, state: Path | None, form: str) -> int:
-    """Check the config, show all settings of one agent or job, or show what a reload would change.
-
-    Each error is printed on its own line. The exit code is 2 if there are errors. A missing file, folder or program is only a
-    warning.
-    """
+def check_config(name: str | None, strict: bool, diff: bool, tools: bool, path: Path, state: Path | None, form: str) -> int:
+    """Print the errors and warnings of the config, and what else was asked for. Returns the exit code."""
     try:
         with show_progress(f"checking {path}"):
             times = TimeCheck(utc_now(), entries.has_seen_one_time_job)

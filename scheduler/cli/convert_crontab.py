@@ -17,7 +17,7 @@ from cron import crontab_reader, crontab_writer
 from cron.crontab_reader import Crontab, CrontabLine, LineNote
 from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
-from scheduler.cli import options, output
+from scheduler.cli import output
 from scheduler.cli.options import InputError
 from scheduler.config.file import config_text, entry_insertion, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
@@ -36,28 +36,9 @@ WEEK = timedelta(days=7)
 MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted
 
 
-@click.command(name="import")
-@click.argument("file")
-@click.option("--user-column", is_flag=True, help="The sixth field is a user name, as in /etc/crontab and /etc/cron.d.")
-@click.option(
-    "--user",
-    metavar="NAME",
-    help="The user who runs the commands. With --user-column, only this user's lines are imported.  [default: you]",
-)
-@click.option("--timezone", metavar="ZONE", help="The IANA time zone of the times in the crontab.  [default: this host's]")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="The config file to add the jobs to. Without this option, the jobs are printed.",
-)
 @load.pause_garbage_collection()
-def import_crontab(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
-    """Import a crontab as cron jobs.
-
-    FILE is the crontab, or - for standard input. The jobs are printed as YAML. With --into, they are added to a config, and the
-    rest of the config stays the same. A line that cannot be imported is reported, and the exit code is then 1. All other lines
-    are imported.
-    """
+def import_jobs(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
+    """Print the jobs of a crontab, or add them to a config. Returns 1 if a line cannot be imported."""
     account = _find_account(user)
     found = crontab_reader.read_crontab(_read_crontab(file), _find_zone(timezone), time_zones.find_zone, user_column=user_column)
     mine, foreign = _split_by_user(account, found)
@@ -71,17 +52,8 @@ def import_crontab(file: str, user_column: bool, user: str | None, timezone: str
     return 1 if found.errors or foreign else 0
 
 
-@click.command(name="export")
-@click.option("--user", metavar="NAME", help="The user who will own the crontab.  [default: you]")
-@click.option(
-    "--timezone", metavar="ZONE", help="The IANA time zone of the host that will run the crontab.  [default: this host's]"
-)
-@options.config_option
-def export_crontab(user: str | None, timezone: str | None, path: Path) -> None:
-    """Print the config's cron jobs as a crontab for one user.
-
-    Settings that a crontab cannot express are written as comments.
-    """
+def print_crontab(user: str | None, timezone: str | None, path: Path) -> None:
+    """Print the jobs of a config as a crontab."""
     jobs = load.load_config(path, os.environ, resolve_secrets=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
     host = crontab_writer.TargetHost(_find_zone(timezone), _find_account(user).home, wake)

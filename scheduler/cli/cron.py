@@ -1,4 +1,4 @@
-"""The command `cron`: runs a job now, and shows when an expression fires."""
+"""Runs a job now, and shows when an expression fires."""
 
 from __future__ import annotations
 
@@ -11,35 +11,18 @@ from pathlib import Path
 import click
 
 from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
-from scheduler.cli import arguments, convert_crontab, options, output
+from scheduler.cli import arguments, output
 from scheduler.cli.arguments import parse_time
 from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table
 from scheduler.cli.wake_progress import newest_run_id, wait_for_run
 from scheduler.config.keys import time_zones
-from scheduler.model.outcome import Kind
 
 
-@click.group()
-def cron() -> None:
-    """Run a cron job now, show when an expression fires, import or export a crontab."""
-
-
-cron.add_command(convert_crontab.import_crontab)
-cron.add_command(convert_crontab.export_crontab)
-
-
-@cron.command()
-@click.argument("name", shell_complete=arguments.complete_names(Kind.CRON))
-@click.option("--wait", is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed.")
-@options.config_option
-def run(name: str, wait: bool, path: Path) -> int:
-    """Run a cron job now, in addition to its schedule.
-
-    If the daemon is down, the job runs when the daemon starts again.
-    """
-    name = arguments.name_of_kind(Kind.CRON, name, "`heartbeatd wake` wakes agents")
+def run_job(name: str, wait: bool, path: Path) -> int:
+    """Run a job now, and wait for it if that is wanted. Returns 1 if the run was waited for and failed."""
+    name = arguments.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
     before = newest_run_id(path)
     wake_id = open_client(path).run_job(name)
     if wait:
@@ -48,21 +31,8 @@ def run(name: str, wait: bool, path: Path) -> int:
     return 0
 
 
-@cron.command()
-@click.argument("expression")
-@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA time zone of the expression.")
-@click.option(
-    "--after",
-    metavar="TIME",
-    help="Show only times after TIME. A TIME without an offset is in the time zone of the expression.  [default: now]",
-)
-@click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Number of times to show.")
-@options.format_option
-def next(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:  # noqa: A001 (the command's word)
-    """Show when a cron expression fires next.
-
-    EXPRESSION has five fields, such as "0 9 * * mon", or is a macro, such as @daily. Put it in quotes.
-    """
+def print_fire_times(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:
+    """Print the next times of an expression."""
     schedule = _parse_expression(expression, timezone)
     found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))
     for warning in schedule.warnings:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from heartbeat.runners import ProcessResult
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files
 from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
@@ -33,16 +33,8 @@ CRONTAB_TIMEOUT = timedelta(seconds=5)
 MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
 
 
-@click.command()
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def doctor(path: Path, state: Path | None, form: str) -> int:
-    """Check the installation, the config and the database, and print advice.
-
-    Nothing is changed. The exit code is 1 if a result is `bad`.
-    """
+def print_findings(path: Path, state: Path | None, form: str) -> int:
+    """Print the result of each check. Returns 1 if one is `bad`."""
     with show_progress("checking"):
         findings = list(_check_everything(path, state))
     if form == "json":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import output
 from scheduler.cli.options import InputError
 from scheduler.cli.progress import show_progress
 from scheduler.config.file import config_text
@@ -29,35 +29,9 @@ from scheduler.system import files
 from scheduler.system.text import one_line
 
 
-@click.command(name="import")
-@click.argument("system", type=click.Choice(foreign_system.SYSTEM_NAMES), metavar="SYSTEM")
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="The config file to add the agents, jobs, channels and providers to. Without this option, a new config is printed.",
-)
-@click.option("--strict", is_flag=True, help="Write nothing if a setting would be lost or a file is damaged (exit code 2).")
-@click.option("--timezone", metavar="ZONE", help="The IANA time zone of times that name no zone.  [default: this host's]")
-@options.format_option
 @load.pause_garbage_collection()
-def import_config(system: str, paths: Sequence[str], into: Path | None, strict: bool, timezone: str | None, form: str) -> int:
-    """Import the config of another heartbeat system.
-
-    SYSTEM is the name of the system in lower case, such as openclaw. FILE is a config, a job store (jobs.json) or a HEARTBEAT.md
-    of that system.
-
-    The new config is printed on standard output, and a receipt on standard error. The receipt lists every value of the files:
-    kept, changed or dropped, with the reason. With --into, the agents and jobs are added to an existing config instead, and the
-    rest of that config is not changed. The receipt is then printed on standard output. Each secret is replaced by a reference to
-    an environment variable. The receipt names these variables.
-
-    An agent or job whose meaning cannot be kept is disabled or left out. The last lines of the receipt list these
-    agents and jobs.
-
-    The exit code is 1 if an agent or job was disabled or left out, if a file is damaged, or if there is nothing to import. The
-    valid parts are imported nevertheless.
-    """
+def import_files(system: str, paths: Sequence[str], into: Path | None, strict: bool, timezone: str | None, form: str) -> int:
+    """Convert the files of another system, and print or add the result. Returns the exit code."""
     found = foreign_system.load_system(system)
     with show_progress(f"reading the files of {found.title}"):
         sources, problems = _read_files(paths)

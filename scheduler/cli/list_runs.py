@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from heartbeat.findings import Severity
-from scheduler.cli import arguments, daemon_files, options
-from scheduler.cli.arguments import REASONS, ZONE_RULE, NumberParam, ReasonParam, TimeParam
+from scheduler.cli import arguments, daemon_files
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
@@ -31,46 +30,21 @@ from scheduler.cli.output import (
 from scheduler.config.file.message_parts import format_count, format_usd
 from scheduler.insight.reason_texts import EFFECT_TEXTS
 from scheduler.model.entry import Key
-from scheduler.model.outcome import Outcome
 from scheduler.store import entries, run_history
 from scheduler.store.run_history import RunFilter
 from scheduler.system.text import escape_control
 
-RUNNING = "running"  # the value of --outcome for a run without an outcome
 MAX_KEY_WIDTH = 40  # of the key of a finding
 MAX_ARGUMENTS_WIDTH = 60  # of the arguments of a tool
 JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of the outcome
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
-@click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
-@click.option(
-    "--since",
-    type=TimeParam(),
-    help=f"Only runs scheduled at or after this time: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
-)
-@click.option("--until", type=TimeParam(), help="Only runs scheduled before this time, in the same formats.")
-@click.option(
-    "--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), RUNNING]), help="Only runs with this outcome."
-)
-@click.option("--reason", type=ReasonParam(), help=f"Only runs with this reason: {', '.join(REASONS)}.")
-@click.option(
-    "--sort", type=click.Choice([*run_history.ORDERS]), default="id", help="Newest first (id), or most expensive first (cost)."
-)
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of runs.")
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def runs(
+def print_runs(
     name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
     limit: int, path: Path, state: Path | None, form: str,
 ) -> None:  # fmt: skip
-    """List runs and skipped runs, newest first.
-
-    The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
-    """
+    """Print the runs that match."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)
         found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
@@ -83,17 +57,8 @@ def runs(
         click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no run matches")
 
 
-@click.command()
-@click.argument("run", type=NumberParam())
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def show(run: int, path: Path, state: Path | None, form: str) -> None:
-    """Show all details of one run.
-
-    RUN is the number of the run in `heartbeatd runs`.
-    """
+def print_run(run: int, path: Path, state: Path | None, form: str) -> None:
+    """Print one run. Raises InputError if there is no such run."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         found = run_history.get_run_with_wakes(db, run) if db else None
     if found is None:

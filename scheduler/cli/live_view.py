@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 
 import click
 
-DEFAULT_INTERVAL = 2.0  # seconds
 HOME, CLEAR_LINE, CLEAR_BELOW, NEW_LINE = "\x1b[H", "\x1b[K", "\x1b[J", "\r\n"  # ECMA-48
 OTHER_SCREEN, FIRST_SCREEN = "\x1b[?1049h", "\x1b[?1049l"  # of xterm; other terminals ignore them
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import arguments, daemon_files, options
-from scheduler.cli.arguments import ZONE_RULE, TimeParam
+from scheduler.cli import arguments, daemon_files
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
@@ -30,23 +29,10 @@ MAX_NEW = 10_000  # events that one look shows
 DAEMON_MEANINGS = {"started": Meaning.GOOD, "stopped": Meaning.WORRYING, "ended unexpectedly": Meaning.BAD}
 
 
-@click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
-@click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
-@click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
-@click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def logs(name: str | None, follow: bool, lines: int, since: datetime | None, path: Path, state: Path | None, form: str) -> None:
-    """List the events of the daemon, or of one agent or job.
-
-    The newest event is the last line. Events are runs, skipped runs, messages, conditions, reloads, and starts and stops of the
-    daemon. They are read from the database, so the command also works while the daemon is down. The log of the daemon itself is
-    on its standard error (for the systemd unit: `journalctl -u heartbeatd`) and has further details. With `--format json`, each
-    line is one JSON object.
-    """
+def print_logs(
+    name: str | None, follow: bool, lines: int, since: datetime | None, path: Path, state: Path | None, form: str
+) -> None:
+    """Print the last events, and with `follow` each new one until Ctrl-C."""
     files = daemon_files.locate_files_or_warn(path, state)
     begun = utc_now()
     with daemon_files.open_for_reading(files) as db:

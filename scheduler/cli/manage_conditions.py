@@ -20,7 +20,6 @@ from scheduler.config.file.remedies import join_with_or
 from scheduler.insight.reason_texts import ENDED_BY_TEXTS
 from scheduler.model.condition import ReportKind
 from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.conditions import list_conditions
 
@@ -85,7 +84,7 @@ def conditions(ctx: click.Context, name: str | None, closed: bool, path: Path, s
 @click.option(
     "--agent",
     metavar="AGENT",
-    shell_complete=arguments.complete_names(Kind.HEARTBEAT),
+    shell_complete=arguments.complete_names("agent"),
     help="The agent, if several agents have an open condition with this key.",
 )
 @options.config_option
@@ -98,7 +97,7 @@ def close(key: str, agent: str | None, path: Path) -> None:
     from scheduler.cli.daemon_client import open_client  # half a second of imports that the list does not need
 
     if agent is not None:
-        name = arguments.name_of_kind(Kind.HEARTBEAT, agent, NO_CONDITIONS_ADVICE)
+        name = arguments.name_of_kind("agent", agent, NO_CONDITIONS_ADVICE)
     else:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
             name = find_agent_with_condition(list_conditions(db) if db else [], key)
@@ -120,7 +119,7 @@ def find_agent_with_condition(found: list[Data], key: str) -> str:
 
 def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
     """The name of an agent in the database. Raises InputError for another name."""
-    name = arguments.name_of_kind(Kind.HEARTBEAT, text, NO_CONDITIONS_ADVICE)
+    name = arguments.name_of_kind("agent", text, NO_CONDITIONS_ADVICE)
 
     def is_known(key: Key) -> bool:
         return db is not None and (entries.find_entry(db, *key) is not None or bool(list_conditions(db, [name], closed=True)))

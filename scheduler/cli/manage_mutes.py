@@ -61,7 +61,7 @@ def unmute(name: str, path: Path) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
+@click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names("agent"))
 @click.argument("key", required=False)
 @options.config_option
 def ack(name: str, key: str | None, path: Path) -> None:
@@ -76,7 +76,7 @@ def ack(name: str, key: str | None, path: Path) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
+@click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names("agent"))
 @click.argument("key", required=False)
 @options.config_option
 def unack(name: str, key: str | None, path: Path) -> None:
@@ -103,7 +103,7 @@ def _find_subject(name: str, key: str | None, path: Path) -> tuple[str, int | No
         raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
     if run_id is not None:
         return _agent_of(run_id, path), run_id
-    return arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), None
+    return arguments.name_of_kind("agent", name, "only agents have conditions"), None
 
 
 def _name_conditions(keys: list[str]) -> str:

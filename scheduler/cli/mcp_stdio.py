@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files
 from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
 from scheduler.cli.options import InputError
 from scheduler.web import mcp_server
@@ -21,15 +21,8 @@ from scheduler.web.mcp_server import ToolFailed
 TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
 
 
-@click.command()
-@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="A file with the token to use.")
-@options.config_option
-def mcp(token_file: Path | None, path: Path) -> None:
-    """Run an MCP server on stdin and stdout, through which an agent can use the daemon.
-
-    The tools have the permissions of the token in --token-file or in $HEARTBEATD_TOKEN. Without either, they have all
-    permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to add to the config of an agent.
-    """
+def serve_tools(token_file: Path | None, path: Path) -> None:
+    """Answer on stdin and stdout until stdin ends."""
     token = _read_token(token_file)
     try:
         server = mcp_server.build_server(lambda _: _DaemonApi(path, token))

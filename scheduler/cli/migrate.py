@@ -18,16 +18,8 @@ from scheduler.store.locations import open_for_writing
 from scheduler.system.state_lock import StateLock, make_state_folder
 
 
-@click.command()
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
-def migrate(source: str, target: str) -> None:
-    """Copy the database from a file to a PostgreSQL server, or back.
-
-    FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. First stop
-    all daemons that use FROM or TO. FROM is not changed. At the end, the row counts are compared. If the command is interrupted,
-    nothing is copied.
-    """
+def copy_database(source: str, target: str) -> None:
+    """Copy all rows from one database to another."""
     with ExitStack() as held:
         for text in (source, target):
             if is_server(text) and (problem := address_problem(text)):

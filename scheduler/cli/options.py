@@ -83,6 +83,11 @@ def color_option(command: Command) -> Command:
     )(command)
 
 
+def reading_options(command: CommandFunction) -> CommandFunction:
+    """Add the options of a command that reads the database: `path`, `state`, `form` and colours."""
+    return config_option(state_option(format_option(color_option(command))))
+
+
 def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
     """The value of this command, of a group above it, or of the main command."""
     above: click.Context | None = ctx

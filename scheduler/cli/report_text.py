@@ -1,24 +1,34 @@
-"""Formats the report as text: a summary, then tables of costs, skips, conditions, messages and downtimes."""
+"""Prints the report: a summary, then tables of costs, skips, conditions, messages and downtimes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import click
+
+from scheduler.cli import daemon_files
+from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     abbreviate_count,
+    display_zone,
     elapsed_time,
     entry_label,
     format_table,
     format_time,
+    host_zone,
+    utc_now,
     wrap_text,
     zone_name,
 )
 from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_usd
 from scheduler.insight.cost_breakdown import sum_costs
-from scheduler.insight.report_data import is_comparable
+from scheduler.insight.report_data import build_report, is_comparable
 from scheduler.model.outcome import Kind
+from scheduler.system.files import write_output_file
 
 MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
 TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
@@ -35,6 +45,32 @@ REASON_TABLES = {
 }
 
 Data = dict[str, Any]
+
+
+def print_report(span: timedelta, by: str, form: str, out: Path | None, path: Path, state: Path | None) -> None:
+    """Print the report, or write it to the file `out` and print a summary."""
+    files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
+    with daemon_files.open_for_reading(files) as db:
+        running = daemon_files.find_running_daemon(files) is not None
+        data = build_report(db, until - span, until, running=running, zone=display_zone() or host_zone()) if db else None
+    if data is None and form != "json":
+        click.echo(f"there is no database yet: {files.shown}")
+        return
+    text = json.dumps(data, indent=2) if form == "json" or data is None else format_report(data, by)
+    if out is None:
+        click.echo(text)
+        return
+    _write_report(out, text + "\n")
+    if data is not None:
+        click.echo("\n".join(wrap_text(" ".join(summary_sentences(data)), 0)))
+
+
+def _write_report(path: Path, text: str) -> None:
+    """Replace the file in one step, so that a web server never sends half a report."""
+    try:
+        write_output_file(path, text.encode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def format_report(data: Data, by: str) -> str:

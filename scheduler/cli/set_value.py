@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files
 from scheduler.cli.options import InputError
 from scheduler.config.file import marked_yaml, value_editing
 from scheduler.config.file.diagnostics import Diagnostics
@@ -22,35 +22,7 @@ from scheduler.system.files import FileChanged, read_file, replace_file
 _DOTS = re.compile(r"(?<!\\)\.")
 
 
-@click.command("set")
-@click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
-@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
-@options.config_option
-def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
-    """Change values in the config file.
-
-    For example: `heartbeatd set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a name.
-    VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map. A value of any other type replaces
-    the old value. `heartbeatd unset` removes keys. All other lines stay unchanged. A running daemon applies the changed file as
-    if you had edited it by hand. If the changed config would have errors, the file is not changed.
-    """
-    _edit_file(path, [_parse_assignment(each) for each in values], dry=dry)
-
-
-@click.command("unset")
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
-@options.config_option
-def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
-    """Remove keys from the config file.
-
-    The default of each removed key then applies. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of
-    a key, with `\\.` for a dot in a name. All other lines stay unchanged.
-    """
-    _edit_file(path, [(_parse_key(each), None) for each in keys], dry=dry)
-
-
-def _edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) -> None:
+def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) -> None:
     """Write the edits, and print the changed lines. Raises ConfigError or InputError; then the file is as it was."""
     try:
         before = read_file(path)
@@ -91,7 +63,7 @@ def _say_when_it_is_applied(path: Path) -> None:
         click.echo("written; the daemon applies the file within a few seconds", err=True)
 
 
-def _parse_assignment(text: str) -> tuple[list[str], Any]:
+def parse_assignment(text: str) -> tuple[list[str], Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"{text!r} has no =; write KEY=VALUE, as in agents.mail.heartbeat.interval=1h")
@@ -104,10 +76,10 @@ def _parse_assignment(text: str) -> tuple[list[str], Any]:
         raise InputError(f"the value of {key} is not YAML: {value!r}; put a text with special characters in quotes of its own")
     if found is None:
         raise InputError(f"{key} has no value; write KEY=VALUE, or `heartbeatd unset {key}` to remove it")
-    return _parse_key(key), found
+    return parse_key(key), found
 
 
-def _parse_key(text: str) -> list[str]:
+def parse_key(text: str) -> list[str]:
     steps = [step.replace("\\.", ".") for step in _DOTS.split(text.strip())]
     if not all(steps):
         raise InputError(f"{text!r} is not the path of a key; write for example agents.mail.heartbeat.interval")

@@ -7,6 +7,12 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
+import click
+
+from scheduler.cli.options import InputError
+from scheduler.config.file.message_parts import did_you_mean
+
+FURTHER_PAGES = {"readme": "README.md", "changes": "CHANGELOG.md", "grafana": "grafana/README.md"}
 CHECKOUT = Path(__file__).parents[2]  # without a wheel, the files are in the top-level folders of the checkout
 
 
@@ -29,3 +35,21 @@ def list_files(folder: str) -> Iterator[str]:
             yield from list_files(path)
         else:
             yield path
+
+
+def print_page(topic: str | None) -> None:
+    """Print a page of the documentation, or the titles of all pages. Raises InputError for an unknown page."""
+    pages = {PurePosixPath(path).stem: path for path in list_files("docs") if path.endswith(".md")} | FURTHER_PAGES
+    if topic is None:
+        from scheduler.cli.output import format_table  # `files` writes shipped files without a table
+
+        click.echo(format_table(("TOPIC", "TITLE"), [(name, _title(path)) for name, path in sorted(pages.items())]))
+        return
+    name = topic.removesuffix(".md").lower()
+    if name not in pages:
+        raise InputError(f"there is no page {topic!r}{did_you_mean(name, pages) or '; `heartbeatd docs` lists them'}")
+    click.echo(read_text(pages[name]), nl=False)
+
+
+def _title(path: str) -> str:
+    return read_text(path).split("\n", 1)[0].removeprefix("# ")

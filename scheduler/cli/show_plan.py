@@ -15,8 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 from click.core import ParameterSource
 
-from scheduler.cli import arguments, daemon_files, options, output
-from scheduler.cli.arguments import ZONE_RULE, DurationParam, TimeParam
+from scheduler.cli import arguments, daemon_files, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.options import InputError
@@ -38,29 +37,7 @@ NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of fu
 TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its cells
 
 
-@click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
-@click.option("--for", "span", type=DurationParam(), default="24h", show_default=True, help="How far ahead to look.")
-@click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
-@click.option("--all", "each", is_flag=True, help="List each run on its own line.")
-@click.option(
-    "--worst",
-    is_flag=True,
-    help="Instead, show the maximum cost of one day, for each agent and job and in total.",
-)
-@click.option(
-    "--diff",
-    "other",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Instead, show what the config FILE would change: keys, next runs, runs a week, and maximum cost of a day. With NAME,"
-    " only for this agent or job. With --for, runs are counted for this time instead of a week.",
-)
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def plan(
+def print_plan(
     name: str | None,
     span: timedelta,
     begin: datetime | None,
@@ -71,12 +48,7 @@ def plan(
     state: Path | None,
     form: str,
 ) -> None:
-    """List the runs that are scheduled for the next hours or days.
-
-    With NAME, each run of that agent or job is on its own line. The times of agents and jobs with an interval depend
-    on a start time that is stored in the database. Without a database, the plan assumes that the daemon starts now for the first
-    time. Days and local times are in the time zone of each agent or job.
-    """
+    """Print the plan, the maximum cost of a day, or what another config would change."""
     if not timedelta() < span <= forecast.MAX_SPAN:
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")
     if begin is not None and begin.year not in forecast.ALLOWED_YEARS:

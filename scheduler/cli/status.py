@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import daemon_files, live_view, options
+from scheduler.cli import daemon_files, live_view
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
@@ -51,22 +51,8 @@ ALIVE = timedelta(seconds=30)  # since its last recorded tick; a daemon records 
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
-@click.command()
-@click.option(
-    "--watch",
-    is_flag=False,
-    flag_value=live_view.DEFAULT_INTERVAL,
-    type=click.FloatRange(0.1, 86400),
-    metavar="[SECONDS]",
-    help=f"Show the status again every SECONDS seconds (default: {live_view.DEFAULT_INTERVAL:g}), until Ctrl-C."
-    " In a terminal, the status is updated in place.",
-)
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def status(watch: float | None, path: Path, state: Path | None, form: str) -> None:
-    """Show what is due, what is running, and whether the daemon is up."""
+def print_status(watch: float | None, path: Path, state: Path | None, form: str) -> None:
+    """Print the status, once or every `watch` seconds."""
     files = daemon_files.locate_files_or_warn(path, state)
     if watch is None:
         click.echo("\n".join(_status_lines(files, form)))

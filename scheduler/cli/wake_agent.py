@@ -7,13 +7,10 @@ from pathlib import Path
 import click
 
 from scheduler.cli import arguments, options
-from scheduler.cli.daemon_client import open_client
-from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run
-from scheduler.model.outcome import Kind
 
 
 @click.command()
-@click.argument("agent", shell_complete=arguments.complete_names(Kind.HEARTBEAT))
+@click.argument("agent", shell_complete=arguments.complete_names("agent"))
 @click.option("--text", default="", help="Text to put into the agent's prompt.")
 @click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
 @options.config_option
@@ -22,7 +19,10 @@ def wake(agent: str, text: str, wait: bool, path: Path) -> int:
 
     If the daemon is down, the agent is woken when the daemon starts again.
     """
-    name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
+    from scheduler.cli.daemon_client import open_client
+    from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run
+
+    name = arguments.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
     before = newest_run_id(path)
     wake_id = open_client(path).wake_agent(name, text)
     if wait:

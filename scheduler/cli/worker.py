@@ -16,12 +16,8 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import click
-
 from heartbeat.runners import Resources
-from scheduler.cli import options
 from scheduler.cli.options import InputError
-from scheduler.cli.run import LOG_LEVELS
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.settings import load
@@ -98,51 +94,18 @@ def find_unrunnable(config: WorkerConfig) -> Iterator[tuple[str, str]]:
             yield f"{'agent' if section == 'agents' else 'cron'}/{name}", message
 
 
-def _parse_address(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    if value is None:
-        return None
+def _parse_address(value: str) -> tuple[str, int]:
     host, colon, port = value.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536):
         raise InputError(f"--listen: {value!r} is not an address; write 127.0.0.1:7858")
     return host.strip("[]"), int(port)
 
 
-@click.command()
-@click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 1000),
-    help="The maximum number of runs at the same time.  [default: `limits.concurrency` in the config]",
-)
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    callback=_parse_address,
-    help="Serve /healthz and /metrics at this address. There is no token, so use an address that only your own network can"
-    " reach.",
-)
-@click.option(
-    "--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The format of the log."
-)
-@click.option(
-    "--log-level",
-    "level",
-    type=click.Choice(LOG_LEVELS, case_sensitive=False),
-    default="info",
-    show_default=True,
-    help="Log only events of this level and above.",
-)
-@options.config_option
-def worker(
-    name: str | None, concurrency: int | None, listen: tuple[str, int] | None, form: log.LogFormat, level: str, path: Path
-) -> int:
-    """Execute runs for a daemon on another machine.
-
-    The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
-    agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
-    progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
-    stopped. The daemon repeats stopped runs if this is allowed, as after a crash. SIGHUP reloads the config.
-    """
+def run_worker(
+    name: str | None, concurrency: int | None, listen: str | None, form: log.LogFormat, level: str, path: Path
+) -> None:
+    """Execute runs until a signal."""
+    address = _parse_address(listen) if listen else None
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
     remote = config.settings.remote
@@ -152,8 +115,7 @@ def worker(
     make_state_folder(config.settings.state.parent)
     limit = concurrency or config.settings.limits.concurrency
     file_limits.raise_file_limit(limit)
-    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", limit, listen)
-    return 0
+    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", limit, address)
 
 
 def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrency: int, listen: tuple[str, int] | None) -> None:

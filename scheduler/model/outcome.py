@@ -19,6 +19,7 @@ __all__ = [
     "EXCUSED_SKIPS",
     "FAILURES",
     "PLANNED_SKIPS",
+    "REASONS",
     "SUCCESSES",
     "UNSENT_CALL",
     "WOKEN",
@@ -79,6 +80,9 @@ class Reason(StrEnum):
     CRASH_COUNT = "crash_count"
     CHILD_MAY_STILL_RUN = "child_may_still_run"
     NO_RESULT = "no_result"
+
+
+REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))  # of skips and failures
 
 
 class Trigger(StrEnum):

@@ -137,6 +137,34 @@ def _loaded(*names: str) -> str:
     return f"[name for name in {names!r} if name in sys.modules]"
 
 
+HEAVY_FOR_HELP = ["pydantic", "aiohttp", "starlette", "_ruamel_yaml", "sqlite3", "rich", "asyncio", "croniter", "heartbeat"]
+HEAVY_HELP = "explain cancel pause resume outbox conditions mute unmute ack unack reload ping reshard"
+
+
+def test_help_imports_no_library_but_click() -> None:
+    """So that help and a shell prompt answer at once: pydantic, aiohttp and the like cost more than the whole help.
+
+    `runs --help` comes last: it lists the reasons of runs, which are in `scheduler.model`.
+    """
+    code = f"""
+import click, sys
+from scheduler.cli.main import commands, main
+
+def show_help(command, *words):
+    main([*words, "--help"])
+    assert (found := [name for name in {HEAVY_FOR_HELP} if name in sys.modules]) == [], (words, found)
+    for name in command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ():
+        if name not in {(HEAVY_HELP + " runs").split()}:
+            show_help(command.get_command(click.Context(command), name), *words, name)
+
+show_help(commands)
+main(["runs", "--help"])
+assert "sqlite3" not in sys.modules and "pydantic" not in sys.modules
+"""
+    ended = python("-c", code)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_our_packages_are_found_in_one_folder() -> None:
     assert __main__.find_stray_package() is None
 

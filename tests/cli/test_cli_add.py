@@ -117,7 +117,7 @@ def test_a_checklist_that_exists_is_kept(tmp_path: Path) -> None:
         (["agent", "cert", "--template", "certificate"], "the template certificate needs --target HOST or HOST:PORT"),
         (["agent", "news", "--template", "feed"], "the template feed needs --target URL"),
         (["agent", "a b/c", "--template", "disk"], "a b/c"),
-        (["job", "disk", "--template", "mail"], "'mail' is not one of"),
+        (["job", "disk", "--template", "mail"], "unknown template 'mail'; write disk, repository or certificate"),
     ],
 )
 def test_wrong_input_is_refused_and_nothing_is_written(

@@ -105,18 +105,3 @@ def test_groff_finds_nothing_in_the_man_page() -> None:
         pytest.skip("needs groff (Debian: apt-get install groff)")
     read = subprocess.run(["groff", "-man", "-ww", "-z", PAGE], capture_output=True, text=True, timeout=60, check=False)
     assert (read.returncode, read.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("text", ["--help\n", "files --help\n"])
-def test_help_imports_no_library_but_click(text: str) -> None:
-    """So that a shell prompt answers at once: pydantic, aiohttp and the like cost more than the whole help."""
-    code = (
-        "import sys; from scheduler.cli.main import main\n"
-        "sys.stdout = open('/dev/null', 'w')\n"
-        f"main({text.split()})\n"
-        "print(sorted({'pydantic', 'aiohttp', 'starlette', 'ruamel', 'sqlite3', 'rich'} & set(sys.modules)), file=sys.stderr)"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.stderr == "[]\n"

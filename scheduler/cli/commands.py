@@ -1,0 +1,552 @@
+"""The commands with their options and help.
+
+Each command imports its work when it is called. `--help` and completion need none of it, and it can take a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import arguments, options
+from scheduler.cli.arguments import ZONE_RULE, DurationParam, NumberParam, TimeParam, WordOption, WordParam
+from scheduler.cli.options import CommandFunction
+
+WATCH_INTERVAL = 2.0  # seconds
+AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
+INTERVAL_HELP = "The time between runs.  [default: as in `defaults`, otherwise chosen by the template]"
+JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host (certificate)."
+
+
+def call(work: str, given: dict[str, object]) -> object:
+    """Import a function of this package, such as `status:print_status`, and call it with the values of the options."""
+    module, _, name = work.partition(":")
+    function: Callable[..., object] = getattr(import_module(f"scheduler.cli.{module}"), name)
+    return function(**given)
+
+
+@click.command()
+@click.option(
+    "--watch",
+    is_flag=False,
+    flag_value=WATCH_INTERVAL,
+    type=click.FloatRange(0.1, 86400),
+    metavar="[SECONDS]",
+    help=f"Show the status again every SECONDS seconds (default: {WATCH_INTERVAL:g}), until Ctrl-C."
+    " In a terminal, the status is updated in place.",
+)
+@options.reading_options
+def status(**given: object) -> object:
+    """Show what is due, what is running, and whether the daemon is up."""
+    return call("status:print_status", given)
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.option(
+    "--since",
+    type=TimeParam(),
+    help=f"Only runs scheduled at or after this time: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
+)
+@click.option("--until", type=TimeParam(), help="Only runs scheduled before this time, in the same formats.")
+@click.option(
+    "--outcome",
+    cls=WordOption,
+    type=WordParam("outcome", "scheduler.model.outcome:Outcome", "running"),
+    help="Only runs with this outcome",
+)
+@click.option(
+    "--reason", cls=WordOption, type=WordParam("reason", "scheduler.model.outcome:REASONS"), help="Only runs with this reason"
+)
+@click.option(
+    "--sort", type=click.Choice(["id", "cost"]), default="id", help="Newest first (id), or most expensive first (cost)."
+)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of runs.")
+@options.reading_options
+def runs(**given: object) -> object:
+    """List runs and skipped runs, newest first.
+
+    The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
+    """
+    return call("list_runs:print_runs", given)
+
+
+@click.command()
+@click.argument("run", type=NumberParam())
+@options.reading_options
+def show(**given: object) -> object:
+    """Show all details of one run.
+
+    RUN is the number of the run in `heartbeatd runs`.
+    """
+    return call("list_runs:print_run", given)
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
+@click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
+@options.reading_options
+def logs(**given: object) -> object:
+    """List the events of the daemon, or of one agent or job.
+
+    The newest event is the last line. Events are runs, skipped runs, messages, conditions, reloads, and starts and stops of the
+    daemon. They are read from the database, so the command also works while the daemon is down. The log of the daemon itself is
+    on its standard error (for the systemd unit: `journalctl -u heartbeatd`) and has further details. With `--format json`, each
+    line is one JSON object.
+    """
+    return call("logs:print_logs", given)
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.option("--for", "span", type=DurationParam(), default=timedelta(days=1), help="How far ahead to look.  [default: 24h]")
+@click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
+@click.option("--all", "each", is_flag=True, help="List each run on its own line.")
+@click.option(
+    "--worst",
+    is_flag=True,
+    help="Instead, show the maximum cost of one day, for each agent and job and in total.",
+)
+@click.option(
+    "--diff",
+    "other",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Instead, show what the config FILE would change: keys, next runs, runs a week, and maximum cost of a day. With NAME,"
+    " only for this agent or job. With --for, runs are counted for this time instead of a week.",
+)
+@options.reading_options
+def plan(**given: object) -> object:
+    """List the runs that are scheduled for the next hours or days.
+
+    With NAME, each run of that agent or job is on its own line. The times of agents and jobs with an interval depend
+    on a start time that is stored in the database. Without a database, the plan assumes that the daemon starts now for the first
+    time. Days and local times are in the time zone of each agent or job.
+    """
+    return call("show_plan:print_plan", given)
+
+
+class ReportFormat(click.Choice[str]):
+    """The formats of the report. The former format `html` names the page that shows the same charts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "html":
+            self.fail("HTML was removed; the page shows the charts under Costs (`heartbeatd docs page`)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+@click.command()
+@click.option("--for", "span", type=DurationParam(), default=timedelta(days=7), help="How far back to look.  [default: 7d]")
+@click.option(
+    "--by",
+    type=click.Choice(["entry", "model"]),
+    default="entry",
+    show_default=True,
+    help="Group by agent and job (entry), or by model.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=ReportFormat(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, or JSON for programs.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report to this file. Only a summary is printed.",
+)
+@options.config_option
+@options.state_option
+def report(**given: object) -> object:
+    """Summarise the last days: runs, cost, alerts, skipped and missed runs.
+
+    To receive the report regularly, run this command in a cron job with `deliver:`. The text begins with a summary.
+    """
+    return call("report_text:print_report", given)
+
+
+@click.command()
+@options.reading_options
+def doctor(**given: object) -> object:
+    """Check the installation, the config and the database, and print advice.
+
+    Nothing is changed. The exit code is 1 if a result is `bad`.
+    """
+    return call("doctor:print_findings", given)
+
+
+@click.command()
+@click.option(
+    "--effective",
+    "name",
+    metavar="NAME",
+    shell_complete=arguments.complete_names(),
+    help="Show all settings of this agent or job, including defaults, and where each is set.",
+)
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option(
+    "--diff",
+    is_flag=True,
+    help="Show what the file would change in the active config: keys, next runs, runs a week, and maximum cost of a day.",
+)
+@click.option(
+    "--tools",
+    is_flag=True,
+    help="Connect to the MCP servers of all agents, and show the tools that each model gets. The exit code is 1 if a"
+    " connection fails.",
+)
+@options.reading_options
+def check(**given: object) -> object:
+    """Check the config, show all settings of one agent or job, or show what a reload would change.
+
+    Each error is printed on its own line. The exit code is 2 if there are errors. A missing file, folder or program is only a
+    warning.
+    """
+    return call("check:check_config", given)
+
+
+@click.command("set")
+@click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
+@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
+@options.config_option
+def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
+    """Change values in the config file.
+
+    For example: `heartbeatd set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a name.
+    VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map. A value of any other type replaces
+    the old value. `heartbeatd unset` removes keys. All other lines stay unchanged. A running daemon applies the changed file as
+    if you had edited it by hand. If the changed config would have errors, the file is not changed.
+    """
+    from scheduler.cli.set_value import edit_file, parse_assignment
+
+    edit_file(path, [parse_assignment(each) for each in values], dry=dry)
+
+
+@click.command("unset")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
+@options.config_option
+def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
+    """Remove keys from the config file.
+
+    The default of each removed key then applies. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of
+    a key, with `\\.` for a dot in a name. All other lines stay unchanged.
+    """
+    from scheduler.cli.set_value import edit_file, parse_key
+
+    edit_file(path, [(parse_key(each), None) for each in keys], dry=dry)
+
+
+@click.group()
+def add() -> None:
+    """Add an agent or a job from a template to the config."""
+
+
+@add.command(short_help="Add an agent from a template.")
+@click.argument("name")
+@click.option(
+    "--template",
+    cls=WordOption,
+    type=WordParam("template", "scheduler.config.settings.templates:TEMPLATES"),
+    required=True,
+    help="What the agent watches",
+)
+@click.option("--target", help=AGENT_TARGET_HELP)
+@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
+@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
+@options.config_option
+@options.color_option
+def agent(**given: object) -> object:
+    """Add an agent from a template, with a precheck that looks for work before the agent is called.
+
+    The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. A
+    HEARTBEAT.md is written if the agent has none. The rest of the config is not changed.
+    """
+    return call("add_entry:add_agent", given)
+
+
+@add.command(short_help="Add a job from a template.")
+@click.argument("name")
+@click.option(
+    "--template",
+    cls=WordOption,
+    type=WordParam("template", "scheduler.config.settings.templates:JOB_TEMPLATES"),
+    required=True,
+    help="What the job watches",
+)
+@click.option("--target", help=JOB_TARGET_HELP)
+@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
+@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
+@options.config_option
+@options.color_option
+def job(**given: object) -> object:
+    """Add a job from a template.
+
+    The job fails if it finds something to do. You then get a failure notification with its output. The rest of the config is not
+    changed.
+    """
+    return call("add_entry:add_job", given)
+
+
+@click.command(name="import")
+@click.argument("system", type=WordParam("system", "scheduler.config.importers.foreign_system:SYSTEM_NAMES"), metavar="SYSTEM")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="The config file to add the agents, jobs, channels and providers to. Without this option, a new config is printed.",
+)
+@click.option("--strict", is_flag=True, help="Write nothing if a setting would be lost or a file is damaged (exit code 2).")
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone of times that name no zone.  [default: this host's]")
+@options.format_option
+def import_config(**given: object) -> object:
+    """Import the config of another heartbeat system.
+
+    SYSTEM is the name of the system in lower case, such as openclaw. FILE is a config, a job store (jobs.json) or a HEARTBEAT.md
+    of that system.
+
+    The new config is printed on standard output, and a receipt on standard error. The receipt lists every value of the files:
+    kept, changed or dropped, with the reason. With --into, the agents and jobs are added to an existing config instead, and the
+    rest of that config is not changed. The receipt is then printed on standard output. Each secret is replaced by a reference to
+    an environment variable. The receipt names these variables.
+
+    An agent or job whose meaning cannot be kept is disabled or left out. The last lines of the receipt list these
+    agents and jobs.
+
+    The exit code is 1 if an agent or job was disabled or left out, if a file is damaged, or if there is nothing to import. The
+    valid parts are imported nevertheless.
+    """
+    return call("import_config:import_files", given)
+
+
+@click.group()
+def cron() -> None:
+    """Run a cron job now, show when an expression fires, import or export a crontab."""
+
+
+@cron.command("run")
+@click.argument("name", shell_complete=arguments.complete_names("cron"))
+@click.option("--wait", is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed.")
+@options.config_option
+def run_job(**given: object) -> object:
+    """Run a cron job now, in addition to its schedule.
+
+    If the daemon is down, the job runs when the daemon starts again.
+    """
+    return call("cron:run_job", given)
+
+
+@cron.command("next")
+@click.argument("expression")
+@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA time zone of the expression.")
+@click.option(
+    "--after",
+    metavar="TIME",
+    help="Show only times after TIME. A TIME without an offset is in the time zone of the expression.  [default: now]",
+)
+@click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Number of times to show.")
+@options.format_option
+def next_times(**given: object) -> object:
+    """Show when a cron expression fires next.
+
+    EXPRESSION has five fields, such as "0 9 * * mon", or is a macro, such as @daily. Put it in quotes.
+    """
+    return call("cron:print_fire_times", given)
+
+
+@cron.command("import")
+@click.argument("file")
+@click.option("--user-column", is_flag=True, help="The sixth field is a user name, as in /etc/crontab and /etc/cron.d.")
+@click.option(
+    "--user",
+    metavar="NAME",
+    help="The user who runs the commands. With --user-column, only this user's lines are imported.  [default: you]",
+)
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone of the times in the crontab.  [default: this host's]")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="The config file to add the jobs to. Without this option, the jobs are printed.",
+)
+def import_crontab(**given: object) -> object:
+    """Import a crontab as cron jobs.
+
+    FILE is the crontab, or - for standard input. The jobs are printed as YAML. With --into, they are added to a config, and the
+    rest of the config stays the same. A line that cannot be imported is reported, and the exit code is then 1. All other lines
+    are imported.
+    """
+    return call("convert_crontab:import_jobs", given)
+
+
+@cron.command("export")
+@click.option("--user", metavar="NAME", help="The user who will own the crontab.  [default: you]")
+@click.option(
+    "--timezone", metavar="ZONE", help="The IANA time zone of the host that will run the crontab.  [default: this host's]"
+)
+@options.config_option
+def export_crontab(**given: object) -> object:
+    """Print the config's cron jobs as a crontab for one user.
+
+    Settings that a crontab cannot express are written as comments.
+    """
+    return call("convert_crontab:print_crontab", given)
+
+
+def _log_options(command: CommandFunction) -> CommandFunction:
+    """Add `--log-format` as `form`, and `--log-level` as `level`."""
+    command = click.option(
+        "--log-level",
+        "level",
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+        default="info",
+        show_default=True,
+        help="Log only events of this level and above.",
+    )(command)
+    return click.option(
+        "--log-format",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="The format of the log.",
+    )(command)
+
+
+@click.command()
+@click.option("--for", "duration", type=DurationParam(), help="Stop after this time, for example 60s.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Run everything that is due now, then exit. New agents and jobs count as due. The exit code is 1 if a run failed.",
+)
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Start no runs. Wait until the runs in progress on workers have ended, write their results, and exit. The exit code is 1"
+    " if the daemon is stopped before.",
+)
+@_log_options
+@options.config_option
+@options.shard_option
+def run(**given: object) -> object:
+    """Run the daemon in the foreground.
+
+    SIGHUP reloads the config. After SIGTERM or Ctrl-C, the daemon logs the runs in progress, waits until they have ended, and
+    stops. A second SIGTERM or Ctrl-C stops it immediately.
+    """
+    return call("run:run_daemon", given)
+
+
+@click.command()
+@click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    help="The maximum number of runs at the same time.  [default: `limits.concurrency` in the config]",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Serve /healthz and /metrics at this address. There is no token, so use an address that only your own network can"
+    " reach.",
+)
+@_log_options
+@options.config_option
+def worker(**given: object) -> object:
+    """Execute runs for a daemon on another machine.
+
+    The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
+    agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
+    progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
+    stopped. The daemon repeats stopped runs if this is allowed, as after a crash. SIGHUP reloads the config.
+    """
+    return call("worker:run_worker", given)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("agent", shell_complete=arguments.complete_names("agent"))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@options.config_option
+def busy(**given: object) -> object:
+    """Lock an agent, run a command, and release the agent.
+
+    The command starts after the agent's current run has ended. The agent's later runs wait until the command has ended.
+    heartbeatd exits with the exit code of the command. A script can also lock the agent without heartbeatd: run `flock
+    lanes/AGENT.lock COMMAND` in the folder of the database file. If the database is on a PostgreSQL
+    server, run it in the folder `state` next to the config.
+    """
+    return call("busy:run_while_locked", given)
+
+
+@click.command()
+@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="A file with the token to use.")
+@options.config_option
+def mcp(**given: object) -> object:
+    """Run an MCP server on stdin and stdout, through which an agent can use the daemon.
+
+    The tools have the permissions of the token in --token-file or in $HEARTBEATD_TOKEN. Without either, they have all
+    permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to add to the config of an agent.
+    """
+    return call("mcp_stdio:serve_tools", given)
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+def migrate(**given: object) -> object:
+    """Copy the database from a file to a PostgreSQL server, or back.
+
+    FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. First stop
+    all daemons that use FROM or TO. FROM is not changed. At the end, the row counts are compared. If the command is interrupted,
+    nothing is copied.
+    """
+    return call("migrate:copy_database", given)
+
+
+@click.command()
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@options.config_option
+@options.state_option
+def backup(copy: Path, path: Path, state: Path | None) -> None:
+    """Copy the database to a file, even while the daemon is running.
+
+    FILE must not exist yet. To restore a backup, stop the daemon, move the database and its -wal file to another path, and copy
+    FILE to the path of the database.
+    """
+    import shlex
+
+    from scheduler.cli import daemon_files
+    from scheduler.cli.progress import show_progress
+    from scheduler.model.state_address import schema_of
+    from scheduler.store import database
+
+    files = daemon_files.locate_files(path, state)
+    if files.server:
+        schema = schema_of(files.server)
+        raise click.ClickException(
+            f"{files.shown} is a PostgreSQL server; use its own tools: pg_dump --format=custom --schema={schema}"
+            f" --file={shlex.quote(str(copy))} {shlex.quote(files.server)}"
+        )
+    with show_progress(f"copying {files.database}"):
+        database.back_up(files.database, copy)
+    click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")
+
+
+@click.command()
+@click.argument("topic", required=False)
+def docs(**given: object) -> object:
+    """Print a page of the documentation, or list all pages.
+
+    TOPIC is the name of a page, such as `getting-started`. The pages are Markdown.
+    To scroll through a long page, run `heartbeatd docs time | less`.
+    """
+    return call("shipped_files:print_page", given)
