@@ -250,7 +250,7 @@ def test_aliases_are_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_an_unknown_system_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "clawd", "x.json")
     assert code == 2
-    assert "'clawd' is not" in err
+    assert "unknown system 'clawd'; did you mean claw0?" in err
 
 
 def test_the_example_in_the_documentation_gives_the_receipt_shown_there(

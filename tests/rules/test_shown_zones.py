@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from world import MakeWorld, World
 
 from scheduler.cli import output
+from scheduler.cli.commands import status
 from scheduler.cli.main import main
-from scheduler.cli.status import status
 from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import plan_for_start
 from scheduler.engine.requests import AdoptPlan

@@ -25,8 +25,8 @@ from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
 from scheduler.app import Daemon
 from scheduler.channels.message import DeliveryResult
+from scheduler.cli.commands import status
 from scheduler.cli.main import main
-from scheduler.cli.status import status
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
