@@ -44,12 +44,10 @@ def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot
     tmp_path: Path, database_of: DatabaseOf, step: int
 ) -> None:
     codes = set()
+    server = database_of(tmp_path)
     for statement in range(20 + step, 180, 6):
-        folder = tmp_path / str(statement)
-        folder.mkdir()
-        server = database_of(folder)
-        codes.add(die_at(folder, server, statement))
-        with closing(open_read_only(server or folder / "state" / "heartbeatd.db")) as db:
+        codes.add(die_at(tmp_path, server, statement))
+        with closing(open_read_only(server or tmp_path / "state" / "heartbeatd.db")) as db:
             if server is None:
                 assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
             alerts = db.execute("select count(*) from outbox join run on run.id = run_id where run.state <> 'closed'").fetchone()[
@@ -62,13 +60,14 @@ def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot
                 "select count(*) from run where kind = 'cron' and outcome = 'ok' and not exists (select 1 from wake)"
             ).fetchone()[0]
         assert (alerts, untold, lost) == (0, 0, 0)
-        world = World(folder, CONFIG, start="2026-03-02 10:00", server=server)
+        world = World(tmp_path, CONFIG, start="2026-03-02 10:00", server=server)
         world.scripts["ops"] = lambda call: ALARM
         world.run(hours=23)
         rows = world.records("ops")
         assert sum(row["slots"] for row in rows if row["trigger"] == "interval") == 2
         assert {row["slot"] for row in world.records("backup")} >= {"2026-03-02T09:00:00Z"}
         world.store.close()
+        world.delete_database()
     assert 9 in codes
 
 

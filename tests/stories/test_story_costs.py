@@ -141,7 +141,10 @@ def test_the_budgets_in_force_are_recorded_with_the_entries_that_they_count(make
 
 def test_shares_of_earlier_weeks_are_deleted(make_world: MakeWorld) -> None:
     world = make_world(TEAM)
-    world.run(days=10)
+    for _ in range(10):
+        world.run(hours=2)
+        world.downtime(hours=22)
+    world.run(hours=2)
     days = [row[0] for row in world.store.connection.execute("select distinct day from budget_share order by day")]
     assert days[0] >= "2026-03-04"
     assert days[-1] == "2026-03-12"

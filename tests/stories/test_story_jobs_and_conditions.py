@@ -659,17 +659,15 @@ def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(
     tmp_path: Path, database_of: DatabaseOf, answer: str
 ) -> None:
     codes = set()
-    is_file = database_of(tmp_path) is None
-    for statement in range(3, 240, size(21, 2 if is_file else 7)):
-        folder = tmp_path / str(statement)
-        folder.mkdir()
-        server = database_of(folder)
-        codes.add(outbox_of_a_crash(folder, server, statement, answer))
-        world = World(folder, config(), start="2026-03-02 08:41", scripts=failing_backup(answer), server=server)
+    server = database_of(tmp_path)
+    for statement in range(3, 240, size(21, 7 if server else 2)):
+        codes.add(outbox_of_a_crash(tmp_path, server, statement, answer))
+        world = World(tmp_path, config(), start="2026-03-02 08:41", scripts=failing_backup(answer), server=server)
         world.run_until("2026-03-02 20:00")
         rows = world.store.connection.execute("select name, text from outbox where state = 'delivered'").fetchall()
         reports = [f"{row['name']}: {row['text'].splitlines()[0]}" for row in rows]
         if world.records("nightly-backup")[-1]["outcome"] in ("failed", "abandoned"):
             assert len(reports) == 1, (statement, reports)
         world.store.close()
+        world.delete_database()
     assert 9 in codes
