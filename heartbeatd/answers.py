@@ -1,20 +1,24 @@
 """Defines the JSON answers of the API as pydantic models, for openapi.json, for the tests and for the client.
 
-The daemon does not validate its answers. The client reads them with these models.
+The daemon, its page and its commands make their answers with these models, and the client reads them.
 Clients must ignore keys that they do not know: a later version may add some.
 
 The base class of a model says to whom its fields belong. `access.cut` removes all others for a token that is limited to some
 agents. A field without any mark is removed, so a forgotten mark hides a field and never shows it.
 """
 
-from __future__ import annotations
-
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
 
-Time = AwareDatetime
+
+def _time_as_json(instant: datetime) -> str:
+    """UTC with Z, and milliseconds only if there are any."""
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds" if instant.microsecond else "seconds") + "Z"
+
+
+Time = Annotated[AwareDatetime, PlainSerializer(_time_as_json, when_used="json")]
 Day = date
 EntryKind = Literal["heartbeat", "cron"]
 Severity = Literal["critical", "warning", "info"]
@@ -29,7 +33,11 @@ Shared = Annotated[Value, SHARED]
 class ResponseBody(BaseModel):
     """A JSON object with these keys. A limited token sees only the fields that are `Shared`."""
 
-    model_config = ConfigDict(strict=True, defer_build=True)
+    model_config = ConfigDict(strict=True, defer_build=True, validate_by_name=True, validate_by_alias=True)
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON shows it: only the keys that were set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 
 class SharedBody(ResponseBody):
@@ -152,8 +160,8 @@ class ConditionCounts(EntryPart):
 class UsedLimit(EntryPart):
     """How much of a limit is used today."""
 
-    used: float
-    of: float
+    used: int | float
+    of: int | float
 
 
 class BudgetUsage(EntryPart):
@@ -566,6 +574,17 @@ class QueuedMessage(EntryBody):
     held_back_for: list[str] = []
 
 
+class MessageWithText(QueuedMessage):
+    title: str
+    text: str
+    recipient: str
+    key: str
+    trigger: str
+    slot: Time
+    finished_at: Time | None
+    hold_note: str | None
+
+
 class MessageList(ResponseBody):
     outbox: Shared[list[QueuedMessage]]
     next: Shared[Cursor]
@@ -650,7 +669,7 @@ class ClockChange(SharedBody):
 class PlanForecast(ResponseBody):
     """What will run in a time."""
 
-    from_: Shared[Time] = Field(alias="from")
+    from_: Shared[Time] = Field(validation_alias="from", serialization_alias="from")
     until: Shared[Time]
     entries: Shared[list[PlannedEntry]]
     days: Shared[list[DayTotals]]
@@ -835,7 +854,7 @@ class ExplanationAt(Explanation):
 class SlotStretch(EntryPart):
     """Consecutive slots with the same results."""
 
-    from_: Time = Field(alias="from")
+    from_: Time = Field(validation_alias="from", serialization_alias="from")
     to: Time
     slots: int
     causes: list[CountedCause]
@@ -853,7 +872,7 @@ class ExplanationOn(Explanation):
     """What happened to every slot of a local day."""
 
     day: Day | None
-    from_: Time = Field(alias="from")
+    from_: Time = Field(validation_alias="from", serialization_alias="from")
     until: Time
     slots: int
     stretches: list[SlotStretch]
@@ -903,7 +922,7 @@ class EntryOverview(EntryBody):
 class Overview(ResponseBody):
     """What happened to all entries in a period, the unusual ones first. `changes` are the reloads of the period."""
 
-    from_: Shared[Time] = Field(alias="from")
+    from_: Shared[Time] = Field(validation_alias="from", serialization_alias="from")
     until: Shared[Time]
     asked_at: Shared[Time]
     zone: Shared[str]

@@ -7,11 +7,11 @@ import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from heartbeat.findings import comparable_key
+from heartbeatd.answers import Condition, ConditionReport
 from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_short_time, format_table, format_target, shorten_to_line, utc_now, zone_name
@@ -29,8 +29,6 @@ MAX_CHOICES = 5  # agents that an error message lists
 MAX_KEY_WIDTH = 18  # a longer key is printed on a line of its own, because the table may have to cut it
 INDENT = "    "
 NO_CONDITIONS_ADVICE = "only agents have conditions"
-
-Data = dict[str, Any]
 
 
 class ListOrSubcommand(click.Group):
@@ -71,7 +69,7 @@ def conditions(ctx: click.Context, name: str | None, closed: bool, path: Path, s
         names = None if name is None else [_resolve_agent(db, name)]
         found = list_conditions(db, names, closed=closed) if db else []
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps([each.as_data() for each in found], indent=2))
     elif found:
         click.echo(_conditions_table(found, utc_now()))
         click.echo(f"times in {zone_name()}")
@@ -105,16 +103,16 @@ def close(key: str, agent: str | None, path: Path) -> None:
     click.echo(f"the condition {closed} of agent/{name} is closed")
 
 
-def find_agent_with_condition(found: list[Data], key: str) -> str:
+def find_agent_with_condition(found: list[Condition], key: str) -> str:
     """The only agent that has an open condition with this key. Raises InputError if there is none or more than one."""
-    names = [each["name"] for each in found if comparable_key(each["key"]) == comparable_key(key)]
+    names = [each.name for each in found if comparable_key(each.key) == comparable_key(key)]
     if not names:
-        instead = did_you_mean(key, list(dict.fromkeys(each["key"] for each in found)))
+        instead = did_you_mean(key, list(dict.fromkeys(each.key for each in found)))
         raise InputError(f"no open condition {key!r}{instead or '; `heartbeatd conditions` lists them'}")
     if len(names) > 1:
         choices = tuple(f"--agent {name}" for name in names[:MAX_CHOICES])
         raise InputError(f"several agents have the condition {key!r}; add {join_with_or(choices)}")
-    return str(names[0])
+    return names[0]
 
 
 def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
@@ -128,7 +126,7 @@ def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
     return found
 
 
-def _conditions_table(found: list[Data], now: datetime) -> str:
+def _conditions_table(found: list[Condition], now: datetime) -> str:
     """A table of the conditions. Below each row are further reports, how it ended, and the beginning of its text."""
     head, *rows = format_table(COLUMNS, [_condition_row(each, now) for each in found]).splitlines()
     lines = [head]
@@ -137,36 +135,36 @@ def _conditions_table(found: list[Data], now: datetime) -> str:
     return "\n".join(lines)
 
 
-def _condition_row(each: Data, now: datetime) -> list[str]:
+def _condition_row(each: Condition, now: datetime) -> list[str]:
     first = next(iter(_reports_newest_first(each)), None)
     return [
-        each["name"],
-        each["key"],
-        each["severity"],
-        format_short_time(each["opened_at"], now),
-        format_short_time(each["last_seen_at"], now),
-        format_short_time(first["reported_at"], now) if first and first["reported_at"] else "not yet",
+        each.name,
+        each.key,
+        each.severity,
+        format_short_time(each.opened_at, now),
+        format_short_time(each.last_seen_at, now),
+        format_short_time(first.reported_at, now) if first and first.reported_at else "not yet",
         format_target(first) if first else "-",
     ]
 
 
-def _detail_lines(each: Data, now: datetime) -> Iterator[str]:
-    further = [report for report in _reports_newest_first(each)[1:] if report["reported_at"]]
-    if len(each["key"]) > MAX_KEY_WIDTH:
-        yield each["key"]
+def _detail_lines(each: Condition, now: datetime) -> Iterator[str]:
+    further = [report for report in _reports_newest_first(each)[1:] if report.reported_at]
+    if len(each.key) > MAX_KEY_WIDTH:
+        yield each.key
     if further:
-        times = (f"{format_target(report)} {format_short_time(report['reported_at'], now)}" for report in further)
+        times = (f"{format_target(report)} {format_short_time(report.reported_at, now)}" for report in further)
         yield f"also to {', '.join(times)}"
-    yield from (report["says"] for report in each["reports"] if not report["reported_at"])
-    if any(report["kind"] == ReportKind.FLAPPING for report in each["reports"]):
+    yield from (report.says for report in each.reports if not report.reported_at)
+    if any(report.kind == ReportKind.FLAPPING for report in each.reports):
         yield "reported as flapping: changes are not reported until it is stable"
-    if each["acknowledged_at"]:
-        when = format_short_time(each["acknowledged_at"], now)
-        yield f"acknowledged {when} by {each['acknowledged_by']}: quiet until it gets worse or ends"
-    if each["closed_at"]:
-        yield f"closed {format_short_time(each['closed_at'], now)}: {ENDED_BY_TEXTS[each['ended_by']]}"
-    yield f"“{each['text'].strip()}”"
+    if each.acknowledged_at:
+        when = format_short_time(each.acknowledged_at, now)
+        yield f"acknowledged {when} by {each.acknowledged_by}: quiet until it gets worse or ends"
+    if each.closed_at:
+        yield f"closed {format_short_time(each.closed_at, now)}: {ENDED_BY_TEXTS[each.ended_by or '']}"
+    yield f"“{each.text.strip()}”"
 
 
-def _reports_newest_first(each: Data) -> list[Data]:
-    return sorted(each["reports"], key=lambda report: str(report["reported_at"]), reverse=True)
+def _reports_newest_first(each: Condition) -> list[ConditionReport]:
+    return sorted(each.reports, key=lambda report: str(report.reported_at), reverse=True)

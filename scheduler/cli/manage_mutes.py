@@ -13,7 +13,6 @@ from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import entry_label, format_time, utc_now, zone_name
 from scheduler.config.file.message_parts import format_count
-from scheduler.model.outcome import Kind
 from scheduler.store import run_history
 from scheduler.store.database import parse_row_id
 
@@ -113,6 +112,6 @@ def _name_conditions(keys: list[str]) -> str:
 def _agent_of(run_id: int, path: Path) -> str:
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
         run = run_history.get_run(db, run_id) if db else None
-    if run is None or run["kind"] != Kind.HEARTBEAT:
+    if run is None or run.kind != "heartbeat":
         raise InputError(f"there is no run {run_id} of an agent; `heartbeatd runs` lists runs")
-    return str(run["name"])
+    return run.name

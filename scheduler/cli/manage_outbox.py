@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from heartbeatd.answers import QueuedMessage
 from scheduler.cli import daemon_files, options, shard_commands
 from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import DaemonClient, open_client
@@ -50,7 +51,7 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
         return
     found = _unfinished_messages(path, state)
     if form == "json":
-        click.echo(json.dumps(found[:limit], indent=2))
+        click.echo(json.dumps([each.as_data() for each in found[:limit]], indent=2))
     elif found:
         click.echo(_messages_table(found[:limit], utc_now()))
         click.echo(f"times in {zone_name()}" + (f"; {len(found) - limit} more with --limit" if len(found) > limit else ""))
@@ -90,7 +91,7 @@ def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     )
 
 
-def _unfinished_messages(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
+def _unfinished_messages(path: Path, state: Path | None = None) -> list[QueuedMessage]:
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
         return list(list_messages(db)) if db else []
 
@@ -100,7 +101,7 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
         raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
     if not everything:
         return ids
-    return tuple(each["id"] for each in _unfinished_messages(path) if each["state"] in MOVABLE)
+    return tuple(each.id for each in _unfinished_messages(path) if each.state in MOVABLE)
 
 
 def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
@@ -125,7 +126,7 @@ def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result
     return int(refused > 0)
 
 
-def _messages_table(found: list[dict[str, Any]], now: datetime) -> str:
+def _messages_table(found: list[QueuedMessage], now: datetime) -> str:
     """A table of the messages. Below each row are its last error and the beginning of its text."""
     head, *rows = format_table(COLUMNS, [_message_row(each, now) for each in found]).splitlines()
     lines = [head]
@@ -134,25 +135,25 @@ def _messages_table(found: list[dict[str, Any]], now: datetime) -> str:
     return "\n".join(lines)
 
 
-def _message_row(each: dict[str, Any], now: datetime) -> list[str]:
-    part = f" {each['part']}/{each['parts']}" if each["parts"] > 1 else ""
+def _message_row(each: QueuedMessage, now: datetime) -> list[str]:
+    part = f" {each.part}/{each.parts}" if each.parts > 1 else ""
     return [
-        f"{each['id']}{part}",
-        _format_age(each["created_at"], now),
-        entry_label(each["kind"], each["name"]),
-        each["channel"],
-        each["state"],
-        str(each["attempts"]),
-        format_short_time(each["next_try_at"], now),
-        str(each["run"]),
+        f"{each.id}{part}",
+        _format_age(each.created_at, now),
+        entry_label(each.kind, each.name),
+        each.channel,
+        each.state,
+        str(each.attempts),
+        format_short_time(each.next_try_at, now),
+        str(each.run),
     ]
 
 
-def _format_age(created_at: str, now: datetime) -> str:
-    return abbreviate_duration(max(timedelta(), now - datetime.fromisoformat(created_at)))
+def _format_age(created_at: datetime, now: datetime) -> str:
+    return abbreviate_duration(max(timedelta(), now - created_at))
 
 
-def _detail_lines(each: dict[str, Any]) -> list[str]:
-    words = f"“{each['begins'].strip()}”"
-    held = format_hold(each["held_back_for"]) if "held_back_for" in each else None
-    return [line for line in (held, each["error"], words) if line]
+def _detail_lines(each: QueuedMessage) -> list[str]:
+    words = f"“{each.begins.strip()}”"
+    held = format_hold(each.held_back_for) if each.held_back_for else None
+    return [line for line in (held, each.error, words) if line]

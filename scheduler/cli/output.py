@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
@@ -19,6 +19,9 @@ from scheduler.cli.colours import Meaning, paint, paint_label
 from scheduler.model.local_days import is_repeated, offset_text
 from scheduler.model.outcome import Kind
 from scheduler.system.text import one_line
+
+if TYPE_CHECKING:
+    from heartbeatd.answers import ConditionReport, RunNotice
 
 COLUMN_GAP = "  "
 LINE_WIDTH = 80
@@ -83,14 +86,14 @@ def format_hold(agents: Sequence[str]) -> str:
     return f"delayed, because {named} to report it"
 
 
-def format_notice(notice: dict[str, Any], clock: Callable[[str], str]) -> str:
+def format_notice(notice: RunNotice, clock: Callable[[datetime | None], str]) -> str:
     """A notification about a run: which, where, its state, and what happened to it if it was delayed. `clock` formats times."""
-    line = f"{notice['notice']}: {notice['channel']} {notice['state']}"
-    held = notice.get("held_back")
+    line = f"{notice.notice}: {notice.channel} {notice.state}"
+    held = notice.held_back
     if held is None:
         return line
-    waits = f"{format_hold(held['agents'])}, until {clock(held['until'])} at most" if held["agents"] else ""
-    return "; ".join(part for part in (line, waits, held["note"]) if part)
+    waits = f"{format_hold(held.agents)}, until {clock(held.until)} at most" if held.agents else ""
+    return "; ".join(part for part in (line, waits, held.note) if part)
 
 
 def format_fact(word: str, value: str, meaning: Meaning | None = None) -> list[str]:
@@ -127,6 +130,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def _moment(instant: str | datetime) -> datetime:
+    """A time, which may be written as in JSON."""
+    return datetime.fromisoformat(instant) if isinstance(instant, str) else instant
+
+
 def format_time(instant: str | datetime | None) -> str:
     """A time to the second, in `display_zone()`; a dash for None. A string is a time as in JSON.
 
@@ -134,7 +142,7 @@ def format_time(instant: str | datetime | None) -> str:
     """
     if instant is None:
         return "-"
-    moment = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
+    moment = _moment(instant)
     local = moment.astimezone(display_zone())
     return f"{local:%Y-%m-%d %H:%M:%S}{_offset_if_repeated(local)}"
 
@@ -143,11 +151,11 @@ def _offset_if_repeated(local: datetime) -> str:
     return f" {offset_text(local)}" if is_repeated(local) else ""
 
 
-def format_short_time(instant: str | None, now: datetime) -> str:
+def format_short_time(instant: str | datetime | None, now: datetime) -> str:
     """A time for a table, in `display_zone()`: without the date if it is today, else the date and the minute."""
     if instant is None:
         return "-"
-    moment, today = datetime.fromisoformat(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
+    moment, today = _moment(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
     clock = f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
     return clock + _offset_if_repeated(moment)
 
@@ -238,16 +246,16 @@ def _is_valid_config(path: Path) -> bool:
     return True
 
 
-def format_elapsed(since: str | None, until: str | None) -> str:
+def format_elapsed(since: str | datetime | None, until: str | datetime | None) -> str:
     """The time between two instants in seconds; a dash if one of them is None."""
     if since is None or until is None:
         return "-"
-    return f"{(datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds():.1f}s"
+    return f"{(_moment(until) - _moment(since)).total_seconds():.1f}s"
 
 
 def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     """The time between two instants, both cut to seconds, so that it agrees with the printed times."""
-    begin, end = (datetime.fromisoformat(each) if isinstance(each, str) else each for each in (since, until))
+    begin, end = map(_moment, (since, until))
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
 
 
@@ -274,6 +282,6 @@ def entry_label(kind: str, name: str) -> str:
     return Kind(kind).label_of(name)
 
 
-def format_target(sent: Mapping[str, Any]) -> str:
+def format_target(sent: ConditionReport) -> str:
     """A channel, and the recipient there if a message or a report names one."""
-    return f"{sent['channel']}:{sent['target']}" if "target" in sent else str(sent["channel"])
+    return f"{sent.channel}:{sent.target}" if sent.target else sent.channel

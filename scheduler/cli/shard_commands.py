@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from heartbeatd.answers import Condition
 from scheduler.cli import daemon_files, options
 from scheduler.cli.manage_conditions import find_agent_with_condition
 from scheduler.cli.options import InputError
@@ -130,12 +131,12 @@ def group_messages(ids: Sequence[int], path: Path) -> tuple[Mapping[int | None, 
 def _shard_of_condition(key: str, path: Path, shard: NamedShard) -> int:
     """The shard of the only agent that has an open condition with this key. Raises InputError if no or several agents have it."""
     found: dict[str, int] = {}
-    known: list[dict[str, Any]] = []
+    known: list[Condition] = []
     for index in range(shard.of):
         with choose_shard(index), _open_if_exists(path) as db:
             here = conditions.list_conditions(db) if db is not None else []
         known += here
-        found |= {each["name"]: index for each in here}
+        found |= {each.name: index for each in here}
     return found[find_agent_with_condition(known, key)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,17 @@ from typing import Any
 
 import click
 
+from heartbeatd.answers import (
+    BreakerStatus,
+    BudgetStatus,
+    DaemonBoot,
+    EntryName,
+    EntryStatus,
+    OutageStatus,
+    ReloadStatus,
+    SpendToday,
+    Status,
+)
 from scheduler.cli import daemon_files, live_view
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
@@ -34,9 +46,8 @@ from scheduler.insight.reason_texts import SLEPT, trouble_word
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
-from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import boots, disk_reserve
+from scheduler.store import boots, database, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import read_refused_starts
 
@@ -62,24 +73,24 @@ def print_status(watch: float | None, path: Path, state: Path | None, form: str)
 
 def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
     up, now = daemon_files.find_running_daemon(files), utc_now()
-    with daemon_files.open_for_reading(files) as db:
-        data = read_status(db, now, display_zone() or host_zone()) if db else None
-        runs_elsewhere = files.server is not None and db is not None and boots.is_running(db, now, ALIVE)
-        leader = boots.find_leader(db) if db is not None else None
+    reserved = 0 if files.server else disk_reserve.reserved_bytes(files.database)
+    with (
+        daemon_files.open_for_reading(files) as found,
+        nullcontext(found) if found else closing(database.open_empty_database()) as db,
+    ):
+        data = read_status(db, now, display_zone() or host_zone(), reserved)
+        runs_elsewhere = files.server is not None and found is not None and boots.is_running(db, now, ALIVE)
+        leader = boots.find_leader(db) if found else None
     standby = daemon_files.describe_standby(files, up, leader) if up else None
     if form == "json":
-        more = {
-            "reserve_bytes": 0 if files.server else disk_reserve.reserved_bytes(files.database),
-            "refused_starts": _refused_starts(files),
-        }
-        yield json.dumps(_status_data(data, up, standby, leader) | more, indent=2)
+        yield json.dumps(_status_data(data, up, standby, leader) | {"refused_starts": _refused_starts(files)}, indent=2)
         return
     for fact in (
         *_daemon_lines(data, up, now, files, standby, runs_elsewhere=runs_elsewhere),
-        *(_fact_lines(data) if data else ()),
+        *(_fact_lines(data) if found else ()),
     ):
         yield from _wrap_fact(fact)
-    for text in _entry_lines(data, now) if data else ():
+    for text in _entry_lines(data, now) if found else ():
         yield from text.split("\n")
 
 
@@ -89,90 +100,76 @@ def _wrap_fact(fact: str | Fact) -> list[str]:
     return wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
 
 
-def _problem_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
+def _problem_lines(data: Status) -> Iterator[str | Fact]:
     """Problems of the daemon: a rejected config, failing pings, open circuit breakers, outages, flapping entries."""
-    refused = data["config_refused"]
+    refused = data.config_refused
     if refused:
-        by = f" by {refused['by']}" if refused["by"] else ""
-        yield Fact(f"config: rejected {format_time(refused['at'])}{by}, the previous one stays active", Meaning.BAD)
-        yield from (f"  {problem}" for problem in refused["problems"])
-    yield from _reload_lines(data["reload"])
-    for each in data["overrides"][:MAX_OVERRIDES]:
-        yield f"override: {each['variable']}: {each['key']} {each['in_file']} -> {each['value']}"
-    if more := data["overrides"][MAX_OVERRIDES:]:
+        by = f" by {refused.by}" if refused.by else ""
+        yield Fact(f"config: rejected {format_time(refused.at)}{by}, the previous one stays active", Meaning.BAD)
+        yield from (f"  {problem}" for problem in refused.problems)
+    yield from _reload_lines(data.reload)
+    for each in data.overrides[:MAX_OVERRIDES]:
+        yield f"override: {each.variable}: {each.key} {each.in_file} -> {each.value}"
+    if more := data.overrides[MAX_OVERRIDES:]:
         yield f"  and {format_count(len(more), 'more override')}"
-    if data["deadman_problem"]:
-        yield Fact(f"deadman: pings do not arrive: {data['deadman_problem']}", Meaning.BAD)
-    if data["workers_problem"]:
-        yield Fact(f"workers: {data['workers_problem']}", Meaning.BAD)
-    for breaker in data["breakers"]:
+    if data.deadman_problem:
+        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Meaning.BAD)
+    if data.workers_problem:
+        yield Fact(f"workers: {data.workers_problem}", Meaning.BAD)
+    for breaker in data.breakers:
         yield Fact(_format_breaker(breaker), Meaning.BAD)
-    for outage in data["outages"]:
-        yield Fact(_format_outage(outage), Meaning.BAD if outage["failing"] else Meaning.WORRYING)
-    for entry in data["flapping"]:
-        yield Fact(f"flapping: {entry_label(entry['kind'], entry['name'])} fails and recovers repeatedly", Meaning.WORRYING)
+    for outage in data.outages:
+        yield Fact(_format_outage(outage), Meaning.BAD if outage.failing else Meaning.WORRYING)
+    for entry in data.flapping:
+        yield Fact(f"flapping: {entry_label(entry.kind, entry.name)} fails and recovers repeatedly", Meaning.WORRYING)
 
 
-def _reload_lines(reload: dict[str, Any] | None) -> Iterator[str]:
+def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
     """The last reload, and whether the file is watched. A refused reload has lines of its own."""
-    if reload is None:
-        return
-    if reload["mode"] == "manual":
+    if reload.mode == "manual":
         yield "reload: manual; a changed file is applied by `heartbeatd reload`"
-    last = reload["last"]
-    if last and last["result"] != "refused":
-        verb = "reloaded" if last["result"] == "applied" else "changed before the start"
-        lines = last["lines"] or ["nothing changed"]
-        yield f"config: {verb} {format_time(last['at'])}" + (f" by {last['by']}" if last["result"] == "applied" else "")
+    last = reload.last
+    if last and last.result != "refused":
+        verb = "reloaded" if last.result == "applied" else "changed before the start"
+        lines = last.lines or ["nothing changed"]
+        yield f"config: {verb} {format_time(last.at)}" + (f" by {last.by}" if last.result == "applied" else "")
         yield from (f"  {line}" for line in lines[:MAX_CHANGES])
         if len(lines) > MAX_CHANGES:
             yield f"  and {len(lines) - MAX_CHANGES} more changes"
 
 
-def _format_breaker(breaker: dict[str, Any]) -> str:
-    since, probe = format_time(breaker["opened_at"]), format_time(breaker["next_probe_at"])
-    why = breaker["error"] or breaker["reason"]
+def _format_breaker(breaker: BreakerStatus) -> str:
+    since, probe = format_time(breaker.opened_at), format_time(breaker.next_probe_at)
+    why = breaker.error or breaker.reason
     return f"circuit breaker open: {_circuit_name(breaker)} since {since}, next probe from {probe}: {why}"
 
 
-def _format_outage(outage: dict[str, Any]) -> str:
-    state = "failing" if outage["failing"] else "works again"
-    flapping = " and flapping" if outage["flapping"] else ""
-    report = f"reported {format_time(outage['told_at'])}" if outage["told_at"] else "not reported yet"
-    return f"{state}{flapping}: {_circuit_name(outage)} ({outage['reason']}) since {format_time(outage['since'])}, {report}"
+def _format_outage(outage: OutageStatus) -> str:
+    state = "failing" if outage.failing else "works again"
+    flapping = " and flapping" if outage.flapping else ""
+    report = f"reported {format_time(outage.told_at)}" if outage.told_at else "not reported yet"
+    return f"{state}{flapping}: {_circuit_name(outage)} ({outage.reason}) since {format_time(outage.since)}, {report}"
 
 
-def _circuit_name(named: dict[str, Any]) -> str:
+def _circuit_name(named: BreakerStatus | OutageStatus) -> str:
     """The name of a provider or of one of its models, as in the config."""
-    return str(Circuit(named["provider"], EVERY_MODEL if named["model"] is None else named["model"]))
+    return str(Circuit(named.provider, EVERY_MODEL if named.model is None else named.model))
 
 
-def _status_data(
-    data: dict[str, Any] | None, up: DaemonProcess | None, standby: str | None, leader: tuple[str, str] | None
-) -> dict[str, Any]:
-    """The snapshot, with the state of the process, which only the lock shows."""
-    empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
-    empty |= {
-        "deadman_problem": None,
-        "workers_problem": None,
-        "reload": None,
-        "outages": [],
-        "flapping": [],
-        "frozen": [],
-        "overrides": [],
-    }
-    data = data or empty | {"spend": None, "budgets": [], "budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
+def _status_data(data: Status, up: DaemonProcess | None, standby: str | None, leader: tuple[str, str] | None) -> dict[str, Any]:
+    """The status, with the state of the process, which only the lock shows."""
     process = {
         "running": up is not None,
         "pid": up.pid if up else None,
         "standby": standby,
         "leader": leader[1] if leader else None,
     }
-    return data | {"daemon": (data["daemon"] or {}) | process}
+    found = data.as_data()
+    return found | {"daemon": (found["daemon"] or {}) | process}
 
 
 def _daemon_lines(
-    data: dict[str, Any] | None,
+    data: Status,
     up: DaemonProcess | None,
     now: datetime,
     files: DaemonFiles,
@@ -180,7 +177,7 @@ def _daemon_lines(
     *,
     runs_elsewhere: bool,
 ) -> Iterator[str | Fact]:
-    boot = data["daemon"] if data else None
+    boot = data.daemon
     if up is not None:
         started_at = up.started_at if standby else _start_time(boot, up)  # the boot is that of the leader
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
@@ -188,28 +185,27 @@ def _daemon_lines(
             f"daemon: {f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}", Meaning.GOOD
         )
     elif boot is not None and runs_elsewhere:
-        last = abbreviate_duration(elapsed_time(boot["last_tick_at"], now))
+        last = abbreviate_duration(elapsed_time(boot.last_tick_at or boot.started_at, now))
         yield Fact(f"daemon: running on another machine, last tick {last} ago", Meaning.GOOD)
     elif boot is None:
         yield f"daemon: has never run on {files.shown}; `heartbeatd run` starts it"
     else:
-        since = boot["ended_at"] or boot["last_tick_at"]
-        span = abbreviate_duration(elapsed_time(since, now))
-        clean = boot["ended_at"] is not None
-        down = f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(clean)}"
-        yield Fact(down, Meaning.WORRYING if clean else Meaning.BAD)
+        ended = boot.ended_at or boot.last_tick_at or boot.started_at
+        span = abbreviate_duration(elapsed_time(ended, now))
+        clean = boot.ended_at is not None
+        was = f"daemon: down since {format_time(ended)} ({span}), {_how_it_ended(clean)}"
+        yield Fact(was, Meaning.WORRYING if clean else Meaning.BAD)
     yield from _refused_start_lines(files, boot, up, now)
     if up is not None and files.server is None and (shortage := disk_reserve.shortage_message(files.database)):
         yield Fact(f"disk: {shortage}", Meaning.BAD)
-    if data:
-        yield from _problem_lines(data)
-    for down in (data["downs"] if data else [])[:MAX_DOWNTIMES]:
-        span = abbreviate_duration(elapsed_time(down["since"], down["until"]))
-        yield f"  was down {format_time(down['since'])} to {format_time(down['until'])} ({span}), {_how_it_ended(down['clean'])}"
+    yield from _problem_lines(data)
+    for down in data.downs[:MAX_DOWNTIMES]:
+        span = abbreviate_duration(elapsed_time(down.since, down.until or now))
+        yield f"  was down {format_time(down.since)} to {format_time(down.until)} ({span}), {_how_it_ended(down.clean)}"
 
-    for frozen in (data["frozen"] if data else [])[:MAX_DOWNTIMES]:
-        span = abbreviate_duration(elapsed_time(frozen["since"], frozen["until"]))
-        yield f"  {FROZEN_TEXTS[frozen['cause']]} {format_time(frozen['since'])} to {format_time(frozen['until'])} ({span})"
+    for frozen in data.frozen[:MAX_DOWNTIMES]:
+        span = abbreviate_duration(elapsed_time(frozen.since, frozen.until))
+        yield f"  {FROZEN_TEXTS[frozen.cause]} {format_time(frozen.since)} to {format_time(frozen.until)} ({span})"
 
 
 FROZEN_TEXTS = {
@@ -219,12 +215,10 @@ FROZEN_TEXTS = {
 }
 
 
-def _refused_start_lines(
-    files: DaemonFiles, boot: dict[str, Any] | None, up: DaemonProcess | None, now: datetime
-) -> Iterator[str]:
+def _refused_start_lines(files: DaemonFiles, boot: DaemonBoot | None, up: DaemonProcess | None, now: datetime) -> Iterator[str]:
     """Starts that were refused: by an invalid config since the daemon is down, or within a day because it runs already."""
     found = read_refused_starts(files.lock_file)
-    last_seen = datetime.fromisoformat(boot["last_tick_at"]) if boot else None
+    last_seen = boot.last_tick_at if boot else None
     failed = [each for each in found if each.problem and (last_seen is None or each.at > last_seen)]
     if failed and up is None:
         yield f"start: refused {format_time(failed[-1].at)}{_times_text(len(failed))}: {failed[-1].problem}"
@@ -246,28 +240,29 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, Any]]:
     ]
 
 
-def _start_time(boot: dict[str, Any] | None, up: DaemonProcess) -> str | datetime | None:
+def _start_time(boot: DaemonBoot | None, up: DaemonProcess) -> datetime | None:
     """When the running daemon started.
 
     The time in the database is preferred, because it agrees with the end of the printed downtime.
     """
-    return boot["started_at"] if boot and boot["pid"] == up.pid and boot["ended_at"] is None else up.started_at
+    return boot.started_at if boot and boot.pid == up.pid and boot.ended_at is None else up.started_at
 
 
 def _how_it_ended(clean: bool) -> str:
     return "stopped cleanly" if clean else "ended unexpectedly"
 
 
-def _fact_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
+def _fact_lines(data: Status) -> Iterator[str | Fact]:
     """The queue, messages, budgets, failures, conditions, wakes and busy agents."""
-    queue = data["queue"]
-    yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
-    for box in data["outbox"]:
-        since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
-        line = f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
-        yield Fact(line, Meaning.BAD if box["dead"] else Meaning.WORRYING)
-    yield from _spend_lines(data["spend"])
-    yield from _budget_lines(data["budgets"])
+    if queue := data.queue:
+        yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another attempt"
+    for box in data.outbox:
+        since = f" since {format_time(box.oldest_at)}" if box.oldest_at else ""
+        line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
+        yield Fact(line, Meaning.BAD if box.dead else Meaning.WORRYING)
+    if data.spend:
+        yield from _spend_lines(data.spend)
+    yield from _budget_lines(data.budgets)
     for tell in (
         _failing_lines,
         _undelivered_lines,
@@ -277,115 +272,115 @@ def _fact_lines(data: dict[str, Any]) -> Iterator[str | Fact]:
         partial(_waiting_lines, data),
         _busy_lines,
     ):  # lines of one kind are together
-        for entry in data["entries"]:
+        for entry in data.entries:
             yield from tell(entry)
 
 
-def _entry_lines(data: dict[str, Any], now: datetime) -> Iterator[str]:
-    if data["entries"]:
+def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
+    if data.entries:
         yield ""
-        listed = data["entries"]
+        listed = data.entries
         yield format_table(
             COLUMNS, [_entry_row(entry, now) for entry in listed], meanings=[_entry_meanings(entry) for entry in listed]
         )
     yield f"times in {zone_name()}"
 
 
-def _failing_lines(entry: dict[str, Any]) -> Iterator[Fact]:
-    if failing := entry["failing"]:
-        name = entry_label(entry["kind"], entry["name"])
-        report = f"reported {format_time(failing['told_at'])}" if failing["told_at"] else "not reported yet"
-        if "held_back_for" in failing:
-            report = format_hold(failing["held_back_for"])
-        often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
-        fault = f" ({failing['reason']})" if failing["reason"] else ""
+def _failing_lines(entry: EntryStatus) -> Iterator[Fact]:
+    if failing := entry.failing:
+        name = entry_label(entry.kind, entry.name)
+        report = f"reported {format_time(failing.told_at)}" if failing.told_at else "not reported yet"
+        if failing.held_back_for:
+            report = format_hold(failing.held_back_for)
+        often = "once" if failing.times == 1 else f"{failing.times} times in a row"
+        fault = f" ({failing.reason})" if failing.reason else ""
         yield Fact(
-            f"{trouble_word(failing['reason'])}: {name} {often}{fault} since {format_time(failing['since'])}, {report}",
+            f"{trouble_word(failing.reason)}: {name} {often}{fault} since {format_time(failing.since)}, {report}",
             Meaning.BAD,
         )
 
 
-def _undelivered_lines(entry: dict[str, Any]) -> Iterator[Fact]:
-    if undelivered := entry["undelivered"]:
-        name = entry_label(entry["kind"], entry["name"])
-        line = f"undelivered: {name} {undelivered['says']}"
-        yield Fact(f"{line}, since {format_time(undelivered['since'])}", Meaning.BAD)
+def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
+    if undelivered := entry.undelivered:
+        name = entry_label(entry.kind, entry.name)
+        line = f"undelivered: {name} {undelivered.says}"
+        yield Fact(f"{line}, since {format_time(undelivered.since)}", Meaning.BAD)
 
 
-def _paused_lines(entry: dict[str, Any]) -> Iterator[str]:
-    if entry["state"] == "paused":
-        since = f" since {format_time(entry['paused_at'])}" if entry["paused_at"] else ""
-        until = f"until {format_time(entry['paused_until'])}" if entry["paused_until"] else "until resumed"
-        by = f", by {entry['paused_by']}" if entry["paused_by"] else ""
-        yield f"paused: {entry_label(entry['kind'], entry['name'])}{since} {until}{by}"
+def _paused_lines(entry: EntryStatus) -> Iterator[str]:
+    if entry.state == "paused":
+        since = f" since {format_time(entry.paused_at)}" if entry.paused_at else ""
+        until = f"until {format_time(entry.paused_until)}" if entry.paused_until else "until resumed"
+        by = f", by {entry.paused_by}" if entry.paused_by else ""
+        yield f"paused: {entry_label(entry.kind, entry.name)}{since} {until}{by}"
 
 
-def _muted_lines(entry: dict[str, Any]) -> Iterator[Fact]:
-    if muted := entry["muted"]:
-        name = entry_label(entry["kind"], entry["name"])
-        ends = [f"until {format_time(muted['until'])}"] if muted["until"] else []
-        ends += ["until something changes"] if muted["until_changed"] else []
-        held = f"messages of {format_count(muted['held'], 'run')} suppressed" if muted["held"] else "nothing suppressed yet"
-        yield Fact(f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted['by']}, {held}", Meaning.WORRYING)
+def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
+    if muted := entry.muted:
+        name = entry_label(entry.kind, entry.name)
+        ends = [f"until {format_time(muted.until)}"] if muted.until else []
+        ends += ["until something changes"] if muted.until_changed else []
+        held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
+        yield Fact(f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted.by}, {held}", Meaning.WORRYING)
 
 
-def _condition_lines(entry: dict[str, Any]) -> Iterator[Fact]:
-    count, worst = entry["conditions"]["open"], entry["conditions"]["worst"]
+def _condition_lines(entry: EntryStatus) -> Iterator[Fact]:
+    count, worst = entry.conditions.open, entry.conditions.worst
     if count:
-        name = entry_label(entry["kind"], entry["name"])
+        name = entry_label(entry.kind, entry.name)
         yield Fact(f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", meaning_of(worst))
 
 
-def _waiting_lines(data: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
-    found = (each for each in data["wakes"] if each["name"] == entry["name"] and entry["kind"] == Kind.HEARTBEAT)
+def _waiting_lines(data: Status, entry: EntryStatus) -> Iterator[str]:
+    found = (each for each in data.wakes if each.name == entry.name and entry.kind == "heartbeat")
     wait = next(found, None)
-    yield from waiting_wakes_lines(entry, WakeWait(wait["waits_for"]) if wait else None)
+    yield from waiting_wakes_lines(entry, WakeWait(wait.waits_for) if wait and wait.waits_for else None)
 
 
-def _busy_lines(entry: dict[str, Any]) -> Iterator[str]:
-    for hold in entry["busy"]:
-        yield f"busy: {hold['id']} holds {entry_label(entry['kind'], entry['name'])} until {format_time(hold['until'])}"
+def _busy_lines(entry: EntryStatus) -> Iterator[str]:
+    for hold in entry.busy:
+        yield f"busy: {hold.id} holds {entry_label(entry.kind, entry.name)} until {format_time(hold.until)}"
 
 
-def _spend_lines(spent: dict[str, Any]) -> Iterator[str]:
+def _spend_lines(spent: SpendToday) -> Iterator[str]:
     """The cost of all runs of today; nothing as long as nothing is known about it."""
-    if spent["cost_usd"] is None and not spent["runs_without_price"] and not spent["untold_usd"]:
+    if spent.cost_usd is None and not spent.runs_without_price and not spent.untold_usd:
         return
-    cost = "not known" if spent["cost_usd"] is None else format_usd(spent["cost_usd"])
-    more = f", {format_count(spent['runs_without_price'], 'run')} had no price" if spent["runs_without_price"] else ""
-    more += f", usage worth up to {format_usd(spent['untold_usd'])} was not reported" if spent["untold_usd"] else ""
-    yield f"spend: {cost} today for {format_count(spent['runs'], 'run')} since {format_time(spent['since'])[:16]}{more}"
+    cost = "not known" if spent.cost_usd is None else format_usd(spent.cost_usd)
+    more = f", {format_count(spent.runs_without_price, 'run')} had no price" if spent.runs_without_price else ""
+    more += f", usage worth up to {format_usd(spent.untold_usd)} was not reported" if spent.untold_usd else ""
+    yield f"spend: {cost} today for {format_count(spent.runs, 'run')} since {format_time(spent.since)[:16]}{more}"
 
 
-def _budget_lines(budgets: list[dict[str, Any]]) -> Iterator[str]:
+def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:
     """Each budget that was used today, and the number of the others; for that of all entries also what it counts."""
-    used = [each for each in budgets if each["name"] is None or any(limit["used"] for limit in each["limits"].values())]
+    used = [each for each in budgets if each.name is None or any(limit.used for limit in each.limits.values())]
     for budget in used:
-        name = "all" if budget["name"] is None else entry_label(budget["kind"], budget["name"])
+        name = entry_label(budget.kind, budget.name) if budget.kind and budget.name else "all"
         limits = ", ".join(
-            f"{_format_amount(budget['limits'][key]['used'])} of {_format_limit(budget['limits'][key]['of'], unit)}"
+            f"{_format_amount(budget.limits[key].used)} of {_format_limit(budget.limits[key].of, unit)}"
             for key, unit in BUDGET_UNITS
-            if key in budget["limits"]
+            if key in budget.limits
         )
-        counted = f"; counts {_format_counted(budget['counts'])}{_format_shares(budget)}" if budget["name"] is None else ""
-        yield f"budget: {name}: {limits} today, resets {format_time(budget['ends_at'])[:16]}{counted}"
+        counted = f"; counts {_format_counted(budget.counts)}{_format_shares(budget)}" if budget.name is None else ""
+        yield f"budget: {name}: {limits} today, resets {format_time(budget.ends_at)[:16]}{counted}"
     if unused := len(budgets) - len(used):
         yield f"budget: {format_count(unused, 'other')} counted nothing today"
 
 
-def _format_counted(entries: list[dict[str, Any]]) -> str:
+def _format_counted(entries: list[EntryName]) -> str:
     """How many agents and jobs a budget counts."""
-    agents = sum(entry["kind"] == Kind.HEARTBEAT for entry in entries)
+    agents = sum(entry.kind == "heartbeat" for entry in entries)
     counts = ((agents, "agent"), (len(entries) - agents, "job"))
     return " and ".join(format_count(count, noun) for count, noun in counts if count) or "nothing"
 
 
-def _format_shares(budget: dict[str, Any]) -> str:
+def _format_shares(budget: BudgetStatus) -> str:
     """The entries with the largest shares, in the unit of the first limit."""
-    key, part = next((key, SHARE_PARTS[key]) for key, _ in BUDGET_UNITS if key in budget["limits"])
+    key, part = next((key, SHARE_PARTS[key]) for key, _ in BUDGET_UNITS if key in budget.limits)
     unit = " USD" if key == "usd_per_day" else ""
-    largest = sorted((each for each in budget["shares"] if each[part]), key=lambda each: -each[part])[:MAX_SHARES]
-    named = ", ".join(f"{entry_label(each['kind'], each['name'])} {_format_amount(each[part])}{unit}" for each in largest)
+    largest = sorted((each for each in budget.shares if getattr(each, part)), key=lambda each: -getattr(each, part))[:MAX_SHARES]
+    named = ", ".join(f"{entry_label(each.kind, each.name)} {_format_amount(getattr(each, part))}{unit}" for each in largest)
     return f"; most used by {named}" if named else ""
 
 
@@ -397,22 +392,20 @@ def _format_amount(amount: float) -> str:
     return f"{amount:,.0f}" if isinstance(amount, int) or not amount else f"{amount:.2f}" if amount >= 0.1 else f"{amount:.4f}"
 
 
-def _entry_row(entry: dict[str, Any], now: datetime) -> list[str]:
-    last = entry["last_run"] or {}
-    is_running = last.get("state") == "running"
-    reason = format_reason(last.get("reason"), last.get("suppression"), last.get("delivery", "none"))
-    return [
-        entry_label(entry["kind"], entry["name"]),
-        entry["state"],
-        format_short_time(entry["next_due"] or entry["paused_until"], now),
-        last.get("outcome") or last.get("state") or "-",
-        f"on {last['worker']}" if is_running and last.get("worker") else reason,
-        format_short_time(last.get("finished_at"), now),
-    ]
+def _entry_row(entry: EntryStatus, now: datetime) -> list[str]:
+    last = entry.last_run
+    if last is None:
+        happened = ["-", "-", "-"]
+    else:
+        reason = format_reason(last.reason, last.suppression, last.delivery)
+        why = f"on {last.worker}" if last.state == "running" and last.worker else reason
+        happened = [last.outcome or last.state, why, format_short_time(last.finished_at, now)]
+    next_at = format_short_time(entry.next_due or entry.paused_until, now)
+    return [entry_label(entry.kind, entry.name), entry.state, next_at, *happened]
 
 
-def _entry_meanings(entry: dict[str, Any]) -> dict[int, Meaning | None]:
+def _entry_meanings(entry: EntryStatus) -> dict[int, Meaning | None]:
     """The colours of STATE, LAST and WHY."""
-    last = entry["last_run"] or {}
-    ended = meaning_of_run(last.get("outcome"), last.get("reason"))
-    return {1: meaning_of(entry["state"]), 3: ended, 4: meaning_of(last.get("delivery")) or ended}
+    last = entry.last_run
+    ended = meaning_of_run(last.outcome, last.reason) if last else None
+    return {1: meaning_of(entry.state), 3: ended, 4: (meaning_of(last.delivery) if last else None) or ended}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
+from heartbeatd.answers import EntryStatus, RunRecord
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_time, utc_now
@@ -33,7 +33,7 @@ def newest_run_id(path: Path) -> int:
     """The newest run before a request. The run that the request starts has a higher ID."""
     with daemon_files.open_for_reading(daemon_files.locate_files(path)) as db:
         newest = run_history.list_runs(db, limit=1) if db else []
-    return int(newest[0]["id"]) if newest else 0
+    return newest[0].id if newest else 0
 
 
 def wait_for_run(path: Path, wake_id: int, before: int) -> int:
@@ -91,13 +91,13 @@ def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
     while time.monotonic() < deadline:
         with daemon_files.open_for_reading(files) as db:
             run = run_history.get_run(db, run_id) if db else None
-        if run is None or run["state"] == "closed":
+        if run is None or run.state == "closed":
             return True
         time.sleep(POLL_INTERVAL)
     return False
 
 
-def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
+def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord | None, bool]:
     """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
     with daemon_files.open_for_reading(files) as db:
         assert db is not None
@@ -105,37 +105,37 @@ def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, 
         run_id = (progress or {}).get("run_id") or 0
         run = run_history.get_run(db, run_id) if run_id > before else None
     if run is not None:
-        return (run if run["state"] == "closed" else None), False
+        return (run if run.state == "closed" else None), False
     return None, progress is None or progress["state"] == "ended"
 
 
-def _print_run(run: dict[str, Any], wait: WakeWait | None) -> int:
+def _print_run(run: RunRecord, wait: WakeWait | None) -> int:
     """Print the result of a run. `wait` is what the wake still waits for, if the run did not consume it."""
-    why = run["reason"] or run["suppression"]
-    click.echo(f"run {run['id']}: {run['outcome']}" + (f" ({why})" if why else ""))
-    for text in (run["text"], run["error"]):
+    why = run.reason or run.suppression
+    click.echo(f"run {run.id}: {run.outcome}" + (f" ({why})" if why else ""))
+    for text in (run.text, run.error):
         if text:
             click.echo(escape_control(text))
     if wait is not None:
         click.echo(f"the wake {_describe_wait(wait)}", err=True)
-    return 0 if run["outcome"] in SUCCESSFUL_OUTCOMES else 1
+    return 0 if run.outcome in SUCCESSFUL_OUTCOMES else 1
 
 
-def waiting_wakes_lines(entry: dict[str, Any], wait: WakeWait | None = None) -> Iterator[str]:
+def waiting_wakes_lines(entry: EntryStatus, wait: WakeWait | None = None) -> Iterator[str]:
     """A line about the waiting wakes of an entry, if there are any. `wait` is what they wait for."""
-    if count := entry["wakes_waiting"]:
-        name = entry_label(entry["kind"], entry["name"])
+    if count := entry.wakes_waiting:
+        name = entry_label(entry.kind, entry.name)
         why = f": {wait.text}" if wait is not None and wait.reason not in SELF_EXPLANATORY else ""
         waits = "waits" if count == 1 else "wait"
         yield f"wakes: {count} {waits} for the next run of {name}{_next_run_text(entry)}{why}"
 
 
-def _next_run_text(entry: dict[str, Any]) -> str:
-    last = entry["last_run"]
-    if entry["state"] == "paused":
+def _next_run_text(entry: EntryStatus) -> str:
+    last = entry.last_run
+    if entry.state == "paused":
         return ", once it is resumed"
-    if entry["next_due"]:
-        return f", {format_time(entry['next_due'])}"
-    if last and last["state"] != "closed":
+    if entry.next_due:
+        return f", {format_time(entry.next_due)}"
+    if last and last.state != "closed":
         return ""  # the end of that run decides
-    return f"; none is planned, and `heartbeatd wake {entry['name']}` starts one"
+    return f"; none is planned, and `heartbeatd wake {entry.name}` starts one"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from heartbeat.findings import MAX_KEY, comparable_key
+from heartbeatd.answers import RecordedActivity
 from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import budget_reservations, condition_updates, mutes, plan_sync, planning, wake_starts
@@ -144,7 +144,7 @@ class NoteActivity:
     queue: int | None = None
     approvals: int | None = None
 
-    def apply(self, tick: Tick) -> dict[str, Any]:
+    def apply(self, tick: Tick) -> RecordedActivity:
         """If messages cannot be sent to the target, the whole request is refused."""
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if self.target is not None:
@@ -156,7 +156,7 @@ class NoteActivity:
         updated_row = self._with_counts(entry_row, tick.now)
         entries.change_entry(tick.tx, entry_row, updated_row)
         last = next(iter(targets.known_targets(tick.tx.db, self.name)), None)
-        return {"last": last, "queue": updated_row.queue, "pending_approvals": updated_row.approvals}
+        return RecordedActivity(last=last, queue=updated_row.queue, pending_approvals=updated_row.approvals)
 
     def _with_counts(self, entry_row: EntryRow, now: datetime) -> EntryRow:
         if self.queue is None and self.approvals is None:
@@ -376,7 +376,7 @@ def _open_conditions(tick: Tick, name: str, key: str | None, run_id: int | None)
         return [_open_condition(tick, name, key)]
     assert run_id is not None
     run = run_history.get_run(tick.tx.db, run_id)
-    keys = {comparable_key(each["key"]) for each in run["findings"]} if run else set()
+    keys = {comparable_key(each.key) for each in run.findings} if run else set()
     found = [each for each in conditions.open_conditions_of(tick.tx.db, name) if each.key in keys]
     if not found:
         problem = f"run {run_id} of agent {name!r} has no open condition"

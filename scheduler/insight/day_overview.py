@@ -13,16 +13,26 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
+from heartbeatd import answers
+from heartbeatd.answers import (
+    EntryOverview,
+    ExplainedEvent,
+    LaneHolder,
+    Overview,
+    PresentProblem,
+    QuietReason,
+    RunRecord,
+    StatusCounts,
+)
 from scheduler.config.file.message_parts import format_count
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState, shorten_path
-from scheduler.insight.quiet_reasons import ACKNOWLEDGED, AWAITS_RESULTS, KNOWN, QuietReason, quiet_reasons
+from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
@@ -33,7 +43,6 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
-from scheduler.model.timestamps import iso_utc
 from scheduler.store import (
     boots,
     clock_changes,
@@ -147,61 +156,69 @@ def _check_year(day: date) -> None:
         raise ValueError(f"write a day or time of the years {RECORDED_YEARS[0]} to {RECORDED_YEARS[-1]}")
 
 
-def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> dict[str, Any]:
+def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> Overview:
     """The day of every entry, those first that were silent or unusual, and what concerns all of them."""
     records = _Records(db, plan, period, now, daemon)
     listed = [(row, _EntryDay(records, row)) for row in records.rows if records.existed(row)]
-    found = [_entry_data(row, day, day.explain()) for row, day in listed]
-    found += [_new_entry_data(entry, records) for key, entry in records.unknown_entries()]
-    found.sort(key=lambda each: (each["expected"], RANKS[each["status"]], each["kind"] == Kind.CRON, each["name"]))
-    return {
-        "from": iso_utc(period.begin),
-        "until": iso_utc(period.end),
-        "asked_at": iso_utc(now),
-        "zone": period.zone.key,
-        "counts": _count_by_status(found),
-        "problems": [{"what": what, "says": says} for what, says in records.present_problems()],
-        "entries": found,
-        "overrides": [asdict(each) for each in records.overrides],
-        "changes": reload_history.config_changes_between(db, period.begin, period.until),
-        "events": [{"at": iso_utc(at), "what": what, "says": says} for at, what, says in sorted(records.events())],
-    }
+    found = [_entry_overview(row, day, day.explain()) for row, day in listed]
+    found += [_overview_of_new_entry(entry, records) for key, entry in records.unknown_entries()]
+    found.sort(key=lambda each: (each.expected, RANKS[DayStatus(each.status)], each.kind == "cron", each.name))
+    return Overview(
+        from_=period.begin,
+        until=period.end,
+        asked_at=now,
+        zone=period.zone.key,
+        counts=_count_by_status(found),
+        problems=[PresentProblem(what=what, says=says) for what, says in records.present_problems()],
+        entries=found,
+        overrides=[answers.Override(**asdict(each)) for each in records.overrides],
+        changes=reload_history.config_changes_between(db, period.begin, period.until),
+        events=[ExplainedEvent(at=at, what=what, says=says) for at, what, says in sorted(records.events())],
+    )
 
 
-def of_entries(overview: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
+def of_entries(overview: Overview, entries: list[EntryOverview]) -> Overview:
     """The overview of only these of its entries."""
-    return overview | {"counts": _count_by_status(entries), "entries": entries}
+    return overview.model_copy(update={"counts": _count_by_status(entries), "entries": entries})
 
 
-def _count_by_status(entries: list[dict[str, Any]]) -> dict[str, int]:
-    return {status.value: sum(each["status"] == status for each in entries) for status in DayStatus}
+def _count_by_status(entries: list[EntryOverview]) -> StatusCounts:
+    return StatusCounts(**{status: sum(each.status == status for each in entries) for status in DayStatus})
 
 
-def _entry_data(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> dict[str, Any]:
-    return {
-        "kind": row.kind.value,
-        "name": row.name,
-        "status": explained.status.value,
-        "cause": explained.code,
-        "says": explained.says,
-        "command": explained.command,
-        "expected": explained.is_expected,
-        "run": explained.run_id,
-        "ran": day.ran,
-        "skipped": day.skipped,
-        "delivered": day.delivered,
-        "undelivered": sum(each.count for each in day.undelivered),
-    }
+def _entry_overview(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> EntryOverview:
+    return EntryOverview(
+        kind=row.kind.value,
+        name=row.name,
+        status=explained.status.value,
+        cause=explained.code,
+        says=explained.says,
+        command=explained.command,
+        expected=explained.is_expected,
+        run=explained.run_id,
+        ran=day.ran,
+        skipped=day.skipped,
+        delivered=day.delivered,
+        undelivered=sum(each.count for each in day.undelivered),
+    )
 
 
-def _new_entry_data(entry: Entry, records: _Records) -> dict[str, Any]:
+def _overview_of_new_entry(entry: Entry, records: _Records) -> EntryOverview:
     """An entry that is in the config, but has no row."""
-    says = "in the config file, but not yet applied by the daemon"
-    explained = DayExplanation(DayStatus.SILENT, NOT_ADOPTED, says, _adopt_command(records.daemon))
-    return {
-        "kind": entry.kind.value, "name": entry.name, "status": explained.status.value, "cause": explained.code, "says": says,
-        "command": explained.command, "expected": False, "run": None, "ran": 0, "skipped": 0, "delivered": 0, "undelivered": 0,
-    }  # fmt: skip
+    return EntryOverview(
+        kind=entry.kind.value,
+        name=entry.name,
+        status="silent",
+        cause=NOT_ADOPTED,
+        says="in the config file, but not yet applied by the daemon",
+        command=_adopt_command(records.daemon),
+        expected=False,
+        run=None,
+        ran=0,
+        skipped=0,
+        delivered=0,
+        undelivered=0,
+    )
 
 
 def _adopt_command(daemon: DaemonState) -> str:
@@ -235,7 +252,7 @@ class _Records:
         return self.period.until >= self.now
 
     @cached_property
-    def holds(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def holds(self) -> Mapping[str, Sequence[LaneHolder]]:
         """Who holds the lane of each agent over HTTP now."""
         return lane_holds.holds_by_agent(self.db, self.now)
 
@@ -553,7 +570,7 @@ class _EntryDay:
         if run.state == "waiting":
             data = self._run(run.last_id)
             if run.outcome == Outcome.SKIPPED:
-                detail = data["error"] or self._lane_holder() if run.reason == Skip.BUSY else data["error"]
+                detail = data.error or self._lane_holder() if run.reason == Skip.BUSY else data.error
                 says = (
                     f"its run of {self._times.at(run.last_slot)} waits: {reason_texts.SlotCause(run.reason or '').text_for_now}"
                 )
@@ -590,11 +607,11 @@ class _EntryDay:
             status, cause.reason or str(cause.outcome), says + self._error_text(self._run(cause.last_id)), cause
         )
 
-    def _error_text(self, data: Mapping[str, Any]) -> str:
+    def _error_text(self, data: RunRecord) -> str:
         """The class and the text of a run's error, and the model if the error may concern only that."""
-        reason, error, model = data["reason"], data["error"], data["model_requested"]
+        reason, error, model = data.reason, data.error, data.model_requested
         if reason == Reason.NO_TIME_LEFT:
-            return f": no time was left for {self._next_attempt_text(data['attempt'])}: {_shorten(error or 'it was interrupted')}"
+            return f": no time was left for {self._next_attempt_text(data.attempt)}: {_shorten(error or 'it was interrupted')}"
         named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
         if model and reason in MODEL_FAILURES and model not in (error or ""):
             named.append(f"model {model}")
@@ -629,11 +646,11 @@ class _EntryDay:
         says = f"{self._extent(cause)}: {REASON_TEXTS.get(code, code)}" + (f": {detail}" if detail else "")
         return self._with_run(status, code, says, cause, is_expected=cause.reason in NORMAL_SKIPS)
 
-    def _missed(self, cause: CauseCount, data: Mapping[str, Any], status: DayStatus) -> DayExplanation:
+    def _missed(self, cause: CauseCount, data: RunRecord, status: DayStatus) -> DayExplanation:
         """Slots that could not start: the daemon was down or frozen, the clock jumped, or all places were taken."""
         found = self._all.missed.cause(cause.last_slot + self._row.schedule.offset)
-        if found.code == Skip.MISSED and data["error"]:
-            return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {data['error']}", cause)
+        if found.code == Skip.MISSED and data.error:
+            return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {data.error}", cause)
         return self._with_run(status, found.code, f"{self._extent(cause)}: {found.text}", cause)
 
     def _extent(self, cause: CauseCount) -> str:
@@ -649,20 +666,20 @@ class _EntryDay:
             return f"all {number} slots{since}" if number > 1 else f"the slot of {self._times.at(begin)}"
         return f"{format_count(number, 'slot')}{since}" if number > 1 else f"the slot of {self._times.at(begin)}"
 
-    def _skip_detail(self, code: str, data: Mapping[str, Any]) -> str:
+    def _skip_detail(self, code: str, data: RunRecord) -> str:
         if code == Skip.BUSY:
-            return data["error"] or ""
+            return data.error or ""
         if code in (Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE):
-            return self._checklist_path() + (f" ({data['error']})" if data["error"] else "")
+            return self._checklist_path() + (f" ({data.error})" if data.error else "")
         if code == Skip.NOTHING_DUE:
             return self._due_text()
         if code in (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED):
             return self._precheck_text(code, data)
-        if code == Skip.PRECHECK_FAILED and data["precheck"]:
-            return _shorten(data["precheck"]["error"] or "")
-        if code == Skip.PROMPT_TOO_LARGE and not data["error"]:
-            return f"{sum(each['chars'] for each in data['prompt_parts']):,} characters"
-        return _shorten(data["error"] or "")
+        if code == Skip.PRECHECK_FAILED and data.precheck:
+            return _shorten(data.precheck.error or "")
+        if code == Skip.PROMPT_TOO_LARGE and not data.error:
+            return f"{sum(each.chars for each in data.prompt_parts):,} characters"
+        return _shorten(data.error or "")
 
     def _checklist_path(self) -> str:
         spec = self._entry.spec if self._entry else None
@@ -681,11 +698,11 @@ class _EntryDay:
             return "all its items are paused or completed"
         return "each was checked within its [every ...]"
 
-    def _precheck_text(self, code: str, data: Mapping[str, Any]) -> str:
+    def _precheck_text(self, code: str, data: RunRecord) -> str:
         if code == Skip.PRECHECK_UNCHANGED:
             since = self._row.looked_at
             return f"its output is the same as at {self._times.at(since)}" if since else ""
-        printed = (data["precheck"] or {}).get("output", "").strip().splitlines()
+        printed = data.precheck.output.strip().splitlines() if data.precheck else []
         return f"it printed {printed[-1][:60]}" if printed else ""
 
     def _closed_by_schedule(self, recorded: Mapping[Skip, CauseCount], closed: Mapping[Skip, int]) -> DayExplanation:
@@ -826,7 +843,7 @@ class _EntryDay:
         loud = [each for each in answers if each.outcome == Outcome.ALERT]
         most = max(loud or answers, key=lambda each: each.runs)
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
-        known = self._reason_texts(ACKNOWLEDGED, KNOWN) if most.suppression == Suppression.DUPLICATE else ""
+        known = self._reason_texts("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
         says = f"{number} not sent: {known or SUPPRESSION_TEXTS[most.suppression or '']}"
         status = DayStatus.UNUSUAL if most.suppression in HIDDEN else DayStatus.QUIET
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
@@ -859,15 +876,15 @@ class _EntryDay:
 
     def _awaited_results(self) -> DayExplanation | None:
         """Several runs wait for their result. One is normal for an agent that answers later."""
-        found = next((each for each in self._quiet_reasons if each.code == AWAITS_RESULTS and each.count > 1), None)
+        found = next((each for each in self._quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
         return DayExplanation(DayStatus.UNUSUAL, found.code, found.says, self._explain_command()) if found else None
 
     def _known_conditions(self) -> DayExplanation | None:
         """It ran, and what it has found is known or acknowledged."""
-        known = [each for each in self._quiet_reasons if each.code in (ACKNOWLEDGED, KNOWN)]
+        known = [each for each in self._quiet_reasons if each.code in ("acknowledged", "known")]
         if not known:
             return None
-        says = f"{self._normal_text()}; {self._reason_texts(ACKNOWLEDGED, KNOWN)}"
+        says = f"{self._normal_text()}; {self._reason_texts('acknowledged', 'known')}"
         return DayExplanation(DayStatus.QUIET, known[0].code, says, self._explain_command())
 
     def _normal_text(self) -> str:
@@ -887,7 +904,7 @@ class _EntryDay:
     def _effective_command(self) -> str:
         return f"heartbeatd check --effective {self._row.name}" if self._row.kind is Kind.HEARTBEAT else self._explain_command()
 
-    def _run(self, run_id: int) -> dict[str, Any]:
+    def _run(self, run_id: int) -> RunRecord:
         found = run_history.get_run(self._all.db, run_id)
         assert found is not None  # its id has just been read
         return found
@@ -903,7 +920,7 @@ class _EntryDay:
 
     def _lane_holder(self) -> str:
         held = self._all.holds.get(self._row.name, ())
-        return f"{held[-1]['id']} holds it over HTTP" if held else ""
+        return f"{held[-1].id} holds it over HTTP" if held else ""
 
 
 OTHER_TRIGGERS = WOKEN | {Trigger.RESULT, Trigger.REBOOT}  # runs that no slot starts

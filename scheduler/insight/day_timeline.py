@@ -44,9 +44,7 @@ class DayTimeline:
 def read_day_timeline(explained: ExplainedEntry, day: date) -> DayTimeline:
     """What happened, or will happen, on a local day of the entry."""
     span = local_days.whole_day(day, explained.zone)
-    found = slot_history.load_history(
-        explained.db, explained.row, span.begins, span.ends, explained.now, running=explained.is_daemon_running
-    )
+    found = explained.load_history(span.begins, span.ends)
     results = slot_history.slot_results(found.record, span.begins, span.ends)
     others = [DayMark(row.slot, row.slot, row.cause, 1, row.id, is_slot=False) for row in found.other_runs]
     marks = [*_slot_marks(results, span), *(mark for mark in others if span.begins <= mark.at < span.ends)]

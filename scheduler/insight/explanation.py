@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -12,22 +12,43 @@ from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
+from heartbeatd.answers import (
+    AnswerSent,
+    ConditionClosing,
+    CountedCause,
+    DaemonStateThen,
+    EntryChange,
+    ExplainedCondition,
+    ExplainedEvent,
+    ExplainedSlot,
+    ExplanationAt,
+    ExplanationNow,
+    ExplanationOn,
+    HeldJobNotice,
+    MessagesOfEntry,
+    NextSlot,
+    Override,
+    RejectedWakes,
+    ReportedCondition,
+    RunRecord,
+    SlotStretch,
+    WakeWaiting,
+)
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates, plan_sync
 from scheduler.insight import preconditions, reason_texts, reload_history, slot_history, wake_waits
-from scheduler.insight.quiet_reasons import QuietReason, quiet_reasons
+from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
-from scheduler.model import entry_schedule, local_days
+from scheduler.insight.slot_history import LoadedHistory, SlotGroup, SlotResult, slot_results
+from scheduler.model import config_changes, entry_schedule, local_days
 from scheduler.model.condition import Condition
-from scheduler.model.config_changes import Override
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
-from scheduler.model.timestamps import MILLISECOND, iso_utc
+from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import (
     boots,
     clock_changes,
@@ -77,26 +98,33 @@ class ExplainedEntry:
     @property
     def label(self) -> str:
         """agent/NAME or cron/NAME."""
-        return f"{'cron' if self.row.kind is Kind.CRON else 'agent'}/{self.row.name}"
+        return self.row.kind.label_of(self.row.name)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry in the config; None without one."""
+        return self.plan.entries.get(self.key) if self.plan else None
+
+    @property
+    def spec(self) -> Heartbeat | None:
+        """The settings of an agent in the config; None for a job, and without a config."""
+        return self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
 
     @property
     def zone(self) -> ZoneInfo:
         """The zone of the entry's days: from the config, or else from its recorded schedule or the last valid config."""
-        entry = self.plan.entries.get(self.key) if self.plan else None
-        if entry is not None:
-            return entry.zone
+        if self.entry is not None:
+            return self.entry.zone
         found = entry_schedule.schedule_zone(self.row.schedule_text)
         return found or ZoneInfo(config_history.zone_in_force(self.db) or "UTC")
 
-    def checklist_remarks(self) -> tuple[str, ...]:
-        """Lines of the checklist that look like an item annotation and are none; empty without a config."""
-        entry = self.plan.entries.get(self.key) if self.plan else None
-        return entry.checklist_remarks() if entry else ()
+    def load_history(self, begin: datetime, end: datetime) -> LoadedHistory:
+        """What is on record about its slots and other runs in [begin, end)."""
+        return slot_history.load_history(self.db, self.row, begin, end, self.now, running=self.is_daemon_running)
 
     def slot_results(self, begin: datetime, end: datetime) -> list[SlotResult]:
-        return slot_results(
-            slot_history.load_history(self.db, self.row, begin, end, self.now, running=self.is_daemon_running).record, begin, end
-        )
+        """What happened to each slot in [begin, end)."""
+        return slot_results(self.load_history(begin, end).record, begin, end)
 
 
 def find_entry(
@@ -136,60 +164,60 @@ def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
     )
 
 
-def explain_now(explained: ExplainedEntry) -> dict[str, Any]:
+def explain_now(explained: ExplainedEntry) -> ExplanationNow:
     """Why the last slot ran or not, whether each precondition allows a run now, and when the next slot is."""
-    entry_row = explained.row
-    last_id = run_history.last_real_run(explained.db, *explained.key)
-    last_run = None if last_id is None else run_history.get_run(explained.db, last_id)
-    return _header_data(explained) | {
-        "last_slot": _slot_data(explained, _latest_slot_until(explained, explained.now)),
-        "last_run": last_run,
-        "answer": _answer_data(last_run),
-        "quiet_because": [each.as_data for each in _quiet_reasons(explained)],
-        "conditions": _conditions_data(explained),
-        "skipped_since": [
-            _counted_cause(SlotCause(reason), slots) for reason, slots in _skipped_since(explained, last_id).items()
+    db, row, now = explained.db, explained.row, explained.now
+    last_id = run_history.last_real_run(db, *explained.key)
+    last_run = None if last_id is None else run_history.get_run(db, last_id)
+    found = preconditions.check_preconditions(db, explained.plan, row, explained.lanes, now)
+    found.would_run = found.would_run and _done_at(explained) is None
+    messages = [
+        MessagesOfEntry(
+            channel=each.channel,
+            state=each.state,
+            notice=each.is_notice,
+            count=each.count,
+            error=each.error,
+            tries=each.tries,
+            oldest=each.oldest,
+            run=each.last_run,
+            says=each.text,
+        )
+        for each in outbox.messages_of_entry(db, *explained.key, now - RECENT_MESSAGES, now + MILLISECOND)
+    ]
+    wait = wake_waits.next_wait(db, *explained.key, now)
+    return ExplanationNow(
+        **_header(explained),
+        last_slot=_explain_slot(explained, _latest_slot_until(explained, now)),
+        last_run=last_run,
+        answer=_explain_answer(last_run) if last_run else None,
+        quiet_because=quiet_reasons(db, row, explained.spec, now, TimeFormat.of_today(explained.zone, now)),
+        conditions=_explain_conditions(explained),
+        skipped_since=[
+            _count_cause(SlotCause(reason), slots)
+            for reason, slots in run_history.skipped_since(db, *explained.key, last_id or 0).items()
         ],
-        "now": _preconditions_data(explained),
-        "next": {"slot": iso_utc(entry_row.slot), "due_at": iso_utc(entry_row.due_at)},
-        "wakes_waiting": wakes.count_waiting_wakes(explained.db, *explained.key),
-        "checklist_remarks": list(explained.checklist_remarks()),
-        "held_back": _held_notices_data(explained),
-        "reported_as": _job_conditions_data(explained),
-        "wakes": _wait_data(explained),
-        "wakes_rejected": _rejected_wakes_data(explained),
-        "messages": _messages_data(explained),
-        "changes": _changes_data(explained, explained.now - RECENT_CHANGES, explained.now),
-        "overrides": [asdict(each) for each in config_history.overrides_in_force(explained.db) if each.concerns(explained.label)],
-        "commands": _next_commands(explained, last_run),
-        "texts_told": outbox.count_recent_texts(explained.db, *explained.key, explained.now),
-        "daemon": daemon_state_at(explained.db, explained.now, running=explained.is_daemon_running),
-    }
+        now=found,
+        next=NextSlot(slot=row.slot, due_at=row.due_at),
+        wakes_waiting=wakes.count_waiting_wakes(db, *explained.key),
+        checklist_remarks=list(explained.entry.checklist_remarks()) if explained.entry else [],
+        held_back=_held_notices(explained),
+        reported_as=_conditions_of_job(explained),
+        wakes=WakeWaiting(waits_for=wait.reason, until=wait.until, says=wait.text) if wait else None,
+        wakes_rejected=_rejected_wakes(explained),
+        messages=messages,
+        changes=_changes_between(explained, now - RECENT_CHANGES, now),
+        overrides=[Override(**asdict(each)) for each in config_history.overrides_in_force(db) if each.concerns(explained.label)],
+        commands=_next_commands(explained, last_run, messages),
+        texts_told=outbox.count_recent_texts(db, *explained.key, now),
+        daemon=daemon_state_at(db, now, running=explained.is_daemon_running),
+    )
 
 
-def _quiet_reasons(explained: ExplainedEntry) -> list[QuietReason]:
-    entry = explained.plan.entries.get(explained.key) if explained.plan else None
-    spec = entry.spec if entry and isinstance(entry.spec, Heartbeat) else None
-    times = TimeFormat.of_today(explained.zone, explained.now)
-    return quiet_reasons(explained.db, explained.row, spec, explained.now, times)
-
-
-def _messages_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
-    """The messages and notifications of the last day by channel and state, and older ones that are still to be delivered."""
-    found = outbox.messages_of_entry(explained.db, *explained.key, explained.now - RECENT_MESSAGES, explained.now + MILLISECOND)
-    return [
-        {"channel": each.channel, "state": each.state.value, "notice": each.is_notice, "count": each.count}
-        | {"error": each.error, "tries": each.tries, "oldest": iso_utc(each.oldest), "run": each.last_run, "says": each.text}
-        for each in found
-    ]
-
-
-def _changes_data(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[dict[str, Any]]:
-    """What reloads have changed for the entry, with a text for people. Of shared keys only overrides of the entry are listed."""
+def _changes_between(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[EntryChange]:
+    """What reloads have changed for the entry. Of shared keys only overrides of the entry are listed."""
     found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.agents)
-    return [
-        each | {"says": _change_text(each)} for each in found if each["what"] != "shared" or _overrides(each["key"], explained)
-    ]
+    return [each for each in found if each.what != "shared" or _overrides(each.key or "", explained)]
 
 
 def _overrides(variable: str, explained: ExplainedEntry) -> bool:
@@ -197,143 +225,120 @@ def _overrides(variable: str, explained: ExplainedEntry) -> bool:
     if not variable.startswith(OVERRIDE_PREFIX):
         return False
     key = variable.removeprefix(OVERRIDE_PREFIX).replace("__", ".")
-    return Override(variable, key, "", "").concerns(explained.label)
+    return config_changes.Override(variable, key, "", "").concerns(explained.label)
 
 
-def _change_text(change: Mapping[str, Any]) -> str:
-    if change["what"] in ("changed", "shared"):
-        return f"{change['key']} {change['old']} -> {change['new']}"
-    if change["what"] == "renamed":
-        return f"renamed {change['old']} -> {change['new']}"
-    if change["what"] == "refused":
-        return f"the config was rejected: {change['new'].splitlines()[0]}"
-    return {"not stored": "many entries changed; which ones is not recorded"}.get(change["what"], str(change["what"]))
-
-
-def _next_commands(explained: ExplainedEntry, last_run: Mapping[str, Any] | None) -> list[str]:
+def _next_commands(explained: ExplainedEntry, last_run: RunRecord | None, messages: list[MessagesOfEntry]) -> list[str]:
     """The commands that show more."""
     name = explained.label
     found = [f"heartbeatd explain {name} --on today"]
     if last_run is not None:
-        found.append(f"heartbeatd show {last_run['id']}")
-    if any(each["state"] in outbox.UNDELIVERED for each in _messages_data(explained)):
+        found.append(f"heartbeatd show {last_run.id}")
+    if any(each.state in outbox.UNDELIVERED for each in messages):
         found.append("heartbeatd outbox")
     if explained.row.paused:
         found.append(f"heartbeatd resume {name}")
     return found
 
 
-def _answer_data(run: dict[str, Any] | None) -> dict[str, Any] | None:
+def _explain_answer(run: RunRecord) -> AnswerSent | None:
     """Whether the answer of a run was sent, and why; None for a job, and for a run without an answer."""
-    if run is None or run["kind"] != Kind.HEARTBEAT or run["outcome"] not in ANSWERED:
+    if run.kind != "heartbeat" or run.outcome not in ANSWERED:
         return None
-    delivery, repeats = run["delivery"], run["repeats"]
-    shown = run["findings"][:MAX_FINDINGS_SHOWN]
-    findings = [f"{_shorten_key(each['key'])}: {EFFECT_TEXTS.get(each['effect'], each['effect'])}" for each in shown]
-    left_out = len(run["findings"]) - len(shown)
+    shown = run.findings[:MAX_FINDINGS_SHOWN]
+    findings = [f"{_shorten_key(each.key)}: {EFFECT_TEXTS.get(each.effect, each.effect)}" for each in shown]
+    left_out = len(run.findings) - len(shown)
     more = [f"and {left_out} more"] if left_out else []
-    sent = not repeats and delivery["state"] in (DeliveryState.DELIVERED, DeliveryState.PARTIAL)
-    return {"sent": sent, "says": "; ".join([*_delivery_texts(run), *findings, *more])}
+    sent = not run.repeats and run.delivery.state in (DeliveryState.DELIVERED, DeliveryState.PARTIAL)
+    return AnswerSent(sent=sent, says="; ".join([*_delivery_texts(run), *findings, *more]))
 
 
-def _delivery_texts(run: Mapping[str, Any]) -> list[str]:
+def _delivery_texts(run: RunRecord) -> list[str]:
     """Whether an answer reached its recipients. If it was not sent again, what became of the messages that have its content."""
-    delivery = run["delivery"]
-    texts = list(dict.fromkeys(each["says"] for each in delivery["targets"]))
-    if texts and not run["repeats"]:
+    texts = list(dict.fromkeys(each.says for each in run.delivery.targets))
+    if texts and not run.repeats:
         return texts
-    if delivery["state"] in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.DELIVERED):
-        texts = [SUPPRESSION_TEXTS.get(run["suppression"] or "", "no recipient is known")]
-    return ["not sent again" if run["repeats"] else "not sent", *texts]
+    if run.delivery.state in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.DELIVERED):
+        texts = [SUPPRESSION_TEXTS.get(run.suppression or "", "no recipient is known")]
+    return ["not sent again" if run.repeats else "not sent", *texts]
 
 
 def _shorten_key(key: str) -> str:
     return key if len(key) <= MAX_KEY_SHOWN else f"{key[: MAX_KEY_SHOWN - 1]}…"
 
 
-def _conditions_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+def _explain_conditions(explained: ExplainedEntry) -> list[ExplainedCondition]:
     """The open conditions of an agent, and what would close each."""
     if explained.row.kind is not Kind.HEARTBEAT:
         return []
     shown = conditions.list_conditions(explained.db, [explained.row.name])
     known = {each.label: each for each in conditions.open_conditions_of(explained.db, explained.row.name)}
-    return [each | {"closes": _closing_data(explained, known[each["key"]])} for each in shown]
+    return [ExplainedCondition(**dict(each), closes=_explain_closing(explained, known[each.key])) for each in shown]
 
 
-def _closing_data(explained: ExplainedEntry, condition: Condition) -> dict[str, Any]:
+def _explain_closing(explained: ExplainedEntry, condition: Condition) -> ConditionClosing:
     """What would close a condition. `answers` is the number of answers without it, None without a config."""
-    entry = explained.plan.entries.get(explained.key) if explained.plan else None
-    spec = entry.spec if entry else None
     left = None
-    if isinstance(spec, Heartbeat):
-        left = max(1, condition_updates.answers_to_close(condition, spec.clear_after) - condition.missed)
+    if explained.spec is not None:
+        left = max(1, condition_updates.answers_to_close(condition, explained.spec.clear_after) - condition.missed)
     number = "several answers" if left is None else "one answer" if left == 1 else f"{left} answers in a row"
+    senders = sorted(condition.senders)
     says = f"closes when the agent reports its end, or after {number} without it"
     if condition.lines:
         says += ", not counting answers while the precheck still prints what came with it"
-    if condition.senders:
-        says += f", counting only answers to wakes by {', '.join(sorted(condition.senders))}"
-    return {
-        "answers": left,
-        "needs_other_precheck": bool(condition.lines),
-        "needs_wake_by": sorted(condition.senders),
-        "says": says,
-    }
+    if senders:
+        says += f", counting only answers to wakes by {', '.join(senders)}"
+    return ConditionClosing(answers=left, needs_other_precheck=bool(condition.lines), needs_wake_by=senders, says=says)
 
 
-def explain_time(explained: ExplainedEntry, instant: datetime) -> dict[str, Any]:
+def explain_time(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
     """What happened, or will happen, to the latest slot at or before a time. Raises ValueError for a time out of range."""
     _check_time(explained, instant)
-    return _header_data(explained) | {
-        "at": iso_utc(instant),
-        "slot": _slot_data(explained, _latest_slot_until(explained, instant)),
-        "following": _slot_data(explained, _first_slot_after(explained, instant)),
-        "daemon": daemon_state_at(explained.db, instant, running=explained.is_daemon_running),
-    }
+    return ExplanationAt(
+        **_header(explained),
+        at=instant,
+        slot=_explain_slot(explained, _latest_slot_until(explained, instant)),
+        following=_explain_slot(explained, _first_slot_after(explained, instant)),
+        daemon=daemon_state_at(explained.db, instant, running=explained.is_daemon_running),
+    )
 
 
-def explain_day(explained: ExplainedEntry, day: date) -> dict[str, Any]:
+def explain_day(explained: ExplainedEntry, day: date) -> ExplanationOn:
     """What happened to every slot of a local day (grouped), which other runs there were, and events of daemon and clocks.
 
     Raises ValueError for a day out of range.
     """
     _check_time(explained, datetime.combine(day, time.min, UTC))
-    return {"day": day.isoformat()} | explain_period(explained, local_days.whole_day(day, explained.zone))
+    return _explain_period(explained, local_days.whole_day(day, explained.zone), day)
 
 
-def explain_since(explained: ExplainedEntry, since: datetime) -> dict[str, Any]:
+def explain_since(explained: ExplainedEntry, since: datetime) -> ExplanationOn:
     """The same for the time from `since` until now; `day` is None. Raises ValueError for a time out of range."""
     _check_time(explained, since)
     if since >= explained.now:
         raise ValueError("write a time in the past")
-    return {"day": None} | explain_period(explained, LocalDay(since.astimezone(explained.zone).date(), since, explained.now))
+    return _explain_period(explained, LocalDay(since.astimezone(explained.zone).date(), since, explained.now), None)
 
 
-def explain_period(explained: ExplainedEntry, span: LocalDay) -> dict[str, Any]:
-    """The same for any span of time."""
-    found = slot_history.load_history(
-        explained.db, explained.row, span.begins, span.ends, explained.now, running=explained.is_daemon_running
-    )
+def _explain_period(explained: ExplainedEntry, span: LocalDay, day: date | None) -> ExplanationOn:
+    found = explained.load_history(span.begins, span.ends)
     stretches = slot_history.group_results(slot_results(found.record, span.begins, span.ends))
-    return _header_data(explained) | {
-        "from": iso_utc(span.begins),
-        "until": iso_utc(span.ends),
-        "slots": sum(stretch.slot_count for stretch in stretches),
-        "stretches": [_group_data(stretch) for stretch in stretches],
-        "totals": [_counted_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
-        "beside": [_counted_cause(cause, runs) for cause, runs in Counter(run.cause for run in found.other_runs).most_common()],
-        "events": _events_with_changes(explained, span),
-    }
-
-
-def _events_with_changes(explained: ExplainedEntry, span: LocalDay) -> list[dict[str, Any]]:
-    """The events of a span of time, with what reloads have changed for the entry."""
-    found = events_of_day(explained.db, explained.zone, span, running=explained.is_daemon_running)
-    changes = [
-        {"at": each["at"], "what": "config_changed", "says": f"by {each['by']}: {each['says']}"}
-        for each in _changes_data(explained, span.begins, span.ends)
+    events = events_of_day(explained.db, explained.zone, span, running=explained.is_daemon_running)
+    events += [
+        ExplainedEvent(at=each.at, what="config_changed", says=f"by {each.by}: {each.says}")
+        for each in _changes_between(explained, span.begins, span.ends)
     ]
-    return sorted([*found, *changes], key=lambda event: str(event["at"]))
+    return ExplanationOn(
+        **_header(explained),
+        day=day,
+        from_=span.begins,
+        until=span.ends,
+        slots=sum(stretch.slot_count for stretch in stretches),
+        stretches=[_explain_group(stretch) for stretch in stretches],
+        totals=[_count_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
+        beside=[_count_cause(cause, runs) for cause, runs in Counter(run.cause for run in found.other_runs).most_common()],
+        events=sorted(events, key=lambda event: event.at),
+    )
 
 
 def _check_time(explained: ExplainedEntry, instant: datetime) -> None:
@@ -341,21 +346,22 @@ def _check_time(explained: ExplainedEntry, instant: datetime) -> None:
         raise ValueError(f"write a time from {EARLIEST_TIME.year} on that is at most {MAX_AHEAD.days} days ahead")
 
 
-def _header_data(explained: ExplainedEntry) -> dict[str, Any]:
-    entry_row = explained.row
-    paused = entry_row.state == "active" and entry_row.paused
+def _header(explained: ExplainedEntry) -> dict[str, Any]:
+    """The fields that every explanation begins with."""
+    row = explained.row
+    paused = row.state == "active" and row.paused
     done = _done_at(explained)
     return {
-        "kind": entry_row.kind.value,
-        "name": entry_row.name,
+        "kind": row.kind,
+        "name": row.name,
         "zone": explained.zone.key,
-        "asked_at": iso_utc(explained.now),
-        "state": "paused" if paused else "done" if done else entry_row.state,
-        "done_at": iso_utc(done),
-        "paused_until": iso_utc(entry_row.pause_ends) if paused else None,
-        "paused_at": iso_utc(entry_row.paused_at) if paused else None,
-        "paused_by": entry_row.paused_by if paused else None,
-        "pace": entry_schedule.schedule_parts(entry_row.schedule_text),
+        "asked_at": explained.now,
+        "state": "paused" if paused else "done" if done else row.state,
+        "done_at": done,
+        "paused_until": row.pause_ends if paused else None,
+        "paused_at": row.paused_at if paused else None,
+        "paused_by": row.paused_by if paused else None,
+        "pace": entry_schedule.schedule_parts(row.schedule_text),
     }
 
 
@@ -383,117 +389,98 @@ def _first_slot_after(explained: ExplainedEntry, instant: datetime) -> SlotResul
     return None
 
 
-def _skipped_since(explained: ExplainedEntry, run_id: int | None) -> dict[str, int]:
-    return run_history.skipped_since(explained.db, *explained.key, run_id or 0)
-
-
-def _slot_data(explained: ExplainedEntry, slot: SlotResult | None) -> dict[str, Any] | None:
+def _explain_slot(explained: ExplainedEntry, slot: SlotResult | None) -> ExplainedSlot | None:
     """A slot with its cause, and its run record if it has one."""
     if slot is None:
         return None
-    run = None if slot.run_id is None else run_history.get_run(explained.db, slot.run_id)
-    return {"slot": iso_utc(slot.at) if slot.count else None, **_cause_data(slot.cause), "run": run}
+    cause, run = slot.cause, None if slot.run_id is None else run_history.get_run(explained.db, slot.run_id)
+    return ExplainedSlot(slot=slot.at if slot.count else None, cause=cause.code, detail=cause.detail, says=cause.text, run=run)
 
 
-def _cause_data(cause: SlotCause) -> dict[str, Any]:
-    return {"cause": cause.code, "detail": cause.detail, "says": cause.text}
+def _count_cause(cause: SlotCause, count: int) -> CountedCause:
+    return CountedCause(cause=cause.code, detail=cause.detail, says=cause.text, count=count)
 
 
-def _counted_cause(cause: SlotCause, count: int) -> dict[str, Any]:
-    return _cause_data(cause) | {"count": count}
+def _explain_group(stretch: SlotGroup) -> SlotStretch:
+    return SlotStretch(
+        from_=stretch.first,
+        to=stretch.last,
+        slots=stretch.slot_count,
+        causes=[_count_cause(cause, count) for cause, count in stretch.cause_counts],
+        run=stretch.run_id,
+        runs=list(stretch.run_ids) if stretch.run_ids else None,
+    )
 
 
-def _group_data(stretch: SlotGroup) -> dict[str, Any]:
-    return {
-        "from": iso_utc(stretch.first),
-        "to": iso_utc(stretch.last),
-        "slots": stretch.slot_count,
-        "causes": [_counted_cause(cause, count) for cause, count in stretch.cause_counts],
-        "run": stretch.run_id,
-        "runs": list(stretch.run_ids) if stretch.run_ids else None,
-    }
-
-
-def _wait_data(explained: ExplainedEntry) -> dict[str, Any] | None:
-    """What the wakes of the entry wait for; None if none waits."""
-    wait = wake_waits.next_wait(explained.db, *explained.key, explained.now)
-    return wait.as_data() | {"says": wait.text} if wait else None
-
-
-def _rejected_wakes_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+def _rejected_wakes(explained: ExplainedEntry) -> list[RejectedWakes]:
     """The wakes of the last day that were rejected: those by the job, or those of the agent."""
     is_job = explained.row.kind is Kind.CRON
     found = rejected_wakes.rejected_wakes_between(explained.db, explained.now - RECENT_MESSAGES, explained.now + MILLISECOND)
     return [
-        {"agent": each.agent, "source": each.source, "sender": each.sender, "count": each.count, "reason": each.why.value}
-        | {"first_at": iso_utc(each.first_at), "at": iso_utc(each.at), "says": REJECTED_WAKE_TEXTS[each.why]}
+        RejectedWakes(
+            agent=each.agent,
+            source=each.source,
+            sender=each.sender,
+            count=each.count,
+            reason=each.why,
+            first_at=each.first_at,
+            at=each.at,
+            says=REJECTED_WAKE_TEXTS[each.why],
+        )
         for each in found
         if (each.source == Trigger.CRON and each.sender if is_job else each.agent) == explained.row.name
     ]
 
 
-def _held_notices_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+def _held_notices(explained: ExplainedEntry) -> list[HeldJobNotice]:
     """The notifications of a job that are delayed, because agents are to report the failure; empty for an agent."""
     found = outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else []
     return [
-        {
-            "run": each.run_id,
-            "notice": each.notice,
-            "channel": each.target.channel,
-            "agents": list(each.hold.agents),
-            "until": iso_utc(each.hold.until),
-        }
+        HeldJobNotice(
+            run=each.run_id,
+            notice=each.notice,
+            channel=each.target.channel,
+            agents=list(each.hold.agents),
+            until=each.hold.until,
+        )
         for each in found
     ]
 
 
-def _job_conditions_data(explained: ExplainedEntry) -> list[dict[str, Any]]:
+def _conditions_of_job(explained: ExplainedEntry) -> list[ReportedCondition]:
     """The open conditions by which agents have reported the failure of a job; empty for an agent."""
     job = explained.row.name
     agents = conditions.agents_with_conditions_of_job(explained.db, job) if explained.row.kind is Kind.CRON else []
     return [
-        {"agent": agent, "key": condition.label, "since": iso_utc(condition.opened_at), "says": _report_text(condition)}
+        ReportedCondition(
+            agent=agent,
+            key=condition.label,
+            since=condition.opened_at,
+            says="; ".join(report.says for report in condition.reports.values()) or "no recipient was notified",
+        )
         for agent in agents
         for condition in conditions.open_conditions_of(explained.db, agent)
         if job in condition.jobs
     ]
 
 
-def _report_text(condition: Condition) -> str:
-    """Whether the recipients know of a condition."""
-    return "; ".join(report.says for report in condition.reports.values()) or "no recipient was notified"
-
-
-def _preconditions_data(explained: ExplainedEntry) -> dict[str, Any]:
-    found = preconditions.check_preconditions(explained.db, explained.plan, explained.row, explained.lanes, explained.now)
-    first = found.first_obstacle
-    return {
-        "would_run": first is None and _done_at(explained) is None,
-        "reason": first,
-        "detail": found.details.get(first) if first else None,
-        "complete": found.is_complete,
-        "gates": [{"gate": gate.value, "stands_in_the_way": blocks} for gate, blocks in found.results],
-    }
-
-
 DayEvent = tuple[datetime, str, str]  # time, one word for programs, a text for people
 
 
-def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> dict[str, Any]:
+def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> DaemonStateThen:
     """Whether the daemon was up or down at a time, since when and until when."""
     all_boots = boots.all_boots(db)
     for gap in boots.downtimes_between(all_boots, running=running):
         if gap.since < instant and (gap.until is None or instant < gap.until):
-            return {"state": "down", "since": iso_utc(gap.since), "until": iso_utc(gap.until), "clean": gap.clean}
+            return DaemonStateThen(state="down", since=gap.since, until=gap.until, clean=gap.clean)
     found = next((boot for boot in reversed(all_boots) if boot.started_at <= instant), None)
     if found is None:
-        return {"state": "never"}
-    goes_on = found is all_boots[-1] and running
-    until = None if goes_on else iso_utc(found.seen_until)
-    return {"state": "up", "since": iso_utc(found.started_at), "until": until, "pid": found.pid, "version": found.version}
+        return DaemonStateThen(state="never")
+    until = None if found is all_boots[-1] and running else found.seen_until
+    return DaemonStateThen(state="up", since=found.started_at, until=until, pid=found.pid, version=found.version)
 
 
-def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, running: bool) -> list[dict[str, Any]]:
+def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, running: bool) -> list[ExplainedEvent]:
     """Starts, stops and stalls of the daemon, system clock changes and DST changes of a day, sorted by time."""
     found = (
         *_boot_events(db, running=running),
@@ -501,7 +488,7 @@ def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, runn
         *_stall_events(db, day),
         *_zone_change_events(zone, day),
     )
-    return [{"at": iso_utc(at), "what": kind, "says": says} for at, kind, says in sorted(found) if day.begins <= at < day.ends]
+    return [ExplainedEvent(at=at, what=kind, says=says) for at, kind, says in sorted(found) if day.begins <= at < day.ends]
 
 
 def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
+from heartbeatd.answers import BudgetUsage, EntryStatus
 from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import RUNNING, Level, SlotCause, trouble_word
 from scheduler.insight.schedule_texts import TimeFormat
@@ -50,7 +50,7 @@ class AgentState:
     text: str
     rank: int
     groups: frozenset[Group]
-    entry: Mapping[str, Any]
+    entry: EntryStatus
 
     @property
     def order(self) -> tuple[int, str]:
@@ -72,7 +72,7 @@ class AgentCard:
     answer: LatestAnswer | None
     slots: Sequence[Level]
     cost: DayCost
-    budget: Mapping[str, Any] | None
+    budget: BudgetUsage | None
     timezone: str
 
     @property
@@ -82,10 +82,10 @@ class AgentCard:
         return [(level, counts[level]) for level in Level if counts[level]]
 
 
-def read_states(entries: Iterable[Mapping[str, Any]], settings: Settings, now: datetime) -> list[AgentState]:
+def read_states(entries: Iterable[EntryStatus], settings: Settings, now: datetime) -> list[AgentState]:
     """The state of each agent, the worst first. `entries` are the agents as the status has them."""
     heartbeats = settings.heartbeats
-    return sorted((_state_of(each, heartbeats.get(each["name"]), now) for each in entries), key=lambda state: state.order)
+    return sorted((_state_of(each, heartbeats.get(each.name), now) for each in entries), key=lambda state: state.order)
 
 
 def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now: datetime) -> AgentCard:
@@ -102,7 +102,7 @@ def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now
         fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
         _latest_levels(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
         fleet_records.cost_since(db, state.name, today.begins),
-        state.entry["budget"],
+        state.entry.budget,
         zone.key,
     )
 
@@ -125,30 +125,30 @@ def _model_of(heartbeat: Heartbeat | None) -> str:
     return "not in the config" if heartbeat is None else model_or_runner(heartbeat)
 
 
-def _state_of(entry: Mapping[str, Any], heartbeat: Heartbeat | None, now: datetime) -> AgentState:
+def _state_of(entry: EntryStatus, heartbeat: Heartbeat | None, now: datetime) -> AgentState:
     word, text, is_problem = _word_of(entry)
     closed = _closed_by(heartbeat, now) if heartbeat is not None and not is_problem and word != RUNNING else None
-    if closed is not None and entry["state"] == "active":
+    if closed is not None and entry.state == "active":
         word, text = closed.code, closed.text
-    last = entry["last_run"]
-    trouble = entry["failing"]
-    failing = entry["consecutive_failures"] > 0 or (trouble is not None and trouble_word(trouble["reason"]) == "failing")
+    last = entry.last_run
+    trouble = entry.failing
+    failing = entry.consecutive_failures > 0 or (trouble is not None and trouble_word(trouble.reason) == "failing")
     is_problem = is_problem or trouble is not None
-    has_alert = entry["alerting"] or entry["conditions"]["open"] > 0
+    has_alert = entry.alerting or entry.conditions.open > 0
     groups = {
         Group.PROBLEMS: failing or is_problem,
         Group.ALERTS: has_alert,
-        Group.RUNNING: last is not None and last["state"] in ("running", "waiting"),
-        Group.OFF: entry["state"] != "active" or entry["muted"] is not None,
+        Group.RUNNING: last is not None and last.state in ("running", "waiting"),
+        Group.OFF: entry.state != "active" or entry.muted is not None,
     }
     found = frozenset(group for group, applies in groups.items() if applies)
-    label = "failing" if failing else entry["state"]
+    label: str = "failing" if failing else entry.state
     if label == "active":
-        label = "running" if word == RUNNING else "waiting" if last is not None and last["state"] == "waiting" else "ok"
+        label = "running" if word == RUNNING else "waiting" if last is not None and last.state == "waiting" else "ok"
     if label == "ok" and (is_problem or has_alert):
         label = "problem" if is_problem else "alert"
-    rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry["state"] == "active" else 5
-    return AgentState(entry["name"], label, word, text, rank, found or frozenset({Group.QUIET}), entry)
+    rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
+    return AgentState(entry.name, label, word, text, rank, found or frozenset({Group.QUIET}), entry)
 
 
 def _closed_by(heartbeat: Heartbeat, now: datetime) -> SlotCause | None:
@@ -158,30 +158,30 @@ def _closed_by(heartbeat: Heartbeat, now: datetime) -> SlotCause | None:
     return None if heartbeat.hours.open_at(now) else SlotCause(Skip.ACTIVE_HOURS)
 
 
-def _word_of(entry: Mapping[str, Any]) -> tuple[str, str, bool]:
+def _word_of(entry: EntryStatus) -> tuple[str, str, bool]:
     """One word for why the agent is quiet or what it does, the same in a few words, and whether it is a problem."""
-    if entry["state"] != "active":
-        return entry["state"], SlotCause(entry["state"]).text if entry["state"] != "done" else "its only run is done", False
-    last = entry["last_run"]
+    if entry.state != "active":
+        return entry.state, SlotCause(entry.state).text if entry.state != "done" else "its only run is done", False
+    last = entry.last_run
     if last is None:
         return NOT_RUN_YET, "has not run yet", False
-    cause = cause_of_run(last["state"], last["outcome"], last["reason"], last["suppression"], last["delivery"])
-    if last["state"] != "closed":
-        worker = f" on {last['worker']}" if last["state"] == "running" and last["worker"] else ""
+    cause = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery)
+    if last.state != "closed":
+        worker = f" on {last.worker}" if last.state == "running" and last.worker else ""
         return cause.detail or cause.code, cause.text_for_now + worker, False
-    if entry["undelivered"] is not None and last["outcome"] not in FAILURES:
-        return entry["undelivered"]["state"], entry["undelivered"]["says"], True
-    if entry["muted"] is not None:
+    if entry.undelivered is not None and last.outcome not in FAILURES:
+        return entry.undelivered.state, entry.undelivered.says, True
+    if entry.muted is not None:
         return Suppression.MUTED, "its messages are suppressed (mute)", False
-    if last["outcome"] == Outcome.SKIPPED:
+    if last.outcome == Outcome.SKIPPED:
         return cause.code, cause.text, cause.code in WORRYING_SKIPS
-    if last["outcome"] in FAILURES:
+    if last.outcome in FAILURES:
         return cause.detail or cause.code, cause.text, True
-    if last["suppression"] is not None:
-        return last["suppression"], cause.text, False
-    if last["outcome"] == Outcome.ALERT:
-        return last["delivery"], cause.text, last["delivery"] == DeliveryState.NO_TARGET
-    return last["outcome"], cause.text, False
+    if last.suppression is not None:
+        return last.suppression, cause.text, False
+    if last.outcome == Outcome.ALERT:
+        return last.delivery, cause.text, last.delivery == DeliveryState.NO_TARGET
+    return cause.code, cause.text, False
 
 
 def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:

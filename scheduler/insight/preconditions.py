@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from heartbeatd.answers import PreconditionResult, Preconditions
 from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
 from scheduler.insight import schedule_texts
@@ -21,45 +22,21 @@ from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
-PreconditionResult = tuple[Skip, bool | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Preconditions:
-    """Each reason to skip a run, in the order of the checks, and whether it applies; None if only a real run can find out.
-
-    `is_complete` False: there was no config, so only the database was checked. `details` has a text for some reasons: which
-    budget, who holds the lane and until when, or which worker executes the run in progress.
-    """
-
-    results: tuple[PreconditionResult, ...]
-    is_complete: bool
-    details: Mapping[Skip, str]
-
-    @property
-    def first_obstacle(self) -> Skip | None:
-        """The reason for which a run would be skipped now; None if it would start."""
-        return next((reason for reason, blocks in self.results if blocks), None)
-
 
 def check_preconditions(
     db: sqlite3.Connection, plan: Plan | None, entry_row: EntryRow, lanes: Lanes, now: datetime
 ) -> Preconditions:
-    """The result of every check. Nothing is written, started or locked."""
+    """The result of every check, in the order of the checks. Nothing is written, started or locked.
+
+    Without a config only the database is checked. `detail` says which budget, who holds the lane and until when, or which worker
+    executes the run in progress.
+    """
     entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
     if plan is None or entry is None:
-        held = _lane_hold_detail(
-            db,
-            lanes,
-            entry_row.name if entry_row.kind is Kind.HEARTBEAT else None,
-            entry_schedule.schedule_zone(entry_row.schedule_text),
-            now,
-        )
-        return Preconditions(
-            _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None),
-            is_complete=False,
-            details=held | _worker_detail(db, entry_row),
-        )
+        lane = entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
+        held = _lane_hold_detail(db, lanes, lane, entry_schedule.schedule_zone(entry_row.schedule_text), now)
+        found = _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None)
+        return _in_order(found | _check_open_run(db, entry_row), held | _worker_detail(db, entry_row), is_complete=False)
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.hypothetical_claim(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
@@ -71,16 +48,28 @@ def check_preconditions(
     details |= {Skip.CALENDAR: excluded} if excluded else {}
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
-    return Preconditions(_ordered_results(answers | _check_open_run(db, entry_row)), is_complete=True, details=details)
+    return _in_order(answers | _check_open_run(db, entry_row), details, is_complete=True)
+
+
+def _in_order(found: Mapping[Skip, bool | None], details: Mapping[Skip, str], *, is_complete: bool) -> Preconditions:
+    """`found` has for each reason to skip a run whether it applies; None if only a real run can find out."""
+    first = next((reason for reason in Skip if found.get(reason)), None)
+    return Preconditions(
+        would_run=first is None,
+        reason=first,
+        detail=details.get(first) if first else None,
+        complete=is_complete,
+        gates=[PreconditionResult(gate=gate, stands_in_the_way=found[gate]) for gate in Skip if gate in found],
+    )
 
 
 def _check_recorded_entry(
     db: sqlite3.Connection, entry_row: EntryRow, lanes: Lanes, now: datetime, *, gone: bool
-) -> tuple[PreconditionResult, ...]:
+) -> dict[Skip, bool | None]:
     """The checks that need only the database; `gone`: the config no longer declares the entry."""
     is_agent, days = entry_row.kind is Kind.HEARTBEAT, entry_schedule.allowed_days(entry_row.schedule_text)
     held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_locked(entry_row.name))
-    answers: dict[Skip, bool | None] = {
+    return {
         Skip.DISABLED: entry_row.state == "disabled",
         Skip.PAUSED: entry_row.paused,
         Skip.REMOVED: gone or entry_row.state == "removed",
@@ -88,7 +77,6 @@ def _check_recorded_entry(
         Skip.ACTIVE_HOURS: not entry_schedule.active_hours(entry_row.schedule_text).open_at(now),
         Skip.BUSY: held,
     }
-    return _ordered_results(answers | _check_open_run(db, entry_row))
 
 
 def _lane_hold_detail(
@@ -111,10 +99,6 @@ def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
     """Which circuit breaker is open, the error of the provider, and when it will be probed."""
     at = f"{breaker.probe_at.astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
     return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry will probe it first'}"
-
-
-def _ordered_results(answers: dict[Skip, bool | None]) -> tuple[PreconditionResult, ...]:
-    return tuple((reason, answers[reason]) for reason in Skip if reason in answers)
 
 
 def _check_open_run(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, bool | None]:

@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Literal
 
 from heartbeat.spec import Heartbeat
+from heartbeatd.answers import QuietReason
 from scheduler.engine import condition_news
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.condition import Condition, ReportKind
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.mute import parse_mute
-from scheduler.model.outcome import Kind, Suppression
+from scheduler.model.outcome import Kind
 from scheduler.store import conditions, run_history
 
-ACKNOWLEDGED = "acknowledged"
-KNOWN = "known"
-AWAITS_RESULTS = "awaits_results"
 MAX_CONDITIONS = 3  # conditions that a reason names; the list of conditions has all of them
 MAX_KEY = 40  # characters that are shown of a key
-
-
-@dataclass(frozen=True, slots=True)
-class QuietReason:
-    """One reason: a word for programs, and the same for people. `count` is the number of conditions or runs, 1 for a mute."""
-
-    code: str
-    says: str
-    count: int = 1
-
-    @property
-    def as_data(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {"code": self.code, "says": self.says, "count": self.count}
 
 
 def quiet_reasons(
@@ -44,11 +27,11 @@ def quiet_reasons(
     """Why an entry is quiet now, the strongest reason first. Without its `spec` the times of reminders are not known."""
     found: list[QuietReason] = []
     if row.is_muted(now):
-        found.append(QuietReason(Suppression.MUTED, _mute_text(row, times)))
+        found.append(QuietReason(code="muted", says=_mute_text(row, times), count=1))
     count = run_history.count_awaited_results(db, row.kind, row.name)
     if count:
         says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"
-        found.append(QuietReason(AWAITS_RESULTS, says, count))
+        found.append(QuietReason(code="awaits_results", says=says, count=count))
     if row.kind is Kind.HEARTBEAT and row.conditions:
         found += _condition_reasons(conditions.open_conditions_of(db, row.name), spec, now, times)
     return found
@@ -64,16 +47,16 @@ def _mute_text(row: EntryRow, times: TimeFormat) -> str:
 
 def _condition_reasons(known: list[Condition], spec: Heartbeat | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:
     """The acknowledged conditions, and those of which all recipients know."""
-    texts: dict[str, list[str]] = {ACKNOWLEDGED: [], KNOWN: []}
+    texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
         if each.is_acknowledged:
-            texts[ACKNOWLEDGED].append(f"{_shorten(each.label)}: acknowledged by {each.acked_by}")
+            texts["acknowledged"].append(f"{_shorten(each.label)}: acknowledged by {each.acked_by}")
         elif _is_reported(each):
-            texts[KNOWN].append(f"{_shorten(each.label)}: {_known_text(each, spec, now, times)}")
+            texts["known"].append(f"{_shorten(each.label)}: {_known_text(each, spec, now, times)}")
     for code, found in texts.items():
         more = [f"and {len(found) - MAX_CONDITIONS} more"] if len(found) > MAX_CONDITIONS else []
         if found:
-            yield QuietReason(code, "; ".join([*found[:MAX_CONDITIONS], *more]), len(found))
+            yield QuietReason(code=code, says="; ".join([*found[:MAX_CONDITIONS], *more]), count=len(found))
 
 
 def _is_reported(condition: Condition) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from heartbeatd.answers import EntryChange, ReloadEvent
 from scheduler.insight import reload_history
 from scheduler.model.entry import Key
 from scheduler.model.timestamps import iso_utc
@@ -42,16 +43,14 @@ def _daemon_events(db: sqlite3.Connection, *, running: bool) -> Iterator[Event]:
 
 def _config_events(db: sqlite3.Connection, since: datetime, now: datetime) -> Iterator[Event]:
     for change in reload_history.config_changes_between(db, since, now):
-        says = "; ".join(change["lines"] or change["problems"]) or None
-        yield DAEMON_KEYS | {
-            "at": change["at"], "event": "config", "result": change["result"], "detail": change["by"], "error": says
-        }  # fmt: skip
+        yield _config_event(change, "; ".join(change.lines or change.problems) or None)
 
 
 def _changes_of_entry(db: sqlite3.Connection, key: Key, since: datetime, now: datetime) -> Iterator[Event]:
     for change in reload_history.changes_of_entry(db, *key, since, now):
-        values = f": {change['old']} -> {change['new']}" if change["key"] else ""
-        says = f"{change['what']} {change['key'] or ''}{values}".strip()
-        yield DAEMON_KEYS | {
-            "at": change["at"], "event": "config", "result": change["result"], "detail": change["by"], "error": says
-        }  # fmt: skip
+        yield _config_event(change, change.says)
+
+
+def _config_event(change: ReloadEvent | EntryChange, says: str | None) -> Event:
+    found = {"at": iso_utc(change.at), "event": "config", "result": change.result, "detail": change.by, "error": says}
+    return DAEMON_KEYS | found

@@ -48,7 +48,11 @@ class TimeFormat:
 
 def schedule_text(text: str) -> str:
     """A schedule text of a row in words, without hours and calendars: every 30m, or by '0 9 * * 1-5'."""
-    parts = entry_schedule.schedule_parts(text)
+    return parts_text(entry_schedule.schedule_parts(text))
+
+
+def parts_text(parts: Mapping[str, Any]) -> str:
+    """The same for the parts of a schedule text."""
     if "schedule" in parts:
         return f"by {parts['schedule']!r}"
     if "at" in parts:

@@ -8,11 +8,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from heartbeatd.answers import ShardStatus
 from scheduler.model.outcome import Kind
 from scheduler.model.shards import Shard
-from scheduler.model.timestamps import from_millis, iso_utc
+from scheduler.model.timestamps import from_millis
 from scheduler.store import boots, entries, shard_tables
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only_any_version
@@ -39,12 +40,18 @@ class ShardState:
     last_tick_at: datetime | None
     failing: int | None
 
-    def as_data(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "index": self.index, "own": self.is_own, "address": self.address, "agents": self.agents, "jobs": self.jobs,
-            "state": self.state, "last_tick_at": iso_utc(self.last_tick_at), "failing": self.failing,
-        }  # fmt: skip
+    def as_answer(self) -> ShardStatus:
+        """As the status shows it."""
+        return ShardStatus(
+            index=self.index,
+            own=self.is_own,
+            address=self.address,
+            agents=self.agents,
+            jobs=self.jobs,
+            state=self.state,
+            last_tick_at=self.last_tick_at,
+            failing=self.failing,
+        )
 
 
 def read_shards(shard: Shard | None, now: datetime) -> list[ShardState]:

@@ -6,20 +6,46 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
+from heartbeatd.answers import (
+    Activity,
+    BreakerStatus,
+    BudgetShare,
+    BudgetStatus,
+    BudgetUsage,
+    ChannelBacklog,
+    ConditionCounts,
+    DaemonBoot,
+    Downtime,
+    EntryName,
+    EntryStatus,
+    Failing,
+    FrozenTime,
+    LastRun,
+    Mute,
+    OutageStatus,
+    Override,
+    QueueCounts,
+    RefusedConfig,
+    SpendToday,
+    Status,
+    UndeliveredMessages,
+    UsedLimit,
+    WakeStatus,
+)
 from scheduler.insight import reload_history, wake_waits
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.model import entry_schedule, local_days
-from scheduler.model.budget import ALL_ENTRIES, BudgetDay
+from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay
 from scheduler.model.circuit import Breaker, Circuit
 from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import (
     boots,
     breakers,
@@ -43,125 +69,133 @@ RECENT_STALLS = timedelta(days=7)
 MAX_STALLS = 5
 
 
-def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE) -> dict[str, Any]:
-    """The whole status as JSON data: times in UTC with Z, None if unknown. The total cost is that of the local day in `zone`.
+def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, reserve_bytes: int = 0) -> Status:
+    """The whole status. The total cost is that of the local day in `zone`.
 
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started.
     """
-    listed, problems = read_entries(db, now), read_problems(db)
-    return {
-        "daemon": _daemon_data(boots.latest_boot(db)),
-        "downs": [
-            {"since": iso_utc(down.since), "until": iso_utc(down.until), "clean": down.clean}
-            for down in boots.latest_downtimes(db)
-        ],
-        "frozen": _frozen_data(db, now),
-        "config_hash": _config_hash(db),
-        "config_refused": problems["config_refused"],
-        "reload": reload_history.reload_status(db),
-        "overrides": [asdict(each) for each in config_history.overrides_in_force(db)],
-        "deadman_problem": problems["deadman_problem"],
-        "workers_problem": problems["workers_problem"],
-        "outages": problems["outages"],
-        "flapping": entries_view.flapping_entries(db),
-        "breakers": problems["breakers"],
-        "spend": _spend_data(db, now, zone),
-        "budgets": list(_budgets_in_force(db, now)),
-        "budget": _budget_data(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
-        "entries": listed,
-        "queue": _queue_data(db, listed, now),
-        "wakes": wake_waits.waits_by_agent(db, now),
-        "outbox": problems["outbox"],
-    }
+    boot, listed = boots.latest_boot(db), read_entries(db, now)
+    return Status(
+        daemon=_read_boot(boot) if boot else None,
+        downs=[Downtime(since=down.since, until=down.until, clean=down.clean) for down in boots.latest_downtimes(db)],
+        frozen=_frozen_times(db, now),
+        config_hash=boot["config_hash"] if boot else None,
+        reload=reload_history.reload_status(db),
+        overrides=[Override(**asdict(each)) for each in config_history.overrides_in_force(db)],
+        flapping=[EntryName(**each) for each in entries_view.flapping_entries(db)],
+        spend=_spend_today(db, now, zone),
+        budgets=list(_budgets_in_force(db, now)),
+        budget=_budget_usage(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
+        entries=listed,
+        queue=_count_queue(db, listed, now),
+        wakes=wake_waits.waits_by_agent(db, now),
+        reserve_bytes=reserve_bytes,
+        shards=[],
+        **read_problems(db),
+    )
 
 
 def read_problems(db: sqlite3.Connection) -> dict[str, Any]:
-    """The parts of the status that name problems of the daemon, of providers and of channels."""
+    """The fields of the status that name problems of the daemon, of providers and of channels."""
     boot = boots.latest_boot(db)
     return {
-        "config_refused": _refused_config_data(boot, config_history.last_refused_by(db)),
-        "deadman_problem": _deadman_problem(boot),
+        "config_refused": _refused_config(boot, config_history.last_refused_by(db)),
+        "deadman_problem": boot["deadman_problem"] if boot else None,
         "workers_problem": boot["workers_problem"] if boot else None,
-        "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
-        "breakers": [_breaker_data(breaker) for breaker in breakers.list_open_breakers(db)],
-        "outbox": [_outbox_data(row) for row in outbox.unfinished_by_channel(db) if row["pending"] or row["dead"]],
+        "outages": [_read_outage(outage, told_at) for outage, told_at in outages.all_outages(db)],
+        "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
+        "outbox": [_read_backlog(row) for row in outbox.unfinished_by_channel(db) if row["pending"] or row["dead"]],
     }
 
 
-def _breaker_data(breaker: Breaker) -> dict[str, Any]:
+def _read_breaker(breaker: Breaker) -> BreakerStatus:
     """An open circuit breaker, its reason, and when it may be probed; a model of null means the whole provider."""
     circuit = breaker.circuit
-    return {
-        "provider": circuit.provider,
-        "model": None if circuit.is_whole_provider else circuit.model,
-        "reason": breaker.reason,
-        "error": breaker.error,
-        "opened_at": iso_utc(breaker.opened_at),
-        "next_probe_at": iso_utc(breaker.probe_at),
-    }
+    return BreakerStatus(
+        provider=circuit.provider,
+        model=None if circuit.is_whole_provider else circuit.model,
+        reason=breaker.reason,
+        error=breaker.error,
+        opened_at=breaker.opened_at,
+        next_probe_at=breaker.probe_at,
+    )
 
 
-def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
+def _read_outage(outage: Outage, told_at: datetime | None) -> OutageStatus:
     """An outage or flapping of a provider or of one of its models; a model of null means the whole provider."""
     circuit = outage.circuit
-    return {
-        "provider": circuit.provider,
-        "model": None if circuit.is_whole_provider else circuit.model,
-        "reason": outage.reason,
-        "error": outage.error,
-        "since": iso_utc(outage.since),
-        "failing": outage.failing,
-        "flapping": outage.flapping_at is not None,
-        "told_at": iso_utc(told_at),
-    }
+    return OutageStatus(
+        provider=circuit.provider,
+        model=None if circuit.is_whole_provider else circuit.model,
+        reason=outage.reason,
+        error=outage.error,
+        since=outage.since,
+        failing=outage.failing,
+        flapping=outage.flapping_at is not None,
+        told_at=told_at,
+    )
 
 
-def _frozen_data(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
+def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
     """The latest times of the last week in which the process was frozen or the machine was suspended, the newest first."""
-    stalls = [(each.since, each.until, each.cause) for each in boots.stalls_between(db, now - RECENT_STALLS, now)]
+    stalls = boots.stalls_between(db, now - RECENT_STALLS, now)
     changes = clock_changes.clock_changes_between(db, now - RECENT_STALLS, now)
-    sleeps = [(each.at - each.by, each.at, SLEPT) for each in changes if each.is_sleep]
-    found = sorted([*stalls, *sleeps], key=lambda each: each[1], reverse=True)[:MAX_STALLS]
-    return [{"since": iso_utc(since), "until": iso_utc(until), "cause": cause} for since, until, cause in found]
+    found = [FrozenTime(since=each.since, until=each.until, cause=each.cause) for each in stalls]
+    found += [FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
+    return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_STALLS]
 
 
-def _refused_config_data(boot: sqlite3.Row | None, by: str | None) -> dict[str, Any] | None:
+def _refused_config(boot: sqlite3.Row | None, by: str | None) -> RefusedConfig | None:
     """The errors of a changed config that was rejected while the previous one stays active; None if there are none."""
     if boot is None or boot["config_problem"] is None:
         return None
     problems = boot["config_problem"].splitlines()
-    return {"at": iso_utc(from_optional_millis(boot["config_refused_at"])), "by": by, "problems": problems}
+    return RefusedConfig(at=from_optional_millis(boot["config_refused_at"]), by=by, problems=problems)
 
 
-def _deadman_problem(boot: sqlite3.Row | None) -> str | None:
-    """Why pings to the dead man's switch fail; None if they arrive."""
-    return boot["deadman_problem"] if boot else None
-
-
-def read_entries(
-    db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None
-) -> list[dict[str, Any]]:
-    """Every entry, or those of one kind or name, as JSON data: agents first, sorted by name."""
+def read_entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[EntryStatus]:
+    """Every entry, or those of one kind or name: agents first, sorted by name."""
     held, spent = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now)
     open_counts, rows = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for row in rows if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
     told = {outage.circuit: told_at for outage, told_at in outages.all_outages(db)}
-    return [
-        _entry_data(row, held)
-        | {"last_run": _last_run_data(row, deliveries), "failing": _failing_data(row, told)}
-        | {"undelivered": _undelivered_data(undelivered.get((row["kind"], row["name"])))}
-        | {"muted": _mute_data(row, now)}
-        | {
-            "conditions": _conditions_data(row, open_counts),
-            "budget": _budget_data(spent.get((row["kind"], row["name"]))),
-        }
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        key = row["kind"], row["name"]
+        paused = row["state"] == "active" and row["paused_until"] is not None
+        done = _done_at(row) if row["state"] == "active" and not paused else None
+        found.append(
+            EntryStatus(
+                kind=row["kind"],
+                name=row["name"],
+                state="paused" if paused else "done" if done else row["state"],
+                paused_until=_pause_end(row["paused_until"]) if paused else None,
+                paused_at=from_optional_millis(row["paused_at"]) if paused else None,
+                paused_by=row["paused_by"] if paused else None,
+                done_at=done,
+                next_slot=from_optional_millis(row["slot"]),
+                next_due=None if paused else from_optional_millis(row["due_at"]),
+                last_run=_last_run(row, deliveries),
+                last_success_at=from_optional_millis(row["last_success_at"]),
+                consecutive_failures=row["failures"],
+                consecutive_quiet=row["quiet"],
+                alerting=bool(row["alerting"]),
+                failing=_present_failures(row, told),
+                wakes_waiting=row["wakes"],
+                undelivered=_undelivered_messages(undelivered.get(key)),
+                activity=_last_activity(row),
+                busy=held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
+                muted=_present_mute(row, now),
+                conditions=_count_conditions(row, open_counts),
+                budget=_budget_usage(spent.get(key)),
+            )
+        )
+    return found
 
 
-def _conditions_data(row: sqlite3.Row, open_counts: Mapping[tuple[str, str, bool], int]) -> dict[str, Any]:
+def _count_conditions(row: sqlite3.Row, open_counts: Mapping[tuple[str, str, bool], int]) -> ConditionCounts:
     """The number of open conditions of an agent, and their highest severity; None without any. A job has no conditions."""
     counts = {
         severity: sum(open_counts.get((row["name"], severity, acknowledged), 0) for acknowledged in (False, True))
@@ -169,89 +203,70 @@ def _conditions_data(row: sqlite3.Row, open_counts: Mapping[tuple[str, str, bool
         if row["kind"] == Kind.HEARTBEAT
     }
     worst = max((severity for severity, count in counts.items() if count), key=lambda severity: severity.rank, default=None)
-    return {"open": sum(counts.values()), "worst": worst}
+    return ConditionCounts(open=sum(counts.values()), worst=worst.value if worst else None)
 
 
-def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
+def _budget_usage(row: sqlite3.Row | None) -> BudgetUsage | None:
     """How much of each limit is used today; None if nothing has been counted today, or nothing is limited."""
     if row is None:
         return None
-    spent, budget = spend.amount_of_row(row), spend.budget_of_row(row)
-    bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.usage_by_limit(spent)}
-    return {"day": row["day"], "ends_at": iso_utc(from_optional_millis(row["ends_at"])), **bounds} if bounds else None
+    limits = _used_limits(spend.budget_of_row(row), spend.amount_of_row(row))
+    day, ends_at = date.fromisoformat(row["day"]), from_optional_millis(row["ends_at"])
+    return BudgetUsage(day=day, ends_at=ends_at, **limits) if limits else None
 
 
-def _spend_data(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+def _used_limits(budget: Budget, spent: Amount) -> dict[str, UsedLimit]:
+    return {key: UsedLimit(used=used, of=bound) for key, used, bound in budget.usage_by_limit(spent)}
+
+
+def _spend_today(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> SpendToday:
     """The cost of all runs that ended today, whether a budget counts them or not."""
     today = local_days.whole_day(now.astimezone(zone).date(), zone)
     total = cost_history.total_cost(db, today.begins, today.ends)
-    return {
-        "since": iso_utc(today.begins),
-        "until": iso_utc(today.ends),
-        "timezone": zone.key,
-        "runs": total.runs,
-        "cost_usd": total.cost_usd,
-        "runs_without_price": total.unpriced,
-        "untold_usd": round(total.untold_usd, 6),
-    }
+    return SpendToday(
+        since=today.begins,
+        until=today.ends,
+        timezone=zone.key,
+        runs=total.runs,
+        cost_usd=total.cost_usd,
+        runs_without_price=total.unpriced,
+        untold_usd=round(total.untold_usd, 6),
+    )
 
 
-def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[dict[str, Any]]:
+def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetStatus]:
     """Each budget of the config: its usage today, when it starts again, what it counts, and the entries with the largest shares.
 
     The budget of all entries comes first, and has None as kind and name.
     """
     for scope, (budget, counted) in spend.budgets_in_force(db).items():
         (day, ends_at), is_shared = spend.open_budget_day(db, scope, budget, now), scope == ALL_ENTRIES
-        used = spend.spent_on_day(db, BudgetDay(day, scope))
         shares = spend.shares_of_day(db, day) if is_shared else {}
-        yield {
-            "kind": scope[0] or None,
-            "name": scope[1] or None,
-            "day": day.isoformat(),
-            "timezone": budget.zone.key,
-            "ends_at": iso_utc(ends_at),
-            "limits": {key: {"used": part, "of": bound} for key, part, bound in budget.usage_by_limit(used)},
-            "counts": [{"kind": kind, "name": name} for kind, name in counted],
-            "shares": [
-                {"kind": kind, "name": name, "usd": amount.usd, "tokens": amount.tokens, "runs": amount.runs}
-                for (kind, name), amount in sorted(
-                    shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs)
-                )
+        largest = sorted(shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs))
+        yield BudgetStatus(
+            kind=Kind(scope[0]).value if scope[0] else None,
+            name=scope[1] or None,
+            day=day,
+            timezone=budget.zone.key,
+            ends_at=ends_at,
+            limits=_used_limits(budget, spend.spent_on_day(db, BudgetDay(day, scope))),
+            counts=[EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
+            shares=[
+                BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)
+                for (kind, name), amount in largest
             ],
-        }
+        )
 
 
-def read_wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
-    """The state of a wake (waiting, taken, ended) and the last run that took it; None if the wake is no longer on record."""
+def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus | None:
+    """The state of a wake (waiting, taken, ended), what it waits for, and the last run that took it; None if it is unknown."""
     row = wakes.find_wake(db, wake_id)
     if row is None:
         return None
     run = None if row["run_id"] is None else run_history.get_run(db, row["run_id"])
-    return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
-
-
-def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    paused = row["state"] == "active" and row["paused_until"] is not None
-    done = _done_at(row) if row["state"] == "active" and not paused else None
-    return {
-        "kind": row["kind"],
-        "name": row["name"],
-        "state": "paused" if paused else "done" if done else row["state"],
-        "paused_until": _pause_end(row["paused_until"]) if paused else None,
-        "paused_at": iso_utc(from_optional_millis(row["paused_at"])) if paused else None,
-        "paused_by": row["paused_by"] if paused else None,
-        "done_at": iso_utc(done),
-        "next_slot": iso_utc(from_optional_millis(row["slot"])),
-        "next_due": None if paused else iso_utc(from_optional_millis(row["due_at"])),
-        "last_success_at": iso_utc(from_optional_millis(row["last_success_at"])),
-        "consecutive_failures": row["failures"],
-        "consecutive_quiet": row["quiet"],
-        "alerting": bool(row["alerting"]),
-        "wakes_waiting": row["wakes"],
-        "activity": _activity_data(row),
-        "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
-    }
+    wait = wake_waits.wait_of_wake(db, wake_id, now)
+    known = {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")}
+    return WakeStatus(**known, run=run, waits_for=wait.reason if wait else None, until=wait.until if wait else None)
 
 
 def _done_at(row: sqlite3.Row) -> datetime | None:
@@ -260,7 +275,7 @@ def _done_at(row: sqlite3.Row) -> datetime | None:
     return None if going_on else entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
 
 
-def _failing_data(row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> dict[str, Any] | None:
+def _present_failures(row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> Failing | None:
     """The present failures: how many in a row, since when, and when the last notification was delivered.
 
     If a provider is at fault, that is the notification of its outage (`told`). `held_back_for` is only there while the
@@ -271,100 +286,98 @@ def _failing_data(row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> 
     awaits, told_at = row["failing_awaits"], from_optional_millis(row["failing_told_at"])
     if told_at is None and row["failing_provider"] is not None:
         told_at = told.get(Circuit(row["failing_provider"], row["failing_model"]))
-    times = {
-        "since": iso_utc(from_optional_millis(row["failing_since"])),
-        "told_at": None if awaits else iso_utc(told_at),
-    }
-    held_back = {"held_back_for": json.loads(awaits)} if awaits else {}
-    return {"times": row["troubles"], "reason": row["failing_reason"], **times, **held_back}
+    return Failing(
+        times=row["troubles"],
+        reason=row["failing_reason"],
+        since=from_optional_millis(row["failing_since"]),
+        told_at=None if awaits else told_at,
+        **({"held_back_for": json.loads(awaits)} if awaits else {}),
+    )
 
 
-def _activity_data(row: sqlite3.Row) -> dict[str, Any] | None:
+def _last_activity(row: sqlite3.Row) -> Activity | None:
     """What a gateway last reported about an agent."""
     if row["active_at"] is None:
         return None
-    return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso_utc(from_optional_millis(row["active_at"]))}
+    return Activity(queue=row["queue"], pending_approvals=row["approvals"], at=from_millis(row["active_at"]))
 
 
-def _pause_end(paused_until: int) -> str | None:
-    return None if paused_until == to_millis(UNTIL_RESUMED) else iso_utc(from_optional_millis(paused_until))
+def _pause_end(paused_until: int) -> datetime | None:
+    return None if paused_until == to_millis(UNTIL_RESUMED) else from_millis(paused_until)
 
 
-def _mute_data(row: sqlite3.Row, now: datetime) -> dict[str, Any] | None:
+def _present_mute(row: sqlite3.Row, now: datetime) -> Mute | None:
     """The mute of an entry: since when, by whom, until when (None: until `unmute`), and the number of runs that it affected."""
     if row["mute"] is None or row["muted_until"] is None or from_millis(row["muted_until"]) <= now:
         return None
     mute = parse_mute(row["mute"])
-    return {
-        "since": iso_utc(mute.since),
-        "by": mute.by,
-        "until": _pause_end(row["muted_until"]),
-        "until_changed": mute.known is not None,
-        "held": mute.held,
-    }
+    until = _pause_end(row["muted_until"])
+    return Mute(since=mute.since, by=mute.by, until=until, until_changed=mute.known is not None, held=mute.held)
 
 
-def _undelivered_data(messages: EntryMessages | None) -> dict[str, Any] | None:
+def _undelivered_messages(messages: EntryMessages | None) -> UndeliveredMessages | None:
     """The messages of an entry that should have arrived by now; None without any."""
     if messages is None:
         return None
-    found = {"channel": messages.channel, "state": messages.state.value, "count": messages.count, "run": messages.last_run}
-    return found | {"since": iso_utc(messages.oldest), "says": messages.text}
+    return UndeliveredMessages(
+        channel=messages.channel,
+        state=messages.state,
+        count=messages.count,
+        run=messages.last_run,
+        since=messages.oldest,
+        says=messages.text,
+    )
 
 
-def _last_run_data(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> dict[str, Any] | None:
+def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> LastRun | None:
     """The newest run record: a run, or skipped slots."""
     if row["last_id"] is None:
         return None
-    closed = row["last_state"] == "closed"
-    return {
-        "id": row["last_id"],
-        "slot": iso_utc(from_optional_millis(row["last_run_slot"])),
-        "slots": row["last_slots"],
-        "trigger": row["last_trigger"],
-        "state": row["last_state"],
-        "outcome": row["last_outcome"] if closed else None,
-        "reason": row["last_reason"],
-        "suppression": row["last_suppression"],
-        "started_at": iso_utc(from_optional_millis(row["last_run_started_at"])),
-        "finished_at": iso_utc(from_optional_millis(row["last_finished_at"])),
-        "error": row["last_error"],
-        "delivery": run_history.delivery_state(
-            row["kind"], row["last_outcome"], row["last_suppression"], deliveries[row["last_id"]]
-        ).value,
-        "worker": row["last_worker"],
-    }
+    sent = deliveries[row["last_id"]]
+    return LastRun(
+        id=row["last_id"],
+        slot=from_millis(row["last_run_slot"]),
+        slots=row["last_slots"],
+        trigger=row["last_trigger"],
+        state=row["last_state"],
+        outcome=row["last_outcome"] if row["last_state"] == "closed" else None,
+        reason=row["last_reason"],
+        suppression=row["last_suppression"],
+        started_at=from_optional_millis(row["last_run_started_at"]),
+        finished_at=from_optional_millis(row["last_finished_at"]),
+        error=row["last_error"],
+        delivery=run_history.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], sent),
+        worker=row["last_worker"],
+    )
 
 
-def _daemon_data(boot: sqlite3.Row | None) -> dict[str, Any] | None:
-    if boot is None:
-        return None
-    times = {name: iso_utc(from_optional_millis(boot[name])) for name in ("started_at", "last_tick_at", "ended_at")}
-    return {"pid": boot["pid"], "version": boot["version"], "tzdata": boot["tzdata"], **times}
+def _read_boot(boot: sqlite3.Row) -> DaemonBoot:
+    return DaemonBoot(
+        pid=boot["pid"],
+        version=boot["version"],
+        tzdata=boot["tzdata"],
+        started_at=from_millis(boot["started_at"]),
+        last_tick_at=from_optional_millis(boot["last_tick_at"]),
+        ended_at=from_optional_millis(boot["ended_at"]),
+    )
 
 
-def _config_hash(db: sqlite3.Connection) -> str | None:
-    boot = boots.latest_boot(db)
-    return boot["config_hash"] if boot else None
-
-
-def _queue_data(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) -> dict[str, int]:
-    states = [each["state"] for each in listed]
+def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetime) -> QueueCounts:
+    states = [each.state for each in listed]
     due, _ = entries_view.count_due_entries(db, now)
     open_runs = entries_view.count_open_runs(db)
-    return {
-        "entries": len(states),
-        **{state: states.count(state) for state in ("active", "paused", "disabled", "done")},
-        "due": due,
-        "running": open_runs.get("running", 0),
-        "retrying": open_runs.get("waiting", 0),
-    }
+    return QueueCounts(
+        entries=len(states),
+        active=states.count("active"),
+        paused=states.count("paused"),
+        disabled=states.count("disabled"),
+        done=states.count("done"),
+        due=due,
+        running=open_runs.get("running", 0),
+        retrying=open_runs.get("waiting", 0),
+    )
 
 
-def _outbox_data(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "channel": row["channel"],
-        "pending": row["pending"],
-        "dead": row["dead"],
-        "oldest_at": iso_utc(from_optional_millis(row["oldest"])),
-    }
+def _read_backlog(row: dict[str, Any]) -> ChannelBacklog:
+    oldest_at = from_optional_millis(row["oldest"])
+    return ChannelBacklog(channel=row["channel"], pending=row["pending"], dead=row["dead"], oldest_at=oldest_at)

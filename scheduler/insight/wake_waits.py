@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from heartbeatd.answers import WaitingWakes
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
-from scheduler.model.timestamps import from_optional_millis, iso_utc
+from scheduler.model.timestamps import from_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
 from scheduler.store.runs import OpenRun
@@ -53,10 +53,6 @@ class WakeWait:
             return SlotCause(self.reason).text_for_now
         return f"its run failed ({self.reason}) and will be retried"
 
-    def as_data(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {"waits_for": self.reason, "until": iso_utc(self.until)}
-
 
 WAIT_TEXTS = {
     STARTING: "its run is starting",
@@ -85,12 +81,14 @@ def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> W
     return _wait_of_row(db, row, entries.find_entry(db, kind, name), now) if row else None
 
 
-def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
-    """The number of waiting wakes of each agent and what they wait for, in the JSON form."""
+def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[WaitingWakes]:
+    """The number of waiting wakes of each agent and what they wait for."""
     found = []
     for row in wakes.count_waiting_by_agent(db):
-        wait = next_wait(db, Kind.HEARTBEAT, row["name"], now)
-        found.append({"name": row["name"], "waiting": row["rows"], **(wait.as_data() if wait else {})})
+        waiting = WaitingWakes(name=row["name"], waiting=row["rows"])
+        if wait := next_wait(db, Kind.HEARTBEAT, row["name"], now):
+            waiting.waits_for, waiting.until = wait.reason, wait.until
+        found.append(waiting)
     return found
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import TypeVar
 
 from heartbeat.findings import Severity
+from heartbeatd import answers
 from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import outbox
 from scheduler.store.transaction import Transaction
 
@@ -177,8 +178,10 @@ def clamp_future_times(tx: Transaction) -> None:
     tx.db.execute("update condition_report set reported_at = min(reported_at, ?)", (to_millis(tx.now),))
 
 
-def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, *, closed: bool = False) -> list[dict[str, Any]]:
-    """Conditions as plain data, by agent, the most important first; with `closed` the closed ones too. None: of all agents."""
+def list_conditions(
+    db: sqlite3.Connection, names: Iterable[str] | None = None, *, closed: bool = False
+) -> list[answers.Condition]:
+    """Conditions by agent, the most important first; with `closed` the closed ones too. None: of all agents."""
     wanted = None if names is None else json.dumps(list(names))
     rows = db.execute(
         "select * from condition where (cast(? as text) is null or name in (select value from json_each(?)))"
@@ -188,7 +191,7 @@ def list_conditions(db: sqlite3.Connection, names: Iterable[str] | None = None, 
         (wanted, wanted, closed),
     ).fetchall()
     reports = _read_reports(db, [row["id"] for row in rows])
-    return [_condition_as_data(row, reports.get(row["id"], {})) for row in rows]
+    return [_read_condition(row, reports.get(row["id"], {})) for row in rows]
 
 
 def count_open(db: sqlite3.Connection) -> dict[tuple[str, str, bool], int]:
@@ -235,34 +238,35 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
     )
 
 
-def _condition_as_data(row: sqlite3.Row, reports: Mapping[Target, ConditionReport]) -> dict[str, Any]:
+def _read_condition(row: sqlite3.Row, reports: Mapping[Target, ConditionReport]) -> answers.Condition:
     now_open = row["state"] == "open"
-    openings: list[datetime] = [from_millis(opened) for opened in _read_list(row["openings"], int)]
-    return {
-        "name": row["name"],
-        "key": row["label"],
-        "severity": row["severity"],
-        "state": row["state"],
-        "text": row["text"],
-        "opened_at": iso_utc(from_millis(row["opened_at"])),
-        "last_seen_at": iso_utc(from_millis(row["last_seen_at"])),
-        "closed_at": iso_utc(from_optional_millis(row["closed_at"])),
-        "ended_by": row["ended_by"],
-        "missed": row["missed"] if now_open else 0,
-        "acknowledged_at": iso_utc(from_optional_millis(row["acked_at"])) if now_open else None,
-        "acknowledged_by": (row["acked_by"] or None) if now_open else None,
-        "openings": [iso_utc(opened) for opened in openings],
-        "first_run": row["first_run_id"],
-        "last_run": row["last_run_id"],
-        "reports": [
-            {
-                "channel": target.channel,
-                **({"target": target.recipient} if target.recipient else {}),
-                "kind": report.kind.value,
-                "severity": report.severity.value,
-                "reported_at": iso_utc(report.delivered_at),
-                "says": report.says,
-            }
-            for target, report in reports.items()
-        ],
-    }
+    return answers.Condition(
+        name=row["name"],
+        key=row["label"],
+        severity=row["severity"],
+        state=row["state"],
+        text=row["text"],
+        opened_at=from_millis(row["opened_at"]),
+        last_seen_at=from_millis(row["last_seen_at"]),
+        closed_at=from_optional_millis(row["closed_at"]),
+        ended_by=row["ended_by"],
+        missed=row["missed"] if now_open else 0,
+        acknowledged_at=from_optional_millis(row["acked_at"]) if now_open else None,
+        acknowledged_by=(row["acked_by"] or None) if now_open else None,
+        openings=[from_millis(opened) for opened in _read_list(row["openings"], int)],
+        first_run=row["first_run_id"],
+        last_run=row["last_run_id"],
+        reports=[_read_report(target, report) for target, report in reports.items()],
+    )
+
+
+def _read_report(target: Target, report: ConditionReport) -> answers.ConditionReport:
+    recipient = {"target": target.recipient} if target.recipient else {}
+    return answers.ConditionReport(
+        channel=target.channel,
+        kind=report.kind,
+        severity=report.severity.value,
+        reported_at=report.delivered_at,
+        says=report.says,
+        **recipient,
+    )

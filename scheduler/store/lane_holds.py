@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 from zoneinfo import ZoneInfo
 
-from scheduler.model.timestamps import from_millis, iso_utc, to_millis
+from heartbeatd.answers import LaneHolder
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
@@ -108,10 +109,10 @@ def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, no
     if not holders:
         return None
     last, zone = holders[-1], zone or ZoneInfo("UTC")
-    until = datetime.fromisoformat(last["until"]).astimezone(zone)
+    until = last.until.astimezone(zone)
     others = len(holders) - 1
     more = f", and {others} {'other' if others == 1 else 'others'} for a shorter time" if others else ""
-    return f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"
+    return f"{last.id} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"
 
 
 def clamp_future_times(tx: Transaction) -> None:
@@ -125,10 +126,10 @@ def delete_ended_holds(tx: Transaction) -> None:
     tx.db.execute("delete from hold where " + _is_over(tx.db), (to_millis(tx.now),))  # noqa: S608 (literals of ours)
 
 
-def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[dict[str, Any]]]:
-    """Who holds the lane of each agent and until when, as plain data."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[LaneHolder]]:
+    """Who holds the lane of each agent and until when."""
+    found: dict[str, list[LaneHolder]] = {}
     valid = "select * from hold where not " + _is_over(db) + " order by name, until_at, holder"  # noqa: S608 (literals of ours)
     for row in db.execute(valid, (to_millis(now),)):
-        found.setdefault(row["name"], []).append({"id": row["holder"], "until": iso_utc(from_millis(row["until_at"]))})
+        found.setdefault(row["name"], []).append(LaneHolder(id=row["holder"], until=from_millis(row["until_at"])))
     return found

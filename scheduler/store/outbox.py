@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from heartbeatd.answers import ChannelDelivery, MessageWithText, QueuedMessage
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Channel, Target, utf16_length
-from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import clock_changes
 from scheduler.store.transaction import Transaction
 
@@ -473,16 +474,11 @@ class Delivery:
         return delivery_text(self.target.label, self.state, self.tries, self.error, doubted=self.doubted)
 
     @property
-    def as_data(self) -> dict[str, Any]:
-        """As JSON shows it. `target` and `error` are only there if there is one."""
-        found: dict[str, Any] = {
-            "channel": self.target.channel,
-            "state": self.state.value,
-            "tries": self.tries,
-            "says": self.text,
-        }
-        found |= {"target": self.target.recipient} if self.target.recipient else {}
-        return found | ({"error": self.error} if self.error else {})
+    def as_answer(self) -> ChannelDelivery:
+        """As the API shows it. `target` and `error` are only there if there is one."""
+        found: dict[str, str] = {"target": self.target.recipient} if self.target.recipient else {}
+        found |= {"error": self.error} if self.error else {}
+        return ChannelDelivery(channel=self.target.channel, state=self.state, tries=self.tries, says=self.text, **found)
 
 
 DELIVERIES = """
@@ -674,13 +670,13 @@ from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') o
 """
 
 
-def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    """Every message that is neither delivered nor dropped, as plain data. Rows are read as they are consumed.
+def list_messages(db: sqlite3.Connection) -> Iterator[QueuedMessage]:
+    """Every message that is neither delivered nor dropped. Rows are read as they are consumed.
 
     `doubted`: an attempt may have arrived. `notice` is the kind of a notification. `next_try_at` is None if no attempt is
     planned. `held_back_for` is only there if the message is delayed, and names the agents that may report the failure instead.
     """
-    return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
+    return (_read_message(row) for row in db.execute(LISTED, (BEGINS,)))
 
 
 # The plus signs keep SQLite from reading the texts of all messages in the order of their ids: an index has the states.
@@ -704,14 +700,14 @@ def list_messages_of_states(
     limit: int,
     before: int | None = None,
     agents: Collection[str] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[QueuedMessage]:
     """At most `limit` messages in these states, the newest first, as `list_messages` has them.
 
     `before`: only those with a smaller id. `agents`: only those of these agents.
     """
     query, only = (OF_STATES, {}) if agents is None else (OF_STATES_AND_AGENTS, {"agents": json.dumps(sorted(agents))})
     wanted = {"states": json.dumps(sorted(states)), "before": MAX_ROW_ID if before is None else before, "limit": limit}
-    return [_message_as_data(row) for row in db.execute(query, wanted | {"begins": BEGINS} | only)]
+    return [_read_message(row) for row in db.execute(query, wanted | {"begins": BEGINS} | only)]
 
 
 def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | None = None) -> dict[str, int]:
@@ -720,21 +716,22 @@ def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | No
     return {row[0]: row[1] for row in rows}
 
 
-def get_message_with_text(db: sqlite3.Connection, message_id: int) -> dict[str, Any] | None:
-    """A message as `list_messages` has it, with its title, its whole text, its recipient and its key; None if there is none."""
+def get_message_with_text(db: sqlite3.Connection, message_id: int) -> MessageWithText | None:
+    """A message with its title, its whole text, its recipient and its key; None if there is none."""
     row = db.execute("select *, substr(text, 1, ?) as begins from outbox where id = ?", (BEGINS, message_id)).fetchone()
     if row is None:
         return None
-    return _message_as_data(row) | {
-        "title": row["title"],
-        "text": row["text"],
-        "recipient": row["whom"],
-        "key": row["key"],
-        "trigger": row["trigger"],
-        "slot": iso_utc(from_millis(row["slot"])),
-        "finished_at": iso_utc(from_optional_millis(row["finished_at"])),
-        "hold_note": row["hold_note"],
-    }
+    return MessageWithText(
+        **dict(_read_message(row)),
+        title=row["title"],
+        text=row["text"],
+        recipient=row["whom"],
+        key=row["key"],
+        trigger=row["trigger"],
+        slot=from_millis(row["slot"]),
+        finished_at=from_optional_millis(row["finished_at"]),
+        hold_note=row["hold_note"],
+    )
 
 
 def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
@@ -743,24 +740,26 @@ def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str
     return (row["kind"], row["name"]) if row else None
 
 
-def _message_as_data(row: sqlite3.Row) -> dict[str, Any]:
-    return {
-        "id": row["id"],
-        "run": row["run_id"],
-        "kind": row["kind"],
-        "name": row["name"],
-        "channel": row["channel"],
-        "state": row["state"],
-        "part": row["part"],
-        "parts": row["parts"],
-        "attempts": row["attempts"],
-        "created_at": iso_utc(from_optional_millis(row["created_at"])),
-        "next_try_at": iso_utc(from_optional_millis(row["not_before"])) if row["state"] == "pending" else None,
-        "doubted": row["doubted_at"] is not None,
-        "error": row["error"],
-        "notice": row["notice"],
-        "begins": row["begins"],
-    } | ({"held_back_for": json.loads(row["awaits"])} if row["awaits"] else {})
+def _read_message(row: sqlite3.Row) -> QueuedMessage:
+    held_back = {"held_back_for": json.loads(row["awaits"])} if row["awaits"] else {}
+    return QueuedMessage(
+        id=row["id"],
+        run=row["run_id"],
+        kind=row["kind"],
+        name=row["name"],
+        channel=row["channel"],
+        state=row["state"],
+        part=row["part"],
+        parts=row["parts"],
+        attempts=row["attempts"],
+        created_at=from_millis(row["created_at"]),
+        next_try_at=from_millis(row["not_before"]) if row["state"] == "pending" else None,
+        doubted=row["doubted_at"] is not None,
+        error=row["error"],
+        notice=row["notice"],
+        begins=row["begins"],
+        **held_back,
+    )
 
 
 def targets_without_text(tx: Transaction, entry: Entry, message: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:

@@ -7,11 +7,24 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from heartbeatd.answers import (
+    ChargedAmounts,
+    HeldNotice,
+    ModelUsage,
+    PrecheckRecord,
+    PromptPartSize,
+    RunDelivery,
+    RunFinding,
+    RunNotice,
+    RunRecord,
+    RunWithWakes,
+    TokenCounts,
+    ToolCallRecord,
+)
 from scheduler.model.budget import NANO
 from scheduler.model.outcome import FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import outbox, wakes
 from scheduler.store.outbox import Delivery
 
@@ -35,8 +48,8 @@ ALL_RUNS = RunFilter()
 
 def list_runs(
     db: sqlite3.Connection, wanted: RunFilter = ALL_RUNS, limit: int = 20, sort: str = "id", after: int | None = None
-) -> list[dict[str, Any]]:
-    """At most `limit` run records as plain data, the newest first, or by descending cost if `sort` is `cost`.
+) -> list[RunRecord]:
+    """At most `limit` run records, the newest first, or by descending cost if `sort` is `cost`.
 
     Only those that come after the run `after` in this order. Raises LookupError if the order needs that run and it is gone.
     """
@@ -52,7 +65,7 @@ def list_runs(
     place, values = _place_after(db, sort, after) if after is not None else ("true", ())
     where = " and ".join((*used, place))
     query = f"select * from run where {where} order by {ORDERS[sort]} limit ?"  # noqa: S608 (literals of this file)
-    return [run_as_data(db, row) for row in db.execute(query, (*used.values(), *values, limit))]
+    return [read_run(db, row) for row in db.execute(query, (*used.values(), *values, limit))]
 
 
 def _place_after(db: sqlite3.Connection, sort: str, after: int) -> tuple[str, tuple[float | int, ...]]:
@@ -174,10 +187,10 @@ def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) ->
     return {row[0]: row[1] for row in rows}
 
 
-def get_run(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
-    """One run as plain data; None if there is none."""
+def get_run(db: sqlite3.Connection, run_id: int) -> RunRecord | None:
+    """One run; None if there is none."""
     row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
-    return run_as_data(db, row) if row else None
+    return read_run(db, row) if row else None
 
 
 def entry_of_run(db: sqlite3.Connection, run_id: int) -> tuple[str, str] | None:
@@ -186,84 +199,88 @@ def entry_of_run(db: sqlite3.Connection, run_id: int) -> tuple[str, str] | None:
     return (row["kind"], row["name"]) if row else None
 
 
-def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
-    """One run, and under `wakes` the wakes that were in its prompt, with their whole texts; no such key without wakes."""
+def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> RunWithWakes | None:
+    """One run, with the whole texts of the wakes that were in its prompt if there were any."""
     run, held = get_run(db, run_id), wakes.wakes_of_run(db, run_id)
-    return run | {"wakes": held} if run is not None and held else run
+    if run is None:
+        return None
+    found = RunWithWakes(**dict(run))
+    if held:
+        found.wakes = held
+    return found
 
 
-def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
-    """A run as JSON shows it: times in UTC with Z, the sizes of the prompt's parts, and the state of its messages."""
+def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
+    """The run in a row, with the state of its messages."""
     deliveries = deliveries_of_runs(db, {row["id"]: row["repeats"]})[row["id"]]
-    return {
-        "id": row["id"],
-        "kind": row["kind"],
-        "name": row["name"],
-        "slot": iso_utc(from_millis(row["slot"])),
-        "slots": row["slots"],
-        "trigger": row["trigger"],
-        "woken_by": row["woken_by"],
-        "outcome": row["outcome"] if row["state"] == "closed" else None,
-        "state": row["state"],
-        "reason": row["reason"],
-        "suppression": row["suppression"],
-        "attempt": row["attempt"],
-        "not_before": iso_utc(from_optional_millis(row["not_before"])),
-        "started_at": iso_utc(from_optional_millis(row["started_at"])),
-        "finished_at": iso_utc(from_optional_millis(row["finished_at"])),
-        "model_requested": row["model_requested"],
-        "model_used": row["model_used"],
-        "request_id": row["request_id"],
-        "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
-        "cost_usd": row["cost_usd"],
-        "models": _usage_by_model(row),
-        "charged": _charged_amounts(row),
-        "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
-        "left_out": json.loads(row["left_out"] or "[]"),
-        "findings": json.loads(row["findings"] or "[]"),
-        "precheck": _precheck_data(row),
-        "exit_code": row["exit_code"],
-        "tool_calls": json.loads(row["tool_calls"] or "[]"),
-        "log": row["log"],
-        "text": row["text"],
-        "truncated": bool(row["truncated"]),
-        "result_due_at": iso_utc(from_optional_millis(row["result_due_at"])),
-        "error": row["error"],
-        "delivery": {
-            "state": delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries).value,
-            "targets": [each.as_data for each in deliveries],
-        },
-        "repeats": json.loads(row["repeats"] or "[]"),
-        "notices": _notice_states(db, row["id"]),
-        "config_hash": row["config_hash"],
-        "worker": row["worker"],
-    }
+    return RunRecord(
+        id=row["id"],
+        kind=row["kind"],
+        name=row["name"],
+        slot=from_millis(row["slot"]),
+        slots=row["slots"],
+        trigger=row["trigger"],
+        woken_by=row["woken_by"],
+        outcome=row["outcome"] if row["state"] == "closed" else None,
+        state=row["state"],
+        reason=row["reason"],
+        suppression=row["suppression"],
+        attempt=row["attempt"],
+        not_before=from_optional_millis(row["not_before"]),
+        started_at=from_optional_millis(row["started_at"]),
+        finished_at=from_optional_millis(row["finished_at"]),
+        model_requested=row["model_requested"],
+        model_used=row["model_used"],
+        request_id=row["request_id"],
+        tokens=_token_counts(json.loads(row["tokens"] or "{}")),
+        cost_usd=row["cost_usd"],
+        models=_usage_by_model(row),
+        charged=_charged_amounts(row),
+        prompt_parts=[PromptPartSize(name=name, chars=chars) for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
+        left_out=json.loads(row["left_out"] or "[]"),
+        findings=[RunFinding.model_validate(each) for each in json.loads(row["findings"] or "[]")],
+        precheck=_read_precheck(row),
+        exit_code=row["exit_code"],
+        tool_calls=[ToolCallRecord.model_validate(each) for each in json.loads(row["tool_calls"] or "[]")],
+        log=row["log"],
+        text=row["text"],
+        truncated=bool(row["truncated"]),
+        result_due_at=from_optional_millis(row["result_due_at"]),
+        error=row["error"],
+        delivery=RunDelivery(
+            state=delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries),
+            targets=[each.as_answer for each in deliveries],
+        ),
+        repeats=json.loads(row["repeats"] or "[]"),
+        notices=_read_notices(db, row["id"]),
+        config_hash=row["config_hash"],
+        worker=row["worker"],
+    )
 
 
-def _usage_by_model(row: sqlite3.Row) -> list[dict[str, Any]]:
+def _token_counts(used: Mapping[str, int]) -> TokenCounts:
+    return TokenCounts(**{kind: used.get(kind, 0) for kind in TokenCounts.model_fields})
+
+
+def _usage_by_model(row: sqlite3.Row) -> list[ModelUsage]:
     """The usage of each model that the run has called. Calls without reported usage are not counted."""
     return [
-        {
-            "model": model or None,
-            "calls": used["calls"],
-            "tokens": {kind: used.get(kind, 0) for kind in ("input", "output", "cache_read", "cache_write")},
-            "cost_usd": used["usd"],
-        }
+        ModelUsage(model=model or None, calls=used["calls"], tokens=_token_counts(used), cost_usd=used["usd"])
         for model, used in json.loads(row["model_usage"] or "{}").items()
     ]
 
 
-def _charged_amounts(row: sqlite3.Row) -> dict[str, float] | None:
+def _charged_amounts(row: sqlite3.Row) -> ChargedAmounts | None:
     """What the run is charged to its budgets: more than its cost if the usage was not reported. None: it has no budget."""
     if row["charged_nanos"] is None:
         return None
-    return {"usd": row["charged_nanos"] / NANO, "tokens": row["charged_tokens"]}
+    return ChargedAmounts(usd=row["charged_nanos"] / NANO, tokens=row["charged_tokens"])
 
 
-def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
+def _read_precheck(row: sqlite3.Row) -> PrecheckRecord | None:
     if row["precheck_output"] is None:
         return None
-    return {"exit_code": row["precheck_exit"], "output": row["precheck_output"], "error": row["precheck_error"]}
+    return PrecheckRecord(exit_code=row["precheck_exit"], output=row["precheck_output"], error=row["precheck_error"])
 
 
 def deliveries_of_runs(db: sqlite3.Connection, repeats: Mapping[int, str | None]) -> dict[int, list[Delivery]]:
@@ -276,24 +293,22 @@ def deliveries_of_runs(db: sqlite3.Connection, repeats: Mapping[int, str | None]
     return {run_id: [each for source in runs for each in found.get(source, ())] for run_id, runs in sources.items()}
 
 
-def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
-    """The notifications about a run: which, to which channel, and their state. `held_back` is only there for those that were."""
+def _read_notices(db: sqlite3.Connection, run_id: int) -> list[RunNotice]:
+    """The notifications about a run: which, to which channel, and their state."""
     query = (
         "select notice, channel, state, text, awaits, not_before, hold_note from outbox"
         " where run_id = ? and notice is not null order by id"
     )
-    return [
-        {key: row[key] for key in ("notice", "channel", "state", "text")} | _hold_data(row)
-        for row in db.execute(query, (run_id,))
-    ]
+    return [_read_notice(row) for row in db.execute(query, (run_id,))]
 
 
-def _hold_data(row: sqlite3.Row) -> dict[str, Any]:
-    """The agents for whose report a notification is delayed, the latest time at which it is sent, and what has happened to it."""
-    if row["awaits"] is None and row["hold_note"] is None:
-        return {}
-    until = iso_utc(from_millis(row["not_before"])) if row["awaits"] else None
-    return {"held_back": {"agents": json.loads(row["awaits"] or "[]"), "until": until, "note": row["hold_note"]}}
+def _read_notice(row: sqlite3.Row) -> RunNotice:
+    """A notification. If it is or was delayed: for which agents, until when at the latest, and what has happened to it."""
+    notice = RunNotice(notice=row["notice"], channel=row["channel"], state=row["state"], text=row["text"])
+    if row["awaits"] is not None or row["hold_note"] is not None:
+        until = from_millis(row["not_before"]) if row["awaits"] else None
+        notice.held_back = HeldNotice(agents=json.loads(row["awaits"] or "[]"), until=until, note=row["hold_note"])
+    return notice
 
 
 def delivery_state(kind: str, outcome: str | None, suppression: str | None, deliveries: Sequence[Delivery]) -> DeliveryState:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from typing import Any
 
+from heartbeatd.answers import KnownTarget
 from scheduler.model.settings import Channel, Target
-from scheduler.model.timestamps import from_millis, iso_utc, to_millis
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 MOST = 20  # targets that are kept per agent
@@ -29,10 +29,10 @@ def record_target(tx: Transaction, agent: str, target: Target, title: str | None
     )
 
 
-def known_targets(db: sqlite3.Connection, agent: str) -> list[dict[str, Any]]:
-    """The known targets of an agent as plain data, the latest first. The order is that of arrival, whatever the clock showed."""
+def known_targets(db: sqlite3.Connection, agent: str) -> list[KnownTarget]:
+    """The known targets of an agent, the latest first. The order is that of arrival, whatever the clock showed."""
     rows = db.execute("select channel, whom, title, at from target where name = ? order by id desc", (agent,))
-    return [{"channel": row[0], "target": row[1], "title": row[2], "at": iso_utc(from_millis(row[3]))} for row in rows]
+    return [KnownTarget(channel=row[0], target=row[1], title=row[2], at=from_millis(row[3])) for row in rows]
 
 
 def last_target(db: sqlite3.Connection, channels: Mapping[str, Channel], agent: str | None) -> Target | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from heartbeatd.answers import RunWake
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
@@ -358,10 +359,10 @@ def wake_progress(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None
     return dict(row) if row else None
 
 
-def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
-    """The wakes that were last assigned to a run, with their whole texts, as plain data."""
+def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
+    """The wakes that were last assigned to a run, with their whole texts."""
     query = "select id, source, sender, count, outcome, state, created_at, text from wake where run_id = ? order by id"
-    return [dict(row) | {"created_at": iso_utc(from_millis(row["created_at"]))} for row in db.execute(query, (run_id,))]
+    return [RunWake(**dict(row) | {"created_at": from_millis(row["created_at"])}) for row in db.execute(query, (run_id,))]
 
 
 def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:

@@ -153,6 +153,11 @@ def cut(models: Sequence[type[ResponseBody]], answer: Any, caller: Caller) -> An
     """
     if caller.agents is None or not models:
         return answer
+    if isinstance(answer, ResponseBody):
+        name = _name_of(type(answer), dict(answer))
+        if name is not None:
+            check_access(caller, *name)
+        return _cut_model(answer, caller)
     model = next((each for each in models if answer.keys() <= _fields(each).keys()), models[0])
     name = _name_of(model, answer)
     if name is not None:
@@ -164,6 +169,7 @@ def cut(models: Sequence[type[ResponseBody]], answer: Any, caller: Caller) -> An
 class _Field:
     """A field of an answer: whether every token may see it, the model of the objects in it, and its value for the others."""
 
+    name: str
     is_shared: bool
     model: type[ResponseBody] | None
     empty: Any
@@ -173,15 +179,15 @@ class _Field:
 def _fields(model: type[ResponseBody]) -> Mapping[str, _Field]:
     """The fields of a model by their keys in JSON."""
     hints = get_type_hints(model, include_extras=True)
-    return {info.alias or name: _read_field(hints[name]) for name, info in model.model_fields.items()}
+    return {info.serialization_alias or name: _read_field(name, hints[name]) for name, info in model.model_fields.items()}
 
 
-def _read_field(hint: Any) -> _Field:
+def _read_field(name: str, hint: Any) -> _Field:
     is_shared = get_origin(hint) is Annotated and SHARED in get_args(hint)[1:]
     bare = _without_marks(hint)
     empty: Any = [] if get_origin(bare) is list else {} if get_origin(bare) is dict else None
     inner = [each for each in _types_in(bare) if isinstance(each, type) and issubclass(each, ResponseBody)]
-    return _Field(is_shared, inner[0] if inner else None, empty)
+    return _Field(name, is_shared, inner[0] if inner else None, empty)
 
 
 def _without_marks(hint: Any) -> Any:
@@ -196,6 +202,32 @@ def _types_in(hint: Any) -> list[Any]:
     if get_origin(hint) in (list, dict, Union, types.UnionType):
         return [found for part in get_args(hint) for found in _types_in(part)]
     return [hint]
+
+
+def _cut_model(value: ResponseBody, caller: Caller) -> ResponseBody:
+    """The model with empty values in the fields that the caller may not see."""
+    model, found = type(value), dict(value)
+    is_own = issubclass(model, SharedBody | EntryPart) or (issubclass(model, EntryBody) and _name_of(model, found) is not None)
+    kept = {
+        field.name: _cut_part(found[field.name], caller) if is_own or field.is_shared else field.empty
+        for field in _fields(model).values()
+        if field.name in value.model_fields_set
+    }
+    return model.model_construct(value.model_fields_set, **kept)
+
+
+def _cut_part(value: Any, caller: Caller) -> Any:
+    if isinstance(value, list):
+        return [_cut_part(each, caller) for each in value if not _is_foreign(each, caller)]
+    if isinstance(value, dict):
+        return {key: _cut_part(each, caller) for key, each in value.items() if not _is_foreign(each, caller)}
+    if isinstance(value, ResponseBody):
+        return None if _is_foreign(value, caller) else _cut_model(value, caller)
+    return value
+
+
+def _is_foreign(value: Any, caller: Caller) -> bool:
+    return isinstance(value, ResponseBody) and not _may_see(type(value), dict(value), caller)
 
 
 def _cut_object(model: type[ResponseBody], value: Mapping[str, Any], caller: Caller) -> dict[str, Any]:

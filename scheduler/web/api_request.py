@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from heartbeatd.answers import ResponseBody
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Permission
 from scheduler.web.app_state import AppState
@@ -68,7 +69,7 @@ def read_endpoint(app_state: AppState, answer: ApiHandler, parameters: Collectio
         api_request.allow_only(parameters)
         refuse_entry_of_other_shard(api_request, request.url.path)
         found = await to_thread.run_sync(answer, api_request, limiter=app_state.read_limiter)
-        return found if isinstance(found, Response) else JSONResponse(found)
+        return found if isinstance(found, Response) else _json_response(found)
 
     return endpoint
 
@@ -96,9 +97,13 @@ def write_endpoint(
         else:
             api_request.allow_only(())
         model = next(model for model in models if model.marker_key in (None, *sent))
-        return JSONResponse(await do(api_request, parse_body(sent, model)))
+        return _json_response(await do(api_request, parse_body(sent, model)))
 
     return endpoint
+
+
+def _json_response(answer: Any) -> JSONResponse:
+    return JSONResponse(answer.as_data() if isinstance(answer, ResponseBody) else answer)
 
 
 def refuse_entry_of_other_shard(request: ApiRequest, path: str) -> None:

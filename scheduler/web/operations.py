@@ -57,7 +57,7 @@ from scheduler.web.request_bodies import (
 
 
 @guard("wake", Concern.AGENT, answers.WakeAccepted)
-async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
+async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> answers.WakeAccepted:
     """Wake an agent, with a text or with the alerts of Alertmanager. If the wake must wait, the response gives the reason."""
     name = request.path["name"]
     found = (
@@ -67,7 +67,9 @@ async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> 
     )
     number = await call_engine(request, WakeAgent(found, cause=request.headers.get("x-heartbeatd-run")))
     wait = await run_in_threadpool(queries.read_wait, request, number)
-    return {"wake": number} | (wait.as_data() if wait is not None and not wait.is_starting else {})
+    if wait is None or wait.is_starting:
+        return answers.WakeAccepted(wake=number)
+    return answers.WakeAccepted(wake=number, waits_for=wait.reason, until=wait.until)
 
 
 def _build_wake(request: ApiRequest, body: WakeBody) -> Wake:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -37,40 +36,41 @@ KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind
 
 
 @guard(None, Concern.PART, answers.CallerToken)
-def get_caller(request: ApiRequest) -> dict[str, Any]:
+def get_caller(request: ApiRequest) -> answers.CallerToken:
     """The caller's own token: its name, its permissions, and its agents (null: all)."""
     caller = request.caller
-    return {"name": caller.name, "may": sorted(caller.may), "agents": None if caller.agents is None else sorted(caller.agents)}
+    agents = None if caller.agents is None else sorted(caller.agents)
+    return answers.CallerToken(name=caller.name, may=sorted(caller.may), agents=agents)
 
 
 @guard("read", Concern.PART, answers.Status)
-def get_status(request: ApiRequest) -> dict[str, Any]:
+def get_status(request: ApiRequest) -> answers.Status:
     """The whole status, limited to the entries that the caller may access."""
-    with open_reader(request.app_state) as db:
-        status = status_data.read_status(db, request.app_state.clock(), request.app_state.settings().zone)
-    status["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
-    shards = shard_overview.read_shards(request.app_state.settings().shard, request.app_state.clock())
-    status["shards"] = [each.as_data() for each in shards]
-    status["config_hash"] = request.app_state.settings().hash
+    state = request.app_state
+    reserved = disk_reserve.reserved_bytes(state.database_path)
+    with open_reader(state) as db:
+        status = status_data.read_status(db, state.clock(), state.settings().zone, reserved)
+    status.shards = [each.as_answer() for each in shard_overview.read_shards(state.settings().shard, state.clock())]
+    status.config_hash = state.settings().hash
     return status
 
 
 @guard("read", Concern.PART, answers.AgentList)
-def list_agents(request: ApiRequest) -> dict[str, Any]:
+def list_agents(request: ApiRequest) -> answers.AgentList:
     """Every agent that the caller may access."""
     with open_reader(request.app_state) as db:
-        return {"agents": status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT)}
+        return answers.AgentList(agents=status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT))
 
 
 @guard("read", Concern.PART, answers.JobList)
-def list_jobs(request: ApiRequest) -> dict[str, Any]:
+def list_jobs(request: ApiRequest) -> answers.JobList:
     """Every cron job that the caller may access."""
     with open_reader(request.app_state) as db:
-        return {"cron": status_data.read_entries(db, request.app_state.clock(), Kind.CRON)}
+        return answers.JobList(cron=status_data.read_entries(db, request.app_state.clock(), Kind.CRON))
 
 
 @guard("read", Concern.AGENT, answers.AgentStatus)
-def get_agent(request: ApiRequest) -> dict[str, Any]:
+def get_agent(request: ApiRequest) -> answers.AgentStatus:
     """One agent, with the targets that it has talked with, the last one first."""
     name = request.path["name"]
     with open_reader(request.app_state) as db:
@@ -78,11 +78,11 @@ def get_agent(request: ApiRequest) -> dict[str, Any]:
         known = targets.known_targets(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
-    return found[0] | {"targets": known}
+    return answers.AgentStatus(**dict(found[0]), targets=known)
 
 
 @guard("read", Concern.PART, answers.RunList)
-def list_runs(request: ApiRequest) -> dict[str, Any]:
+def list_runs(request: ApiRequest) -> answers.RunList:
     """Runs, the newest first or (`sort=cost`) the most expensive. A token for some agents must name one of them."""
     kind, name = parse_kind(request.query.get("kind")), request.query.get("name")
     if request.caller.agents is not None:
@@ -100,11 +100,11 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
             found = run_history.list_runs(db, wanted, limit + 1, sort, after)
         except LookupError:
             raise bad_request(BAD_CURSOR) from None
-    return {"runs": found[:limit], "next": str(found[limit - 1]["id"]) if len(found) > limit else None}
+    return answers.RunList(runs=found[:limit], next=str(found[limit - 1].id) if len(found) > limit else None)
 
 
 @guard("read", Concern.RUN, answers.RunWithWakes)
-def get_run(request: ApiRequest) -> dict[str, Any]:
+def get_run(request: ApiRequest) -> answers.RunWithWakes:
     """One run."""
     number = row_in_path(request, Concern.RUN)
     with open_reader(request.app_state) as db:
@@ -115,7 +115,7 @@ def get_run(request: ApiRequest) -> dict[str, Any]:
 
 
 @guard("read", Concern.PART, answers.MessageList)
-def list_undelivered(request: ApiRequest) -> dict[str, Any]:
+def list_undelivered(request: ApiRequest) -> answers.MessageList:
     """Messages that are not delivered: first those still on their way, then those given up, each the newest first."""
     limit = _parse_limit(request.query.get("limit", "100"))
     after = _parse_message_cursor(request.query["cursor"]) if "cursor" in request.query else None
@@ -123,17 +123,17 @@ def list_undelivered(request: ApiRequest) -> dict[str, Any]:
         listed = (each for each in outbox.list_messages(db) if _may_access(request, each))
         following = listed if after is None else (each for each in listed if _message_place(each) > after)
         found = list(islice(following, limit + 1))
-    return {"outbox": found[:limit], "next": _message_cursor(found[limit - 1]) if len(found) > limit else None}
+    return answers.MessageList(outbox=found[:limit], next=_message_cursor(found[limit - 1]) if len(found) > limit else None)
 
 
-def _message_place(message: Mapping[str, Any]) -> tuple[bool, int]:
+def _message_place(message: answers.QueuedMessage) -> tuple[bool, int]:
     """The place of a message in the list, for comparisons."""
-    return message["state"] == DeliveryState.DEAD, -message["id"]
+    return message.state == DeliveryState.DEAD, -message.id
 
 
-def _message_cursor(message: Mapping[str, Any]) -> str:
+def _message_cursor(message: answers.QueuedMessage) -> str:
     is_dead, _ = _message_place(message)
-    return f"{'dead' if is_dead else 'open'}-{message['id']}"
+    return f"{'dead' if is_dead else 'open'}-{message.id}"
 
 
 def _parse_message_cursor(text: str) -> tuple[bool, int]:
@@ -145,7 +145,7 @@ def _parse_message_cursor(text: str) -> tuple[bool, int]:
 
 
 @guard("read", Concern.PART, answers.ConditionList)
-def list_conditions(request: ApiRequest) -> dict[str, Any]:
+def list_conditions(request: ApiRequest) -> answers.ConditionList:
     """The open conditions (`state=all`: the closed ones too) of the agents that the caller may access, or of one agent."""
     name, state = request.query.get("agent"), request.query.get("state", "open")
     if state not in ("open", "all"):
@@ -157,19 +157,18 @@ def list_conditions(request: ApiRequest) -> dict[str, Any]:
         found = conditions.list_conditions(db, names, closed=state == "all")
         if name is not None and not found and entries.find_entry(db, Kind.HEARTBEAT, name) is None:
             raise not_found(f"agent {name!r}")
-    return {"conditions": found}
+    return answers.ConditionList(conditions=found)
 
 
 @guard("read", Concern.WAKE, answers.WakeStatus)
-def get_wake(request: ApiRequest) -> dict[str, Any]:
+def get_wake(request: ApiRequest) -> answers.WakeStatus:
     """The state of a wake, and what it waits for."""
     number = row_in_path(request, Concern.WAKE)
     with open_reader(request.app_state) as db:
-        found = status_data.read_wake(db, number)
+        found = status_data.read_wake(db, number, request.app_state.clock())
     if found is None:
         raise not_found(f"wake {number}")
-    still = read_wait(request, number)
-    return found | (still.as_data() if still else {"waits_for": None, "until": None})
+    return found
 
 
 def read_wait(request: ApiRequest, wake_id: int) -> WakeWait | None:
@@ -187,8 +186,8 @@ def agent_of_run(request: ApiRequest, run_id: int) -> str:
     return found[1]
 
 
-def _may_access(request: ApiRequest, entry: dict[str, Any]) -> bool:
-    return request.caller.may_access(Kind(entry["kind"]), entry["name"])
+def _may_access(request: ApiRequest, entry: answers.QueuedMessage | answers.EntryOverview) -> bool:
+    return request.caller.may_access(Kind(entry.kind), entry.name)
 
 
 def parse_kind(word: str | None) -> Kind | None:
@@ -233,7 +232,7 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
 
 
 @guard("read", Concern.PART, answers.ExplanationNow, answers.ExplanationAt, answers.ExplanationOn)
-def get_explanation(request: ApiRequest) -> dict[str, Any]:
+def get_explanation(request: ApiRequest) -> answers.Explanation:
     """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
     now, plan = request.app_state.clock(), plans.make_plan(request.app_state.settings())
     if "at" in request.query and "on" in request.query:
@@ -254,7 +253,7 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
 
 
 @guard("read", Concern.PART, answers.Overview)
-def get_overview(request: ApiRequest) -> dict[str, Any]:
+def get_overview(request: ApiRequest) -> answers.Overview:
     """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first."""
     now, settings = request.app_state.clock(), request.app_state.settings()
     period = _parse_period(request, now, settings.zone)
@@ -263,7 +262,7 @@ def get_overview(request: ApiRequest) -> dict[str, Any]:
         refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
         daemon = read_daemon_state(db, now, running=True, pid=os.getpid(), refused_starts=refused)
         data = day_overview.explain_all(db, plans.make_plan(settings), period, now, daemon)
-    return day_overview.of_entries(data, [each for each in data["entries"] if _may_access(request, each)])
+    return day_overview.of_entries(data, [each for each in data.entries if _may_access(request, each)])
 
 
 def _parse_period(request: ApiRequest, now: datetime, zone: ZoneInfo) -> day_overview.Period:

@@ -22,7 +22,7 @@ from scheduler.store.database import Store
 
 HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
 SERVER = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "sqlite_utils")
-READS_ONLY = (*HEAVY, *SERVER, "asyncio", "croniter", "email.utils")
+READS_ONLY = (*SERVER, "anthropic", "asyncio", "croniter", "httpx2", "scheduler.config.keys.models")
 
 
 def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:

@@ -118,9 +118,12 @@ def reloaded(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> Saving:
 def changes(saved: Saving, name: str = "ops") -> list[tuple[Any, ...]]:
     """What is recorded for an agent: who, what, the key, and its old and new value."""
     now = saved.world.clock.now
-    found = changes_of_entry(
-        saved.world.store.connection, Kind.HEARTBEAT, name, now - timedelta(days=1), now + timedelta(seconds=1)
-    )
+    found = [
+        each.as_data()
+        for each in changes_of_entry(
+            saved.world.store.connection, Kind.HEARTBEAT, name, now - timedelta(days=1), now + timedelta(seconds=1)
+        )
+    ]
     return [(each["by"], each["what"], each["key"], each["old"], each["new"]) for each in found]
 
 
@@ -131,7 +134,7 @@ def test_a_reload_is_recorded_with_who_asked_for_it_and_both_values(reloaded: Sa
         ("file watch", "changed", "heartbeat.interval", "30m", "1h"),
         ("command", "changed", "heartbeat.checklist", "'- a\\n'", "'- b\\n'"),
     ]
-    assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now)["reload"] == {
+    assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now).as_data()["reload"] == {
         "mode": "watch",
         "last": {
             "at": iso_utc(reloaded.world.clock.now),
@@ -165,7 +168,10 @@ def test_a_rejected_file_is_recorded_once_with_its_errors(reloaded: Saving) -> N
 def test_a_reload_without_a_change_is_recorded_too(reloaded: Saving) -> None:
     assert reloaded(GOOD + "# a comment\n") == 0
     assert changes(reloaded) == []
-    recorded = config_changes_between(reloaded.world.store.connection, utc("2000-01-01 00:00"), utc("2100-01-01 00:00"))
+    recorded = [
+        each.as_data()
+        for each in config_changes_between(reloaded.world.store.connection, utc("2000-01-01 00:00"), utc("2100-01-01 00:00"))
+    ]
     assert [(each["result"], each["lines"]) for each in recorded] == [("applied", []), ("applied", [])]
 
 
@@ -179,7 +185,7 @@ def test_a_watched_file_that_is_valid_again_is_applied_again(reloaded: Saving) -
     reloaded(WRONG, watched=True)
     reloaded(GOOD, watched=True)
     assert reloaded.world.engine.plan.settings.heartbeats["ops"].interval == timedelta(minutes=30)
-    assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now)["config_refused"] is None
+    assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now).as_data()["config_refused"] is None
 
 
 def test_the_log_has_the_old_and_the_new_value(reloaded: Saving, caplog: pytest.LogCaptureFixture) -> None:
@@ -289,7 +295,7 @@ def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: M
     inbox.unlock()
     assert reloader.reload_state.successful
     assert world.engine.plan.settings.heartbeats["ops"].interval == timedelta(hours=1)
-    assert status_data.read_status(world.store.connection, world.clock.now)["config_refused"] is None
+    assert status_data.read_status(world.store.connection, world.clock.now).as_data()["config_refused"] is None
 
 
 def test_a_takeover_by_another_host_with_the_same_file_is_no_change_of_the_config(tmp_path: Path) -> None:

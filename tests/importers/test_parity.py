@@ -310,7 +310,7 @@ def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWor
     world = make_world(WITH_CHAT + agent())
     for recipient, title in (("7", "Family"), ("8", "Work")):
         world.request(NoteActivity("ops", Target("chat", recipient), title))
-    known = targets.known_targets(world.store.connection, "ops")
+    known = [each.as_data() for each in targets.known_targets(world.store.connection, "ops")]
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
 

@@ -413,7 +413,7 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-    (found,) = read_status(world.store.connection, world.clock.now)["breakers"]
+    (found,) = read_status(world.store.connection, world.clock.now).as_data()["breakers"]
     assert found == {
         "provider": "anthropic", "model": "forbidden", "reason": "auth",
         "error": "HTTP 403 Forbidden: this key may not use that model",
@@ -438,7 +438,7 @@ def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
             running=True,
         )
     assert explained is not None
-    assert explanation.explain_now(explained)["now"]["detail"] == (
+    assert explanation.explain_now(explained).as_data()["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
         " next probe at 2026-03-02 08:30:00 UTC"
     )

@@ -56,7 +56,7 @@ def outcomes(world: World) -> list[str]:
 
 def used_today(world: World, key: str = "usd_per_day") -> float:
     """Today's usage as status reports it."""
-    return read_status(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
+    return read_status(world.store.connection, world.clock.now).as_data()["entries"][0]["budget"][key]["used"]
 
 
 def test_a_call_that_ended_before_it_began_costs_nothing(make_world: MakeWorld) -> None:
@@ -98,7 +98,7 @@ def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_
             world.run(minutes=10)
         world.run(hours=11)
         assert outcomes(world).count("ok") == 2, (zones, world.history())
-        status = read_status(world.store.connection, world.clock.now)
+        status = read_status(world.store.connection, world.clock.now).as_data()
         assert (status["budgets"][0]["day"], status["budgets"][0]["limits"]["runs_per_day"]["used"]) == ("2026-03-02", 2), zones
         assert used_today(world, "runs_per_day") == 2, zones
         world.run(hours=13)
@@ -380,7 +380,7 @@ def test_all_agents_share_the_budget_of_limits(make_world: MakeWorld) -> None:
     world = make_world("limits: {budget: {runs_per_day: 3}}\n" + both)
     world.run(hours=3, minutes=1)
     assert sum(end == "ok" for end in outcomes(world)) == 3
-    assert read_status(world.store.connection, world.clock.now)["budget"]["runs_per_day"] == {"used": 3, "of": 3}
+    assert read_status(world.store.connection, world.clock.now).as_data()["budget"]["runs_per_day"] == {"used": 3, "of": 3}
 
 
 def test_runs_that_start_together_do_not_exceed_the_shared_budget(make_world: MakeWorld) -> None:
@@ -447,9 +447,9 @@ def share_series(world: World) -> list[tuple[str, str, float]]:
 
 def test_explain_shows_that_the_budget_is_used_up(make_world: MakeWorld) -> None:
     world = make_world(program_agent("{runs_per_day: 1}"))
-    assert explanation.explain_now(explained_entry(world))["now"]["reason"] is None
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] is None
     world.run(minutes=1)
-    assert explanation.explain_now(explained_entry(world))["now"]["reason"] == "budget"
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] == "budget"
 
 
 def test_budget_days_long_past_are_deleted(make_world: MakeWorld) -> None:
@@ -472,7 +472,7 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     )
     assert world.records()[-1]["error"] == error
     assert f"budget: its budget is used up: {error}" in world.delivered[-1][2]
-    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == error
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["detail"] == error
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)
     assert world.records()[-1]["error"] == (
@@ -496,7 +496,7 @@ def test_a_wake_over_budget_of_an_agent_without_slots_runs_on_the_next_day(make_
 
 def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -> None:
     def shown() -> Any:
-        entry = read_status(world.store.connection, world.clock.now)["entries"][0]["budget"]
+        entry = read_status(world.store.connection, world.clock.now).as_data()["entries"][0]["budget"]
         return entry and {key: (bound["used"], bound["of"]) for key, bound in entry.items() if key.endswith("per_day")}
 
     world = make_world(program_agent("{runs_per_day: 9}"), start="2026-03-02 18:00")

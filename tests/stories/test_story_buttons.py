@@ -105,7 +105,7 @@ def chat(make_world: MakeWorld, phone: Telegram) -> Chat:
 
 
 def muted(world: World, name: str = "ops") -> Any:
-    entries = read_status(world.store.connection, world.clock.now)["entries"]
+    entries = read_status(world.store.connection, world.clock.now).as_data()["entries"]
     return next(each["muted"] for each in entries if each["name"] == name)
 
 

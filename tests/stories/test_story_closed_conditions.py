@@ -74,7 +74,7 @@ def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_
         scripts={**scripts, "calm": lambda _: next(said, "HEARTBEAT_OK")},
     )
     world.run(hours=4)
-    closed = list_conditions(world.store.connection, closed=True)
+    closed = [each.as_data() for each in list_conditions(world.store.connection, closed=True)]
     assert Counter(each["name"] for each in closed) == {"ops": MAX_KEPT_CLOSED, "calm": 1}
 
 
@@ -83,7 +83,7 @@ def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> N
     world.run(minutes=20)
     assert world.request(CloseCondition("ops", "Disk: /VAR")) == "disk:/var"
     assert world.events_of(ConditionClosed) == [ConditionClosed("ops", "disk:/var", "user")]
-    (closed,) = list_conditions(world.store.connection, closed=True)
+    (closed,) = [each.as_data() for each in list_conditions(world.store.connection, closed=True)]
     assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == (
         "closed",
         "user",
@@ -150,4 +150,4 @@ def test_a_condition_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> 
     world.run(minutes=5)
     world.reload(CONFIG.replace("  ops:", "  web:"))
     assert world.request(CloseCondition("ops", "disk")) == "disk"
-    assert list_conditions(world.store.connection) == []
+    assert [each.as_data() for each in list_conditions(world.store.connection)] == []

@@ -183,7 +183,7 @@ def test_the_error_of_an_exhausted_common_budget_names_the_agents_that_used_most
     world.run(hours=1)
     assert [row["error"] for row in world.records("a1")] == [None, EXHAUSTED]
     assert [EXHAUSTED in text for _, name, text in world.delivered if name == "a1"] == [True]
-    explained = explanation.explain_now(explained_entry(world, "a1"))["now"]
+    explained = explanation.explain_now(explained_entry(world, "a1")).as_data()["now"]
     assert explained["detail"] == EXHAUSTED
 
 
@@ -212,10 +212,9 @@ SHARES = " agent/a5 1.00 USD, agent/a4 0.80 USD, agent/a3 0.60 USD"
 def budget_lines(world: World, now: datetime) -> str:
     """The lines of `heartbeatd status` about costs and budgets, and the days with their ends as `DAY`."""
     data = read_status(world.store.connection, now, ZoneInfo("Europe/Berlin"))
-    text = "\n".join((*status._spend_lines(data["spend"]), *status._budget_lines(data["budgets"])))
-    return text.replace(format_time(data["spend"]["since"])[:16], "TODAY").replace(
-        format_time(data["spend"]["until"])[:16], "TOMORROW"
-    )
+    assert data.spend is not None
+    text = "\n".join((*status._spend_lines(data.spend), *status._budget_lines(data.budgets)))
+    return text.replace(format_time(data.spend.since)[:16], "TODAY").replace(format_time(data.spend.until)[:16], "TOMORROW")
 
 
 def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: MakeWorld) -> None:
@@ -242,7 +241,7 @@ def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWo
 def test_status_as_json_lists_what_each_budget_counts(make_world: MakeWorld) -> None:
     world = make_world(TEAM, scripts={"ops": cost_report(0.25), "lab": lambda call: "HEARTBEAT_OK"})
     world.run(minutes=40)
-    data = read_status(world.store.connection, world.clock.now, ZoneInfo("Asia/Kolkata"))
+    data = read_status(world.store.connection, world.clock.now, ZoneInfo("Asia/Kolkata")).as_data()
     shared, own = data["budgets"]
     assert shared == {
         "kind": None,

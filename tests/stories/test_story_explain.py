@@ -43,7 +43,7 @@ def explained_entry(world: World, name: str = "ops", *, running: bool = True) ->
 
 
 def explain_day_of(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
-    return explanation.explain_day(explained_entry(world, name, running=running), date.fromisoformat(on))
+    return explanation.explain_day(explained_entry(world, name, running=running), date.fromisoformat(on)).as_data()
 
 
 def stretch_lines(found: dict[str, Any]) -> list[str]:
@@ -63,7 +63,7 @@ def test_an_entry_removed_from_the_config_is_explained_as_not_declared(make_worl
     world = make_world(agent() + job(every="1h"))
     world.run(minutes=5)
     world.write_config(job(every="1h"))
-    now = explanation.explain_now(explained_entry(world))["now"]
+    now = explanation.explain_now(explained_entry(world)).as_data()["now"]
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
@@ -105,7 +105,7 @@ def test_a_locked_lane_is_explained(make_world: MakeWorld) -> None:
     world.run(hours=5)
     with lane_locked(world):
         world.run(hours=6)
-        assert explanation.explain_now(explained_entry(world))["now"]["reason"] == "busy"
+        assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] == "busy"
         assert stretch_lines(explain_day_of(world))[1] == "06:00-08:00 2 busy"
     world.run(hours=13)
     assert stretch_lines(explain_day_of(world)) == [
@@ -134,7 +134,7 @@ def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
         db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
     assert stretch_lines(explain_day_of(world)) == ["00:00-23:00 24 breaker_open"]
-    now = explanation.explain_now(explained_entry(world))["now"]
+    now = explanation.explain_now(explained_entry(world)).as_data()["now"]
     assert (now["reason"], now["detail"]) == (
         "breaker_open",
         "provider anthropic: HTTP 401; next probe at 2026-03-03 00:00:00 UTC",
@@ -234,7 +234,7 @@ def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(
     world = make_world(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
     world.run(hours=36)
     assert stretch_lines(explain_day_of(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
-    assert explanation.explain_now(explained_entry(world))["now"]["reason"] == "calendar"
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] == "calendar"
     world.run(hours=24)
     for name in ("ops", "measure"):
         assert stretch_lines(explain_day_of(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
@@ -520,7 +520,7 @@ def test_a_point_in_time_is_explained_by_the_slot_before_it(make_world: MakeWorl
     world.run(minutes=1)
 
     def at_instant(text: str) -> tuple[Any, ...]:
-        found = explanation.explain_time(explained_entry(world), utc(text))
+        found = explanation.explain_time(explained_entry(world), utc(text)).as_data()
         return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -536,7 +536,7 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     world.run(minutes=10)
     file.unlink()
     world.run(minutes=65)
-    found = explanation.explain_now(explained_entry(world))
+    found = explanation.explain_now(explained_entry(world)).as_data()
     assert (found["last_slot"]["slot"], found["last_slot"]["cause"]) == ("2026-03-02T09:00:00Z", "checklist_missing")
     assert found["last_run"]["slot"] == "2026-03-02T08:00:00Z"
     assert [(each["cause"], each["count"]) for each in found["skipped_since"]] == [("checklist_missing", 2)]
@@ -556,10 +556,12 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: Make
     hold_lane(world, "chat", minutes=30)
     detail = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
-        now = explanation.explain_now(explained_entry(world, name))["now"]
+        now = explanation.explain_now(explained_entry(world, name)).as_data()["now"]
         assert (now["reason"], now["detail"]) == ("busy", detail)
     hold_lane(world, "mail", minutes=10)
-    assert explanation.explain_now(explained_entry(world))["now"]["detail"] == f"{detail}, and 1 other for a shorter time"
+    assert (
+        explanation.explain_now(explained_entry(world)).as_data()["now"]["detail"] == f"{detail}, and 1 other for a shorter time"
+    )
 
 
 def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld) -> None:
@@ -567,7 +569,7 @@ def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld
     world.run(minutes=29)
     hold_lane(world, "chat", minutes=30)
     world.run(minutes=5)
-    last = explanation.explain_now(explained_entry(world))["last_slot"]
+    last = explanation.explain_now(explained_entry(world)).as_data()["last_slot"]
     assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
 
 
@@ -583,7 +585,7 @@ def test_a_job_with_a_prompt_has_the_checks_of_its_agent(make_world: MakeWorld) 
     world = make_world(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
     world.run(minutes=5)
     with lane_locked(world):
-        now = explanation.explain_now(explained_entry(world, "digest"))["now"]
+        now = explanation.explain_now(explained_entry(world, "digest")).as_data()["now"]
     assert now["reason"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
         "disabled", "paused", "calendar", "already_running", "busy", "budget", "breaker_open", "prompt_too_large",
@@ -594,8 +596,8 @@ def test_explain_changes_nothing_in_the_database(make_world: MakeWorld) -> None:
     world = make_world(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
     before = world.all_rows()
-    explanation.explain_now(explained_entry(world))
-    explanation.explain_time(explained_entry(world, "measure"), world.clock.now)
+    explanation.explain_now(explained_entry(world)).as_data()
+    explanation.explain_time(explained_entry(world, "measure"), world.clock.now).as_data()
     explain_day_of(world)
     assert world.all_rows() == before
 

@@ -296,7 +296,7 @@ def test_a_message_whose_result_cannot_be_stored_is_given_up_and_reported_and_th
     world.send = lambda _: DeliveryResult("retry", "no such file: caf\udce9")
     world.run(minutes=31)
     assert len(world.records("ops")) == 2
-    (lost, *_) = outbox.list_messages(world.store.connection)
+    (lost, *_) = [each.as_data() for each in outbox.list_messages(world.store.connection)]
     assert (lost["state"], lost["error"]) == ("dead", "internal error (UnicodeEncodeError); see the log of the daemon")
     (notice,) = [text for _, _, text in world.delivered]
     assert "from agent ops could not be delivered to the channel hook" in notice

@@ -53,7 +53,7 @@ def sent(world: World) -> list[str]:
 
 def shown(world: World, name: str = "ops") -> Any:
     """The mute of an entry as `status` shows it."""
-    entries = read_status(world.store.connection, world.clock.now)["entries"]
+    entries = read_status(world.store.connection, world.clock.now).as_data()["entries"]
     return next(each["muted"] for each in entries if each["name"] == name)
 
 

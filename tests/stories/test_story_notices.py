@@ -125,7 +125,7 @@ def test_disabling_an_agent_ends_its_incident(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:45", lambda count: "no")
     world.reload(agent(retries="0", enabled="false"))
-    assert read_status(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
+    assert read_status(world.store.connection, world.clock.now).as_data()["entries"][0]["failing"] is None
     world.reload(agent(retries="0"))
     fail_until(world, "2026-03-02 10:15", lambda count: "no")
     assert [line[12:40] for line in message_lines(world)] == ["Agent ops failed 2 times in "] * 2
@@ -277,7 +277,7 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
-    assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
+    assert read_status(db, world.clock.now).as_data()["entries"][0]["failing"] == {
         "times": 1,
         "reason": "exit",
         "since": "2026-03-02T08:00:00Z",
@@ -285,7 +285,7 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world
     }
     fail_until(world, "2026-03-02 09:05", lambda count: "no")
     told_at = "2026-03-02T08:30:00Z"
-    assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
+    assert read_status(db, world.clock.now).as_data()["entries"][0]["failing"] == {
         "times": 3,
         "reason": "exit",
         "since": "2026-03-02T08:00:00Z",
@@ -293,9 +293,9 @@ def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world
     }
     world.clock.now += timedelta(hours=2)
     world.run(seconds=10)
-    assert read_status(db, world.clock.now)["entries"][0]["failing"]["told_at"] == told_at
+    assert read_status(db, world.clock.now).as_data()["entries"][0]["failing"]["told_at"] == told_at
     fail_until(world, "2026-03-02 11:35", None)
-    assert read_status(db, world.clock.now)["entries"][0]["failing"] is None
+    assert read_status(db, world.clock.now).as_data()["entries"][0]["failing"] is None
 
 
 @pytest.mark.sqlite_file("the steps of SQLite are counted")

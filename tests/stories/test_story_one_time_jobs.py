@@ -46,8 +46,8 @@ def test_a_one_time_job_runs_once_at_its_local_time(make_world: MakeWorld) -> No
     world.run(days=400)
     assert len(world.calls) == 1
     (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
-    assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("done", None, None)
-    assert entry["done_at"] == "2026-03-02T17:00:00Z"
+    assert (entry.state, entry.next_slot, entry.next_due) == ("done", None, None)
+    assert entry.done_at == utc("2026-03-02 17:00")
     assert party_gauge(world, "next_due_timestamp_seconds") == []
 
 
@@ -215,7 +215,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
 
     def states() -> list[str | None]:
         found = explained_entry(world, "party")
-        now = explanation.explain_now(found)
+        now = explanation.explain_now(found).as_data()
         (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
         (seen,) = (
             each
@@ -223,7 +223,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
             if each.course.name == "party"
         )
         (metric,) = (line.split('state="')[1].split('"')[0] for line in party_gauge(world, "entry_state"))
-        return [entry["state"], now["state"], metric, seen.state, entry["done_at"]]
+        return [entry.state, now["state"], metric, seen.state, entry.done_at]
 
     world.run(hours=2)
     assert states() == ["active", "active", "active", "active", None]
@@ -231,8 +231,8 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     world.run_until("2026-03-02 17:02")
     assert states() == ["active", "active", "active", "done", None]  # no next slot, but it still runs
     world.run(hours=1)
-    assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
-    assert not explanation.explain_now(explained_entry(world, "party"))["now"]["would_run"]
+    assert states() == ["done", "done", "done", "done", utc("2026-03-02 17:00")]
+    assert not explanation.explain_now(explained_entry(world, "party")).as_data()["now"]["would_run"]
     assert "cron/party  done" in says("status")
     output = says("explain", "party")
     assert output.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")

@@ -104,7 +104,7 @@ def test_a_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(
     first, last = notification_lines(world)
     assert begins in first
     assert "answers again" in last
-    assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now)["entries"])
+    assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now).as_data()["entries"])
 
 
 def test_an_agent_with_a_different_error_has_its_own_notification(make_world: MakeWorld) -> None:
@@ -216,7 +216,7 @@ def test_removing_the_agent_ends_its_outage(make_world: MakeWorld) -> None:
         world.run(minutes=5)
         world.reload(fleet(server.url, "b"))
         world.run(minutes=30)
-    assert read_status(world.store.connection, world.clock.now)["outages"] == []
+    assert read_status(world.store.connection, world.clock.now).as_data()["outages"] == []
     assert len(notification_lines(world)) == 1
 
 
@@ -235,7 +235,7 @@ def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWor
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         world.run(minutes=5)
-        seen = read_status(world.store.connection, world.clock.now)
+        seen = read_status(world.store.connection, world.clock.now).as_data()
         world.clock.now += timedelta(hours=2)
         world.run(seconds=10)
     assert seen["outages"] == [
@@ -245,7 +245,7 @@ def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWor
         }
     ]  # fmt: skip
     assert [entry["failing"]["told_at"] for entry in seen["entries"]] == ["2026-03-02T08:00:00Z"] * 2
-    later = read_status(world.store.connection, world.clock.now)
+    later = read_status(world.store.connection, world.clock.now).as_data()
     assert [each["told_at"] for each in later["outages"]] == ["2026-03-02T08:00:00Z"]
 
 
@@ -317,7 +317,7 @@ def test_flapping_survives_a_restart(make_world: MakeWorld) -> None:
     world.downtime(seconds=1)
     flap(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
     assert [line[12:27] for line in notification_lines(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
-    assert read_status(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
+    assert read_status(world.store.connection, world.clock.now).as_data()["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
 
 
 def test_a_flapping_job_is_reported_once(make_world: MakeWorld) -> None:

@@ -47,7 +47,7 @@ class Channel:
 
 
 def listed_messages(world: World) -> list[tuple[Any, ...]]:
-    return [(each["id"], each["state"], each["attempts"], each["error"]) for each in outbox.list_messages(world.store.connection)]
+    return [(each.id, each.state, each.attempts, each.error) for each in outbox.list_messages(world.store.connection)]
 
 
 def delivery_state(world: World) -> str:
@@ -206,7 +206,7 @@ def test_a_message_is_listed_with_its_run_and_its_next_attempt(make_world: MakeW
     world = make_world(CONFIG, scripts=ALARM, send=Channel(LATER))
     world.run(seconds=10)
     (listed,) = outbox.list_messages(world.store.connection)
-    assert listed == {
+    assert listed.as_data() == {
         "id": 1, "run": 1, "kind": "heartbeat", "name": "ops", "channel": "hook", "state": "pending", "part": 1, "parts": 1,
         "attempts": 1, "created_at": "2026-03-02T08:00:00Z", "next_try_at": "2026-03-02T08:01:00Z", "doubted": False,
         "error": "503", "notice": None, "begins": "The disk is full.",
@@ -217,15 +217,21 @@ def test_dead_messages_are_listed_after_pending_ones(make_world: MakeWorld) -> N
     world = make_world(CONFIG, scripts={"ops": lambda call: f"Alarm {call.at:%H:%M}"}, send=Channel(LATER, REFUSED))
     world.run(minutes=31)
     world.engine.tick(world.clock.read())
-    assert [each["begins"] for each in outbox.list_messages(world.store.connection)] == ["Alarm 08:30", "Alarm 08:00"]
+    assert [each.begins for each in outbox.list_messages(world.store.connection)] == [
+        "Alarm 08:30",
+        "Alarm 08:00",
+    ]
     world.store.connection.execute("update outbox set state = 'pending' where id = 1")
-    assert [each["begins"] for each in outbox.list_messages(world.store.connection)] == ["Alarm 08:00", "Alarm 08:30"]
+    assert [each.begins for each in outbox.list_messages(world.store.connection)] == [
+        "Alarm 08:00",
+        "Alarm 08:30",
+    ]
 
 
 def test_a_message_is_listed_with_the_beginning_of_its_text(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts={"ops": lambda call: "x" * 5000}, send=Channel(LATER))
     world.run(minutes=1)
-    assert [len(each["begins"]) for each in outbox.list_messages(world.store.connection)] == [200]
+    assert [len(each.begins) for each in outbox.list_messages(world.store.connection)] == [200]
 
 
 def test_the_same_text_from_two_agents_is_sent_twice(make_world: MakeWorld) -> None:
@@ -378,11 +384,11 @@ def test_messages_are_listed_and_counted_by_state_and_agent_page_by_page(make_wo
     counts = outbox.count_messages_by_state(db)
     assert counts == {"dead": 1, "delivered": 10}
     assert outbox.count_messages_by_state(db, {"web"}) == {"delivered": 5}
-    assert [each["name"] for each in outbox.list_messages_of_states(db, {"dead"}, 10)] == ["ops"]
+    assert [each.name for each in outbox.list_messages_of_states(db, {"dead"}, 10)] == ["ops"]
     first = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4)
-    rest = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4, before=first[-1]["id"])
-    assert [each["id"] for each in (*first, *rest)] == [11, 10, 9, 8, 7, 6, 5, 4]
-    assert {each["name"] for each in outbox.list_messages_of_states(db, {"delivered"}, 10, agents={"web"})} == {"web"}
+    rest = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4, before=first[-1].id)
+    assert [each.id for each in (*first, *rest)] == [11, 10, 9, 8, 7, 6, 5, 4]
+    assert {each.name for each in outbox.list_messages_of_states(db, {"delivered"}, 10, agents={"web"})} == {"web"}
 
 
 def test_a_message_is_shown_with_its_whole_text(make_world: MakeWorld) -> None:
@@ -390,7 +396,7 @@ def test_a_message_is_shown_with_its_whole_text(make_world: MakeWorld) -> None:
     world.run(minutes=31)
     shown = outbox.get_message_with_text(world.store.connection, 1)
     assert shown is not None
-    assert (shown["state"], len(shown["text"]), len(shown["begins"]), shown["title"]) == ("held", 1000, 200, "ops")
+    assert (shown.state, len(shown.text), len(shown.begins), shown.title) == ("held", 1000, 200, "ops")
     assert outbox.get_message_with_text(world.store.connection, 99) is None
 
 

@@ -109,11 +109,11 @@ def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make
     world.send = lambda _: DeliveryResult("retry", REFUSED)
     world.run(minutes=125)
     (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
-    assert (ops["failing"]["told_at"], ops["undelivered"]["says"]) == (None, f"1 notification {RETRIED}")
+    assert (ops.failing and ops.failing.told_at, ops.undelivered and ops.undelivered.says) == (None, f"1 notification {RETRIED}")
     world.send = lambda _: DeliveryResult("delivered")
     world.run(hours=3)
     (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
-    assert (ops["failing"]["told_at"] is not None, ops["undelivered"]) == (True, None)
+    assert ops.failing is not None and ops.failing.told_at is not None and ops.undelivered is None
 
 
 def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
@@ -143,9 +143,10 @@ def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_worl
     world = make_world(config + job, scripts={"ops": lambda _: "the disk is full", "measure": lambda _: "42"})
     world.send = lambda sent: DeliveryResult(*(("dead", REFUSED) if sent.channel.name == "dead" else ("delivered",)))
     world.run(minutes=45)
-    found = {each["name"]: each for each in status_data.read_entries(world.store.connection, world.clock.now)}
-    assert found["ops"]["undelivered"]["says"] == f"1 message {GIVEN_UP}"
-    assert found["measure"]["undelivered"]["says"].endswith(GIVEN_UP.removeprefix("accepted"))
+    found = {each.name: each for each in status_data.read_entries(world.store.connection, world.clock.now)}
+    ops, measure = found["ops"].undelivered, found["measure"].undelivered
+    assert ops is not None and ops.says == f"1 message {GIVEN_UP}"
+    assert measure is not None and measure.says.endswith(GIVEN_UP.removeprefix("accepted"))
     run = world.records("ops")[-1]
     assert (run["delivery"]["state"], {each["says"] for each in run["delivery"]["targets"]}) == (
         "partial",

@@ -376,7 +376,10 @@ class World:
 
     def records(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The run records, oldest first."""
-        return run_history.list_runs(self.store.connection, RunFilter(name=name, **filters), limit=100_000)[::-1]
+        return [
+            each.as_data()
+            for each in run_history.list_runs(self.store.connection, RunFilter(name=name, **filters), limit=100_000)
+        ][::-1]
 
     def events_of(self, kind: type[E]) -> list[E]:
         """The events of one type, oldest first."""

@@ -30,7 +30,7 @@ cron:
 def snapshot(world: World) -> dict[str, Any]:
     db = open_read_only(world.state)
     try:
-        status = status_data.read_status(db, world.clock.now)
+        status = status_data.read_status(db, world.clock.now).as_data()
     finally:
         db.close()
     assert json.loads(json.dumps(status)) == status
@@ -196,7 +196,7 @@ def test_a_channel_without_undelivered_messages_is_not_listed(make_world: MakeWo
 
 def test_a_database_that_no_daemon_has_used_has_no_boot(tmp_path: Any) -> None:
     store = open_store(tmp_path / "new.db")
-    status = status_data.read_status(store.connection, utc("2026-03-02 08:00"))
+    status = status_data.read_status(store.connection, utc("2026-03-02 08:00")).as_data()
     store.close()
     assert (status["daemon"], status["config_hash"], status["entries"], status["downs"]) == (None, None, [], [])
 
@@ -206,10 +206,10 @@ def test_a_wake_is_shown_with_the_run_that_took_it(make_world: MakeWorld) -> Non
     world.run(minutes=5)
     wake = world.wake("ops", "look")
     world.settle()
-    shown = status_data.read_wake(world.store.connection, wake)
+    shown = status_data.read_wake(world.store.connection, wake, world.clock.now)
     assert shown is not None
-    assert (shown["state"], shown["run"]["trigger"], shown["run"]["outcome"]) == ("ended", "api", "ok")
-    assert status_data.read_wake(world.store.connection, wake + 1) is None
+    assert (shown.state, shown.run and shown.run.trigger, shown.run and shown.run.outcome) == ("ended", "api", "ok")
+    assert status_data.read_wake(world.store.connection, wake + 1, world.clock.now) is None
 
 
 def test_the_used_part_of_todays_budgets_is_shown_and_is_zero_tomorrow(make_world: MakeWorld) -> None:

@@ -33,7 +33,7 @@ def test_the_day_of_all_entries_is_the_json_of_the_command_explain(still: WebDae
     period = day_overview.Period.of_day(date(2026, 3, 2), ZoneInfo("UTC"), still.now)
     with closing(open_read_only(still.world.state)) as db:
         daemon = read_daemon_state(db, still.now, running=True, pid=os.getpid())
-        expected = day_overview.explain_all(db, make_plan(still.settings), period, still.now, daemon)
+        expected = day_overview.explain_all(db, make_plan(still.settings), period, still.now, daemon).as_data()
     data = still.get(f"/api/v1/explain{query}", READER).data
     assert data == expected
     assert {entry["name"]: entry["ran"] for entry in data["entries"]} == {"ops": 1, "web": 1, "measure": 0}

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
+from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord, WakeAccepted
 from scheduler.engine.inbox import Refused
 from scheduler.insight import day_timeline, explanation, slot_history, status_data
 from scheduler.insight.day_timeline import DayMark, DayTimeline
@@ -90,19 +91,19 @@ class DrawnDay:
     labels: tuple[Label, ...]
     marks: tuple[DrawnMark, ...]
     now_x: str | None
-    explained: Mapping[str, Any]
+    explained: ExplanationOn
 
     @staticmethod
-    def colour(cause: Mapping[str, Any]) -> str:
+    def colour(cause: ExplainedCause) -> str:
         """The colour of a cause of `explained`."""
-        return colour_of_level(SlotCause(cause["cause"], cause["detail"]).level)
+        return colour_of_level(SlotCause(cause.cause, cause.detail).level)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
     """A run record with its result in words, and the share of each part of its prompt."""
 
-    data: Mapping[str, Any]
+    data: RunRecord
     colour: str
     says: str
     took: timedelta | None
@@ -110,24 +111,24 @@ class ShownRun:
 
     @property
     def was_skipped(self) -> bool:
-        return bool(self.data["outcome"] == Outcome.SKIPPED)
+        return bool(self.data.outcome == Outcome.SKIPPED)
 
     @property
     def preview(self) -> str:
         """The first line of an alert or of an error; empty for an answer that says nothing."""
-        text = self.data["error"] or ("" if self.data["outcome"] == Outcome.OK else self.data["text"]) or ""
+        text = self.data.error or ("" if self.data.outcome == Outcome.OK else self.data.text) or ""
         return str(text.strip().partition("\n")[0])
 
     @property
     def undelivered(self) -> str:
         """What became of each of its messages that has not arrived."""
-        targets = self.data["delivery"]["targets"]
-        return "; ".join(each["says"] for each in targets if each["state"] != DeliveryState.DELIVERED)
+        targets = self.data.delivery.targets
+        return "; ".join(each.says for each in targets if each.state != DeliveryState.DELIVERED)
 
     @property
     def is_open(self) -> bool:
         """Whether it can still be cancelled."""
-        return bool(self.data["state"] != "closed")
+        return bool(self.data.state != "closed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +150,13 @@ class Action:
 
     do: Guarded
     body: type[RequestBody]
-    describe: Callable[[Mapping[str, Any]], str]
+    describe: Callable[[Any], str]
 
 
-def _describe_wake(done: Mapping[str, Any]) -> str:
-    if "waits_for" not in done:
+def _describe_wake(done: WakeAccepted) -> str:
+    if done.waits_for is None:
         return "The agent is woken."
-    return f"The wake is kept. It waits: {WakeWait(done['waits_for']).text}."
+    return f"The wake is kept. It waits: {WakeWait(done.waits_for).text}."
 
 
 def _describe_unmute(done: Mapping[str, Any]) -> str:
@@ -213,7 +214,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
     status = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
     drawn = _draw_day(explained, _parse_day(request.query.get("on"), explained))
     due_at = explained.row.due_at
-    until = None if drawn.is_today else datetime.fromisoformat(drawn.explained["until"])
+    until = None if drawn.is_today else drawn.explained.until
     shown, following = _read_runs(request, name, until)
     return Page(
         "agent.html",
@@ -224,7 +225,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
             "entry_zone": explained.zone,
             "explained": (now := explanation.explain_now(explained)),
             "due_in": max(due_at - request.now, timedelta()) if due_at else None,
-            "obstacle": SlotCause(now["now"]["reason"], now["now"]["detail"]).text_for_now if now["now"]["reason"] else "",
+            "obstacle": SlotCause(now.now.reason, now.now.detail).text_for_now if now.now.reason else "",
             "day": drawn,
             "runs": shown,
             "following": following,
@@ -324,26 +325,24 @@ def _read_runs(request: PageRequest, name: str, until: datetime | None) -> tuple
     query |= {"until": until.isoformat()} if until else {}
     query |= {"cursor": request.query["cursor"]} if "cursor" in request.query else {}
     found = queries.list_runs(ApiRequest(request.api.app_state, request.caller, {}, query, request.api.headers))
-    return [shown_run(run) for run in found["runs"]], found["next"]
+    return [shown_run(run) for run in found.runs], found.next
 
 
-def shown_run(run: Mapping[str, Any]) -> ShownRun:
+def shown_run(run: RunRecord) -> ShownRun:
     """A run record of the API, to be shown."""
-    outcome = run["outcome"] or run["state"]
-    cause = slot_history.cause_of_run(run["state"], outcome, run["reason"], run["suppression"], run["delivery"]["state"])
-    begin, end = (run[key] and datetime.fromisoformat(run[key]) for key in ("started_at", "finished_at"))
-    whole = sum(part["chars"] for part in run["prompt_parts"])
-    parts = tuple(
-        (part["name"], part["chars"], round(100 * part["chars"] / whole) if whole else 0) for part in run["prompt_parts"]
-    )
+    outcome = run.outcome or run.state
+    cause = slot_history.cause_of_run(run.state, outcome, run.reason, run.suppression, run.delivery.state)
+    begin, end = run.started_at, run.finished_at
+    whole = sum(part.chars for part in run.prompt_parts)
+    parts = tuple((part.name, part.chars, round(100 * part.chars / whole) if whole else 0) for part in run.prompt_parts)
     return ShownRun(run, colour_of_level(cause.level), cause.text, end - begin if begin and end else None, parts)
 
 
 def show_run(request: PageRequest) -> Page:
     """One run of an agent or a job with all its texts."""
     run = queries.get_run(request.api)
-    zone = _zone_of(request, Kind(run["kind"]), run["name"])
-    return Page("run.html", {"run": shown_run(run), "name": run["name"], "entry_zone": zone})
+    zone = _zone_of(request, Kind(run.kind), run.name)
+    return Page("run.html", {"run": shown_run(run), "name": run.name, "entry_zone": zone})
 
 
 def _zone_of(request: PageRequest, kind: Kind, name: str) -> ZoneInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heartbeatd.answers import LastRun, RunRecord
 from scheduler.insight.reason_texts import Level
 from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, Outcome
 
@@ -32,8 +33,8 @@ def colour_of_word(word: str | None) -> str:
     return COLOURS_OF_WORDS.get(word or "", "off")
 
 
-def colour_of_run(run: dict[str, object]) -> str:
+def colour_of_run(run: RunRecord | LastRun) -> str:
     """The class of a run as the API returns it: of its outcome, of the reason if it was skipped, or of its state."""
-    if run["outcome"] == Outcome.SKIPPED:
-        return colour_of_word(str(run["reason"]))
-    return colour_of_word(str(run["outcome"] or run["state"]))
+    if run.outcome == Outcome.SKIPPED:
+        return colour_of_word(str(run.reason))
+    return colour_of_word(str(run.outcome or run.state))

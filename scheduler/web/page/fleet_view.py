@@ -47,7 +47,7 @@ def show_fleet(request: PageRequest) -> Page:
     if wanted not in SHOWN:
         raise bad_request(f"show: write {', '.join(Group)} or nothing")
     entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT)
-    accessible = (each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each["name"]))
+    accessible = (each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each.name))
     states = fleet.read_states(accessible, request.settings, request.now)
     search = request.query.get("q", "").strip()
     matching = _search(states, request.settings, search)

@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from heartbeatd.answers import EntryStatus
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import forecast, schedule_texts, status_data
 from scheduler.model import entry_schedule
@@ -29,28 +30,26 @@ RUNS_SHOWN = 20
 NEXT_SHOWN = 10
 FILTERS = {"all": "all", "problems": "with problems", "paused": "paused or muted", "done": "done or disabled"}
 
-Data = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """One job in the list. `entry` is its status; `schedule` is in words."""
 
-    entry: Data
+    entry: EntryStatus
     schedule: str
 
     @property
     def has_problem(self) -> bool:
         """Whether its last runs failed, or its messages do not arrive."""
-        return bool(self.entry["failing"] or self.entry["consecutive_failures"] or self.entry["undelivered"])
+        return bool(self.entry.failing or self.entry.consecutive_failures or self.entry.undelivered)
 
     def is_in(self, chosen: str) -> bool:
         """Whether one of `FILTERS` shows it."""
         if chosen == "problems":
             return self.has_problem
         if chosen == "paused":
-            return self.entry["state"] == "paused" or self.entry["muted"] is not None
-        return chosen == "all" or self.entry["state"] in ("done", "disabled")
+            return self.entry.state == "paused" or self.entry.muted is not None
+        return chosen == "all" or self.entry.state in ("done", "disabled")
 
 
 def list_jobs(request: PageRequest) -> Page:
@@ -60,11 +59,11 @@ def list_jobs(request: PageRequest) -> Page:
         raise bad_request(f"show: write {', '.join(FILTERS)}")
     schedules = entries.states_and_schedules(request.db)
     found = [
-        JobRow(each, _describe_schedule(request, each["name"], schedules[Kind.CRON, each["name"]][1]))
+        JobRow(each, _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]))
         for each in status_data.read_entries(request.db, request.now, Kind.CRON)
-        if request.caller.may_access(Kind.CRON, each["name"]) and each["state"] != "removed"
+        if request.caller.may_access(Kind.CRON, each.name) and each.state != "removed"
     ]
-    matching = [row for row in found if wanted.casefold() in row.entry["name"].casefold() and row.is_in(chosen)]
+    matching = [row for row in found if wanted.casefold() in row.entry.name.casefold() and row.is_in(chosen)]
     matching.sort(key=lambda row: not row.has_problem)
     number = parse_row_id(request.query.get("page", "1")) or 1
     context = {
@@ -101,7 +100,7 @@ def show_job(request: PageRequest) -> Page:
         "job_zone": zone,
         "next_runs": _next_runs(request, foreseen),
         "runs": runs[:RUNS_SHOWN],
-        "older": runs[RUNS_SHOWN - 1]["id"] if len(runs) > RUNS_SHOWN else None,
+        "older": runs[RUNS_SHOWN - 1].id if len(runs) > RUNS_SHOWN else None,
         "is_latest": before is None,
         "config": _effective_config(request),
     }

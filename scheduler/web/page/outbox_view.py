@@ -34,7 +34,7 @@ def list_messages(request: PageRequest) -> Page:
     counts = outbox.count_messages_by_state(request.db, agents)
     context = {
         "messages": found[:PAGE_SIZE],
-        "older": found[PAGE_SIZE - 1]["id"] if len(found) > PAGE_SIZE else None,
+        "older": found[PAGE_SIZE - 1].id if len(found) > PAGE_SIZE else None,
         "is_newest": before is None,
         "chosen": chosen,
         "filters": [(word, label, sum(counts.get(state, 0) for state in states)) for word, (label, states) in FILTERS.items()],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
+from heartbeatd.answers import EntryName, EntryStatus
 from scheduler.insight import status_data
 from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.schedule_texts import TimeFormat
@@ -18,8 +17,6 @@ from scheduler.web.page.views import PageRequest
 
 PARAMETERS = ("show",)
 
-Data = dict[str, Any]
-
 
 def show_problems(request: PageRequest) -> Page:
     """The problems that the user may see. Problems of the daemon and of providers are only shown to tokens for all agents."""
@@ -27,29 +24,29 @@ def show_problems(request: PageRequest) -> Page:
     if shown not in ("open", "all"):
         raise bad_request("show: write open or all")
     status = status_data.read_status(request.db, request.now, request.settings.zone)
-    mine = [each for each in status["entries"] if request.caller.may_access(Kind(each["kind"]), each["name"])]
+    mine = [each for each in status.entries if _may_access(request, each)]
     is_limited = request.caller.agents is not None
     context = {
         "conditions": conditions.list_conditions(request.db, request.caller.agents, closed=shown == "all"),
         "shown": shown,
-        "failing": [each for each in mine if each["failing"] or each["consecutive_failures"]],
-        "undelivered": [each for each in mine if each["undelivered"]],
-        "flapping": [each for each in status["flapping"] if _may_access(request, each)],
+        "failing": [each for each in mine if each.failing or each.consecutive_failures],
+        "undelivered": [each for each in mine if each.undelivered],
+        "flapping": [each for each in status.flapping if _may_access(request, each)],
         "is_limited": is_limited,
         "daemon": [] if is_limited else _daemon_problems(request),
-        "outages": [] if is_limited else status["outages"],
-        "breakers": [] if is_limited else status["breakers"],
-        "channels": [] if is_limited else [each for each in status["outbox"] if each["dead"] or each["pending"]],
-        "deadman": None if is_limited else status["deadman_problem"],
-        "workers": None if is_limited else status["workers_problem"],
-        "downs": [] if is_limited else status["downs"],
-        "frozen": [] if is_limited else status["frozen"],
+        "outages": [] if is_limited else status.outages,
+        "breakers": [] if is_limited else status.breakers,
+        "channels": [] if is_limited else [each for each in status.outbox if each.dead or each.pending],
+        "deadman": None if is_limited else status.deadman_problem,
+        "workers": None if is_limited else status.workers_problem,
+        "downs": [] if is_limited else status.downs,
+        "frozen": [] if is_limited else status.frozen,
     }
     return Page("problems.html", context)
 
 
-def _may_access(request: PageRequest, entry: Mapping[str, Any]) -> bool:
-    return request.caller.may_access(Kind(entry["kind"]), entry["name"])
+def _may_access(request: PageRequest, entry: EntryName | EntryStatus) -> bool:
+    return request.caller.may_access(Kind(entry.kind), entry.name)
 
 
 def _daemon_problems(request: PageRequest) -> list[str]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
+from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from scheduler.config.file.message_parts import format_usd
 from scheduler.insight.reason_texts import trouble_word
 from scheduler.system.text import escape_control
@@ -154,12 +155,13 @@ def ago_text(moment: str | datetime, now: datetime) -> str:
     return f"{format_span(now - _parse_moment(moment))} ago"
 
 
-def share_of_limit(limit: Mapping[str, float]) -> float:
+def share_of_limit(limit: UsedLimit) -> float:
     """The used part of a limit, from 0 to 1."""
-    return round(min(1.0, limit["used"] / limit["of"]), 3) if limit["of"] else 1.0
+    return round(min(1.0, limit.used / limit.of), 3) if limit.of else 1.0
 
 
-def run_time(run: Mapping[str, Any]) -> str:
+def run_time(run: RunRecord | LastRun) -> str:
     """How long a run took that has ended: in seconds, from a minute on as other durations."""
-    took = _parse_moment(run["finished_at"]) - _parse_moment(run["started_at"])
+    assert run.started_at is not None and run.finished_at is not None  # it has ended
+    took = run.finished_at - run.started_at
     return f"{took.total_seconds():.1f} s" if took < timedelta(minutes=1) else format_span(took)
