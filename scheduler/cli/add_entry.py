@@ -14,10 +14,9 @@ import click
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
-from scheduler.config.file import entry_insertion
-from scheduler.config.file.entry_insertion import NewEntry, NoInsertionPoint
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.message_parts import format_duration
+from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.settings import load, templates
 from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.load import LoadedConfig
@@ -137,9 +136,9 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
 def _insert_entry(path: Path, before: bytes, section: str, entry: NewEntry) -> tuple[bytes, LoadedConfig]:
     """The new content of the config, and what it loads to. Raises ConfigError and InputError."""
     try:
-        text = entry_insertion.insert_entries(before.decode("utf-8-sig"), section, [entry]).text
-    except NoInsertionPoint as error:
-        raise InputError(f"{path} {error}") from error
+        text = add_entries(before.decode("utf-8-sig"), section, [entry])
+    except EditRefused as error:
+        raise InputError(error.located_in(path)) from error
     mark = b"\xef\xbb\xbf" if before.startswith(b"\xef\xbb\xbf") else b""
     after = mark + text.encode()
     check = TimeCheck(utc_now(), entries.has_seen_one_time_job)

@@ -19,11 +19,11 @@ from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
 from scheduler.cli import output
 from scheduler.cli.options import InputError
-from scheduler.config.file import config_text, entry_insertion, inheritance
+from scheduler.config.file import config_text, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
-from scheduler.config.file.entry_insertion import EditedText, NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_count, format_duration
+from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import config_data, crontab_jobs, load
 from scheduler.config.settings.crontab_jobs import CrontabAccount
@@ -144,7 +144,7 @@ def _format_line_numbers(numbers: Sequence[int]) -> str:
 
 def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
     made = crontab_jobs.build_new_jobs(lines, account, ())
-    text = entry_insertion.render_section("cron", made)
+    text = add_entries("", "cron", made)
     jobs = load.load_config(Path("config.yaml"), {}, resolve_secrets=False, content=text.encode()).settings.jobs
     click.echo(text, nl=False)
     click.echo(_verify_jobs(lines, made, jobs), err=True)
@@ -159,9 +159,8 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
         return
     root = _parse_config(path, before)
     entries = crontab_jobs.build_new_jobs(new, account, _find_section(root, "cron"))
-    made = _insert_jobs(path, before, entries)
-    after = made.text.encode()
-    loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after, root=made.root)
+    after = _insert_jobs(path, before, entries).encode()
+    loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after)
     proof = _verify_jobs(new, entries, loaded.settings.jobs)
     try:
         files.replace_file(path, before, after)
@@ -217,14 +216,14 @@ def _find_section(root: object, *steps: str) -> MarkedMap:
     return root if isinstance(root, MarkedMap) else MarkedMap()
 
 
-def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewEntry]) -> EditedText:
+def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewEntry]) -> str:
     try:
-        return entry_insertion.insert_entries(before.decode(), "cron", entries)
-    except entry_insertion.NoInsertionPoint as error:
+        return add_entries(before.decode(), "cron", entries)
+    except EditRefused as error:
         load.load_config(
             path, os.environ, resolve_secrets=False, content=before
         )  # errors that the config already has are reported first
-        raise InputError(f"{path} {error}") from error
+        raise InputError(error.located_in(path)) from error
 
 
 def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewEntry], jobs: Mapping[str, Job]) -> str:

@@ -13,8 +13,8 @@ from scheduler.cli.options import InputError
 from scheduler.cli.progress import show_progress
 from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.entry_insertion import NoInsertionPoint
 from scheduler.config.file.message_parts import format_count
+from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.importers import config_writer, foreign_system, import_receipt
 from scheduler.config.importers.config_draft import Draft
 from scheduler.config.importers.config_writer import NothingToImport
@@ -103,8 +103,8 @@ def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
     try:
         text, _ = config_writer.insert_into_config(draft, path, before, check)
         files.replace_file(path, before, text.encode())
-    except NoInsertionPoint as error:
-        raise InputError(f"{path} {error}") from error
+    except EditRefused as error:
+        raise InputError(error.located_in(path)) from error
     except files.FileChanged as error:
         raise InputError(str(error)) from error
     except NothingToImport:

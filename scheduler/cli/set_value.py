@@ -12,9 +12,9 @@ import click
 
 from scheduler.cli import daemon_files
 from scheduler.cli.options import InputError
-from scheduler.config.file import marked_yaml, value_editing
+from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.value_editing import EditRefused
+from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.settings import load
 from scheduler.engine.config_reload import changed_lines
 from scheduler.system.files import FileChanged, read_file, replace_file
@@ -34,12 +34,12 @@ def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) 
         marked_yaml.parse_yaml(old, diagnostics)
         new = old
         for steps, value in edits:
-            new = value_editing.apply_patch(new, value_editing.nest_value(steps, value))
+            new = text_editing.apply_patch(new, text_editing.nest_value(steps, value))
     except marked_yaml.UnreadableYaml:
         diagnostics.raise_errors()
         raise
     except EditRefused as error:
-        raise InputError(f"{path}:{error.line}: {error.path}: {error.message}") from None
+        raise InputError(error.located_in(path)) from None
     after = before[: len(before) - len(old.encode())] + new.encode()
     load.load_config(path, os.environ, content=after, resolve_secrets=False)
     for line in changed_lines(old, new) or ("nothing changed",):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import difflib
 import hashlib
 import logging
 import threading
@@ -15,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
-from scheduler.config.file.value_editing import changed_spans
 from scheduler.config.settings.config_diff import ConfigVersion, compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import mask_text, new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.settings.load import LoadedConfig
@@ -222,7 +222,11 @@ def changed_lines(old: str, new: str, mask: Callable[[str], str] = str) -> tuple
         return ()
     before, after = mask(old).splitlines(), mask(new).splitlines()
     lines: list[str] = []
-    for from_old, to_old, from_new, to_new in changed_spans(old, new):
+    for what, from_old, to_old, from_new, to_new in difflib.SequenceMatcher(
+        None, old.splitlines(), new.splitlines()
+    ).get_opcodes():
+        if what == "equal":
+            continue
         lines.append(f"@@ -{_line_range(from_old, to_old)} +{_line_range(from_new, to_new)} @@")
         lines += [f"-{line}" for line in before[from_old:to_old]] + [f"+{line}" for line in after[from_new:to_new]]
     return tuple(lines)

@@ -13,10 +13,10 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from heartbeatd import answers
-from scheduler.config.file import marked_yaml, value_editing
+from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
-from scheduler.config.file.value_editing import EditRefused
+from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.keys.unknown_keys import find_unknown_key
 from scheduler.config.settings.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.settings.effective_values import list_effective_values
@@ -129,10 +129,8 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
     expected = _expected_hash(request, body.hash)
 
     def change(text: str) -> str:
-        changed = value_editing.apply_patch(text, changes)
-        if request.caller.agents is not None:
-            _refuse_shared_line(text, changed, ("agents", request.path["name"]))
-        return changed
+        own = () if request.caller.agents is None else ("agents", request.path["name"])
+        return text_editing.apply_patch(text, changes, own)
 
     # Only a token that may reload applies what others have written into the file.
     alone = request.caller.agents is not None or "operate" not in request.caller.may
@@ -143,8 +141,7 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
     except FileChanged as error:
         raise HttpError(412, "changed", f"{error}; GET it again") from None
     except EditRefused as error:
-        place = f"{request.app_state.settings().path.name}:{error.line}"
-        raise HttpError(409, "edit_refused", f"{place}: {error.path}: {error.message}") from None
+        raise HttpError(409, "edit_refused", error.located_in(request.app_state.settings().path.name)) from None
     except OSError as error:
         raise HttpError(409, "unwritable", f"the config file cannot be written: {error.strerror or error}") from None
     return _edited_data(edited, request.caller, written=not body.dry_run)
@@ -165,17 +162,10 @@ def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> dict
     }
 
 
-def _refuse_shared_line(old: str, new: str, entry: tuple[str, str]) -> None:
-    """Raises EditRefused if a changed line also holds values of others, which the answer would show."""
-    line = value_editing.shared_line(old, new, entry)
-    if line is not None:
-        raise EditRefused(line, dotted_path(entry), "this line also has values of others; put the agent on lines of its own")
-
-
 def lines_to_write(changes: Changes) -> str:
     """The changes as YAML, for a person to write. Raises HttpError if YAML cannot express them."""
     try:
-        return value_editing.apply_patch("", changes)
+        return text_editing.apply_patch("", changes)
     except EditRefused as error:
         raise bad_request(f"changes: {error.path} cannot be written as a key or value of the config") from None
 

@@ -38,7 +38,7 @@ def test_a_value_is_set_and_the_changed_line_is_printed(config: Path, capsys: py
 
 def test_several_values_are_written_together(config: Path) -> None:
     assert call(config, "set", "timezone=Europe/Berlin", r"prices.gpt-9\.5.input=4", "agents.mail.heartbeat.interval=1h") == 0
-    expected = CONFIG.replace("UTC", "Europe/Berlin").replace("input: 1", "input: 4").replace("30m", '"1h"')
+    expected = CONFIG.replace("UTC", "Europe/Berlin").replace("input: 1", "input: 4").replace("30m", "1h")
     assert config.read_text() == expected
 
 

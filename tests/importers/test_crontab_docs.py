@@ -7,7 +7,7 @@ import re
 from checkout import HOME
 
 from cron import crontab_reader
-from scheduler.config.file import entry_insertion
+from scheduler.config.file.text_editing import add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import crontab_jobs
 
@@ -22,7 +22,7 @@ def shown(kind: str) -> str:
 def test_the_example_of_the_page_is_the_result_of_the_import() -> None:
     found = crontab_reader.read_crontab(shown("crontab"), time_zones.find_zone("Europe/Berlin"), time_zones.find_zone)
     entries = crontab_jobs.build_new_jobs(found.lines, crontab_jobs.CrontabAccount("deploy", "/home/deploy"), ())
-    assert entry_insertion.render_section("cron", entries) == shown("yaml")
+    assert add_entries("", "cron", entries) == shown("yaml")
     lines = shown("text").splitlines()
     assert lines[0] == f"crontab:{found.errors[0].number}: {found.errors[0].text}"
     assert lines[1] == f"hint: line {found.hints[0].number}: {found.hints[0].text}"

@@ -17,8 +17,8 @@ from cron import crontab_reader
 from cron.job import Job
 from scheduler.cli.main import main
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.entry_insertion import NewEntry, NoInsertionPoint, insert_entries
 from scheduler.config.file.marked_yaml import parse_yaml as read_tree
+from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.system import files
 
@@ -69,7 +69,7 @@ def jobs(folder: Path, text: str | bytes) -> dict[str, Job]:
 
 def test_without_a_config_the_jobs_are_printed_and_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, table(tmp_path, "# of the night\n0 3 * * * /srv/backup.sh --all\n"))
-    home = f'{{HOME: "{ME.pw_dir}", LOGNAME: "{ME.pw_name}", PATH: "/usr/bin:/bin", SHELL: "/bin/sh"}}'
+    home = f'{{HOME: {ME.pw_dir}, LOGNAME: {ME.pw_name}, PATH: "/usr/bin:/bin", SHELL: /bin/sh}}'
     assert code == 0
     assert out == (
         "cron:\n"
@@ -308,7 +308,7 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
         ("", f"cron:\n{NEW}"),
         ("# only this\n", f"# only this\n\ncron:\n{NEW}"),
         ("a: 1\n", f"a: 1\n\ncron:\n{NEW}"),
-        ("a: 1", f"a: 1\n\ncron:\n{NEW}"),
+        ("a: 1", f"a: 1\n\ncron:\n{NEW[:-1]}"),
         ("cron:\n", f"cron:\n{NEW}"),
         ("cron:   # jobs\n# of the agents\na: 1\n", f"cron:   # jobs\n{NEW}# of the agents\na: 1\n"),
         ("cron:\n  old: {x: 1}   # old\n", f"cron:\n  old: {{x: 1}}   # old\n{NEW}"),
@@ -322,28 +322,28 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
         ("---\ncron:\n  old: {x: 1}\n", f"---\ncron:\n  old: {{x: 1}}\n{NEW}"),
         ("---\ncron:\n  old: {x: 1}\n...\n", f"---\ncron:\n  old: {{x: 1}}\n{NEW}...\n"),
         ("a: 1\n... # the end\n", f"a: 1\n\ncron:\n{NEW}... # the end\n"),
+        ("cron: {old: {x: 1}}\n", 'cron: {old: {x: 1}, new: {schedule: "0 3 * * *", command: x}}\n'),
+        ("cron: {}\n", f"cron:\n{NEW}"),
+        ("cron: ~\n", f"cron:\n{NEW}"),
         ("x-j: &j {o: {x: 1}}\ncron:\n  <<: *j\n  old: {x: 1}\n", f"x-j: &j {{o: {{x: 1}}}}\ncron:\n  <<: *j\n  old: {{x: 1}}\n{NEW}"),
     ],
 )  # fmt: skip
 def test_new_jobs_are_inserted_after_the_others(before: str, after: str) -> None:
-    assert insert_entries(before, "cron", ONE).text == after
+    assert add_entries(before, "cron", ONE) == after
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "{a: 1}\n",
-        "cron: {old: {x: 1}}\n",
-        "cron: {}\n",
-        "cron: ~\n",
+        "{a: 1,\n b: 2}\n",
         "x-j: &j {o: {x: 1}}\ncron: *j\n",
         "- a\n",
         "cron: [a]\n",
     ],
 )
 def test_without_a_place_for_jobs_none_is_inserted(text: str) -> None:
-    with pytest.raises(NoInsertionPoint, match="write `cron:` on a line of its own"):
-        insert_entries(text, "cron", ONE)
+    with pytest.raises(EditRefused):
+        add_entries(text, "cron", ONE)
 
 
 @loop_over(
@@ -351,7 +351,7 @@ def test_without_a_place_for_jobs_none_is_inserted(text: str) -> None:
     ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
 )  # fmt: skip
 def test_every_text_is_read_back_unchanged(value: str) -> None:
-    made = insert_entries("", "cron", [NewEntry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
+    made = add_entries("", "cron", [NewEntry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})])
     found = read_tree(made, Diagnostics(""))["cron"]
     assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
 

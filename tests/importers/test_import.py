@@ -135,11 +135,12 @@ def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest
 
 
 def test_into_a_config_without_a_place_for_agents_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "agents: {a: {runner: {kind: command, argv: [echo]}, heartbeat: {interval: 1h}}}\n"
+    text = "agents: {\n  a: {runner: {kind: command, argv: [echo]}, heartbeat: {interval: 1h}}}\n"
     path = write(tmp_path, "config.yaml", text)
     code, _, err = run(capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), "--into", path)
     assert code == 2
-    assert "has no place to insert agents; write `agents:` on a line of its own" in err
+    assert "config.yaml:1: agents." in err
+    assert "in brackets over several lines" in err
     assert path.read_text("utf-8") == text
 
 

@@ -76,10 +76,15 @@ def mask_line_breaks(text: str) -> tuple[str, dict[str, str]]:
     masks: dict[str, str] = {}
     for sign in _BREAKS:
         if sign in text:
-            mask = next(chr(code) for code in _PRIVATE_CODES if chr(code) not in text)
+            mask = unused_character(text)
             masks[mask] = sign
             text = text.replace(sign, mask)
     return text, masks
+
+
+def unused_character(text: str) -> str:
+    """A character of the private use area that is not in the text."""
+    return next(chr(code) for code in _PRIVATE_CODES if chr(code) not in text)
 
 
 def _describe_bad_start(text: str, place: Position) -> str:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.config.file import entry_insertion
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
-from scheduler.config.file.entry_insertion import NewEntry
 from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.text_editing import NewEntry, add_entries
 from scheduler.config.importers import config_draft
 from scheduler.config.importers.config_draft import SECTIONS, Draft
 from scheduler.config.settings import load
@@ -46,7 +45,7 @@ def write_new_config(draft: Draft, heading: Iterable[str], time_check: TimeCheck
     samples = {name: "https://example.org/hook" if name.startswith("WEBHOOK_URL") else _SAMPLE_TOKEN for name in draft.variables}
 
     def render() -> str:
-        parts = [entry_insertion.render_section(section, entries) for section, entries in _list_entries(draft)]
+        parts = [add_entries("", section, entries) for section, entries in _list_entries(draft)]
         return "".join(f"# {line}".rstrip() + "\n" for line in heading) + "\n" + "\n".join(parts)
 
     def check(text: str) -> LoadedConfig:
@@ -58,14 +57,14 @@ def write_new_config(draft: Draft, heading: Iterable[str], time_check: TimeCheck
 def insert_into_config(draft: Draft, path: Path, before: bytes, time_check: TimeCheck) -> tuple[str, LoadedConfig]:
     """The text of an existing config with the new entries, and what it loads to.
 
-    Raises ConfigError for errors that the config has already, NoInsertionPoint, NothingToImport.
+    Raises ConfigError for errors that the config has already, EditRefused, NothingToImport.
     """
     load.load_config(path, os.environ, resolve_secrets=False, content=before)
 
     def render() -> str:
         text = before.decode("utf-8-sig")
         for section, entries in _list_entries(draft):
-            text = entry_insertion.insert_entries(text, section, entries).text
+            text = add_entries(text, section, entries)
         return text
 
     def check(text: str) -> LoadedConfig:

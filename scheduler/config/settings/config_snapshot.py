@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heartbeat.runners.redaction import Redactor
-from scheduler.config.file import marked_yaml, value_editing
+from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
@@ -131,7 +131,7 @@ def mask_text(text: str) -> str:
     if not isinstance(root, MarkedMap):
         return text
     masked, redactor = mask_secrets(root), Redactor(_literal_secrets(root))
-    for each in sorted(value_editing.list_leaves(text), key=lambda leaf: leaf.start, reverse=True):
+    for each in sorted(text_editing.list_leaves(text), key=lambda leaf: leaf.start, reverse=True):
         before, after = _value_at_path(root, each.path), _value_at_path(masked, each.path)
         if before == after or text.startswith("*", each.start):  # an alias shows nothing of its value
             continue

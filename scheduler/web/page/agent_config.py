@@ -16,9 +16,9 @@ from starlette.concurrency import run_in_threadpool
 
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
-from scheduler.config.file.entry_insertion import render_scalar
 from scheduler.config.file.marked_yaml import dotted_path
-from scheduler.config.file.value_editing import nest_value
+from scheduler.config.file.remedies import as_yaml
+from scheduler.config.file.text_editing import nest_value
 from scheduler.config.keys.models import config_schema
 from scheduler.engine.inbox import Refused
 from scheduler.web import config_editing
@@ -343,7 +343,7 @@ def field_text(value: Any) -> str:
         return value.replace("\r\n", "\n")
     if isinstance(value, list) and value and all(isinstance(each, str) and "," not in each for each in value):
         return ", ".join(value)
-    return render_scalar(value)
+    return as_yaml(value)
 
 
 @cache
