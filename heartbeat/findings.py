@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Literal
 
 from heartbeat.verdict import begins_with_alarm, is_ok_token, is_token_name, without_reasoning
+from heartbeat.words import squeeze
 
 MAX_FINDINGS = 50  # per answer; the number of further findings is recorded
 MAX_KEY = 120  # code points of a key; a longer key is cut, and its hash keeps it distinct
@@ -293,7 +294,7 @@ _WRAPPED = re.compile(r"(\*\*|__|[*_`\"'])(.+)\1|(\[)(.+)\]", re.DOTALL)
 
 def _clean_label(label: str) -> str:
     """A key in one printable line of at most MAX_KEY code points. A longer key ends with a hash of the whole."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in label).split())
+    line = squeeze(label)
     for _ in range(3):
         wrapped = _WRAPPED.fullmatch(line)
         line = (wrapped[2] or wrapped[4]).strip() if wrapped else line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from heartbeat.findings import TOOL_NAME, KnownCondition
 from heartbeat.precheck import MAX_PROMPT_OUTPUT, PrecheckResult, PrecheckStatus
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from heartbeat.verdict import OK_TOKEN
+from heartbeat.words import abbreviate_duration, squeeze
 
 MAX_WAKE_TEXT = 4096  # characters of a wake's text in the prompt
 MAX_META_TEXT = 800  # the same in `meta`, which must fit into one environment variable
@@ -29,7 +29,6 @@ MAX_CONDITIONS = 40  # open conditions in the prompt
 MAX_CONDITION_TEXT = 200  # characters of the last text of each
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 _TASK = "This is a scheduled heartbeat run, not a message from a user. Carry out the tasks of the checklist below."
 _RULES = "Do what it asks. Do not repeat the list itself, and do not resume old tasks from earlier conversations."
@@ -208,7 +207,7 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
         "seconds_since_last_beat": int(_time_since(facts.last_beat, facts.now).total_seconds()) if facts.last_beat else None,
         "failures": facts.failures,
         "last_success": _format_utc(facts.last_success) if facts.last_success else None,
-        "last_error": _one_line(facts.last_error, MAX_META_TEXT) if facts.last_error else None,
+        "last_error": squeeze(facts.last_error, MAX_META_TEXT) if facts.last_error else None,
         "interval_seconds": int(heartbeat.interval.total_seconds()) if heartbeat.interval else None,
         "schedule": heartbeat.schedule,
         "deliver": list(heartbeat.deliver),
@@ -295,7 +294,7 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
     if facts.failures:
         yield PromptPart("failures", f"Failed runs in a row before this one: {facts.failures}.")
     if facts.activity and (waiting := _waiting_text(facts.activity)):
-        yield PromptPart("activity", f"Reported {_format_duration(_time_since(facts.activity.at, facts.now))} ago: {waiting}.")
+        yield PromptPart("activity", f"Reported {abbreviate_duration(facts.now - facts.activity.at)} ago: {waiting}.")
     if facts.conditions:
         yield _conditions_part(facts, heartbeat.zone)
     if facts.precheck:
@@ -332,13 +331,13 @@ def _conditions_part(facts: PromptFacts, zone: ZoneInfo) -> PromptPart:
 def _condition_line(known: KnownCondition, zone: ZoneInfo) -> str:
     reported = f", reported {known.reported_at.astimezone(zone):%Y-%m-%d %H:%M}" if known.reported_at else ""
     since = f"{known.since.astimezone(zone):%Y-%m-%d %H:%M}"
-    return f"[{known.label}] {known.severity.value}, since {since}{reported}: {_one_line(known.text, MAX_CONDITION_TEXT)}"
+    return f"[{known.label}] {known.severity.value}, since {since}{reported}: {squeeze(known.text, MAX_CONDITION_TEXT)}"
 
 
 def _last_beat_text(facts: PromptFacts) -> str:
     if facts.last_beat is None:
         return "This is the first run."
-    return f"Time since the last run: {_format_duration(_time_since(facts.last_beat, facts.now))}."
+    return f"Time since the last run: {abbreviate_duration(facts.now - facts.last_beat)}."
 
 
 def _waiting_text(activity: AgentActivity) -> str:
@@ -356,8 +355,8 @@ def _wake_text(wake: PromptWake) -> str:
 
 def _wake_sender(wake: PromptWake) -> str:
     times = f", {wake.count} times, the last one" if wake.count > 1 else ""
-    outcome = f", outcome {_one_line(wake.outcome)}" if wake.outcome else ""
-    return f"By {_one_line(wake.source)} {_one_line(wake.sender)}{times}{outcome}"
+    outcome = f", outcome {squeeze(wake.outcome, MAX_SENDER)}" if wake.outcome else ""
+    return f"By {squeeze(wake.source, MAX_SENDER)} {squeeze(wake.sender, MAX_SENDER)}{times}{outcome}"
 
 
 def _wakes_part(facts: PromptFacts, left: int) -> PromptPart:
@@ -395,7 +394,9 @@ def _woken_text(wakes: tuple[PromptWake, ...]) -> str:
     jobs = sorted({wake.sender for wake in wakes if wake.source == "cron" and wake.outcome and wake.outcome != "ok"})
     if not jobs:
         return _WOKEN
-    keys = ", ".join(f"job:{_one_line(job)}" for job in jobs[:MAX_JOB_KEYS]) + (", ..." if len(jobs) > MAX_JOB_KEYS else "")
+    keys = ", ".join(f"job:{squeeze(job, MAX_SENDER)}" for job in jobs[:MAX_JOB_KEYS]) + (
+        ", ..." if len(jobs) > MAX_JOB_KEYS else ""
+    )
     return f"{_WOKEN}\n{_FAILED_JOBS.format(keys=keys)}"
 
 
@@ -403,7 +404,7 @@ def _cut_wake_texts(wakes: tuple[PromptWake, ...]) -> Iterator[str]:
     for wake in wakes:
         if len(wake.text) > MAX_WAKE_TEXT:
             cut = len(wake.text) - MAX_WAKE_TEXT
-            sender = f"{_one_line(wake.source)} {_one_line(wake.sender)}"
+            sender = f"{squeeze(wake.source, MAX_SENDER)} {squeeze(wake.sender, MAX_SENDER)}"
             yield f"the first {cut} of {len(wake.text)} characters of the wake by {sender}"
 
 
@@ -426,7 +427,7 @@ def _texts_fit(facts: PromptFacts, left: int, texts: list[str]) -> bool:
 
 
 def _wake_line(wake: PromptWake, most: int) -> str:
-    text = _one_line(wake.text, most)
+    text = squeeze(wake.text, most)
     return _wake_sender(wake) + (f": {text}" if text else "") + (f" ({len(wake.text)} characters)" if wake.text.strip() else "")
 
 
@@ -438,7 +439,7 @@ def _precheck_text(checked: PrecheckResult) -> str:
     """The result of the precheck as delimited data."""
     same = ", the same as last time" if checked.status is PrecheckStatus.UNCHANGED else ""
     result = (
-        f"The check before this run failed: {_one_line(checked.error)}."
+        f"The check before this run failed: {squeeze(checked.error, MAX_SENDER)}."
         if checked.error
         else f"The check before this run found this{same}."
     )
@@ -467,14 +468,14 @@ def _delimit_data(text: str) -> str:
     return f"<{mark}>\n{text.rstrip()}\n</{mark}>"
 
 
-def _one_line(text: str, most: int = MAX_SENDER) -> str:
-    """Text from elsewhere on one line, cut to `most` characters."""
-    return " ".join(_UNPRINTABLE.sub(" ", text).split())[:most]
-
-
 def _precheck_meta(checked: PrecheckResult) -> dict[str, object]:
     output = checked.output[:MAX_META_TEXT]
-    return {"found": checked.status.value, "exit_code": checked.exit_code, "output": output, "error": _one_line(checked.error)}
+    return {
+        "found": checked.status.value,
+        "exit_code": checked.exit_code,
+        "output": output,
+        "error": squeeze(checked.error, MAX_SENDER),
+    }
 
 
 def _wakes_meta(wakes: tuple[PromptWake, ...]) -> dict[str, object]:
@@ -493,10 +494,10 @@ def _wakes_meta(wakes: tuple[PromptWake, ...]) -> dict[str, object]:
 
 def _wake_meta(wake: PromptWake) -> dict[str, object]:
     return {
-        "source": _one_line(wake.source),
-        "sender": _one_line(wake.sender),
+        "source": squeeze(wake.source, MAX_SENDER),
+        "sender": squeeze(wake.sender, MAX_SENDER),
         "count": wake.count,
-        "outcome": _one_line(wake.outcome) if wake.outcome else None,
+        "outcome": squeeze(wake.outcome, MAX_SENDER) if wake.outcome else None,
         "text": wake.text[-MAX_META_TEXT:],
     }
 
@@ -504,12 +505,6 @@ def _wake_meta(wake: PromptWake) -> dict[str, object]:
 def _time_since(last: datetime, now: datetime) -> timedelta:
     """Never negative, even if the clock was set back."""
     return max(now - last, timedelta())
-
-
-def _format_duration(duration: timedelta) -> str:
-    minutes = int(duration.total_seconds()) // 60
-    units = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min"))
-    return " ".join(f"{number} {unit}" for number, unit in units if number) or "less than a minute"
 
 
 def _format_utc(instant: datetime) -> str:

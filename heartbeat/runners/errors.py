@@ -11,6 +11,7 @@ from typing import Any
 
 from heartbeat.runners import Answer, Failure, HttpReply, ProcessResult
 from heartbeat.runners.redaction import Redactor
+from heartbeat.words import squeeze
 
 MAX_MESSAGE = 500  # characters of a message from a server
 MAX_STDERR = 2000  # characters of standard error in an error message
@@ -18,7 +19,6 @@ MAX_LAST_LINES = 5  # lines of standard output in an error message
 MAX_LAST_CHARS = 500
 MAX_RETRY_AFTER = 10 * 365 * 24 * 3600  # seconds; a longer Retry-After is shortened to this
 
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}", re.ASCII)
 _SECONDS = re.compile(r"\d{1,20}(\.\d{1,9})?", re.ASCII)
 
@@ -131,8 +131,7 @@ def find_request_id(headers: Mapping[str, str]) -> str | None:
 
 def redacted_line(text: str, redactor: Redactor) -> str:
     """Text from elsewhere as part of an error message: redacted, on one line, cut to MAX_MESSAGE characters."""
-    line = _UNPRINTABLE.sub(" ", redactor.redact(text)).strip()
-    return line if len(line) <= MAX_MESSAGE else line[:MAX_MESSAGE] + "..."
+    return squeeze(redactor.redact(text), MAX_MESSAGE)
 
 
 def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:
@@ -144,7 +143,7 @@ def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:
 def add_last_lines(error: str, ended: ProcessResult, redactor: Redactor) -> str:
     """The error with the ends of both streams: many programs print why they failed to standard output."""
     output = redactor.redact_tail(ended.output_text) if ended.truncated else redactor.redact(ended.output_text)
-    lines = [line for each in output.splitlines() if (line := _UNPRINTABLE.sub(" ", each).strip())]
+    lines = [line for each in output.splitlines() if (line := squeeze(each))]
     printed = "\n".join(lines[-MAX_LAST_LINES:])
     whole = add_stderr(error, ended, redactor)
     return f"{whole}\nstandard output: {printed[-MAX_LAST_CHARS:]}" if printed else whole

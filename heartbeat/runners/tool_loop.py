@@ -30,6 +30,7 @@ from heartbeat.runners import (
 from heartbeat.runners.errors import CallError
 from heartbeat.runners.model_answer import ModelTurn, Tool, ToolChoice, ToolUse
 from heartbeat.spec import ModelRunner, Tools
+from heartbeat.words import format_count, shorten
 
 MIN_RESULT = 200  # bytes of a result for which there must be room, otherwise the tool is not called
 RESULT_OVERHEAD = 150  # bytes around a result in the conversation
@@ -133,7 +134,7 @@ class _Conversation:
         )
 
     def _so_far(self) -> str:
-        return f"{len(self.turns)} turn{'s' if len(self.turns) > 1 else ''}"
+        return format_count(len(self.turns), "turn")
 
     def _input_tokens(self) -> int:
         return self.usage.count_tokens(json.dumps([self.messages, *map(_tool_data, self._offered())], ensure_ascii=False))
@@ -207,7 +208,7 @@ class _Conversation:
         name, began = str(use.name), self._now()
         tool = next((tool for tool in self.toolbox.offered if tool.name == name), None)
         arguments = json.dumps(use.arguments, ensure_ascii=False)
-        called = ToolCall(name[: agent_json.MAX_NAME], arguments=_shorten(self.toolbox.redact(arguments)))
+        called = ToolCall(name[: agent_json.MAX_NAME], arguments=shorten(self.toolbox.redact(arguments), MAX_ARGUMENTS))
         result = self._reject(use, tool)
         if result is None and tool is not None:
             result = await self._call_offered(use, tool, called, span)
@@ -388,7 +389,3 @@ def _fit_text(text: str, room: int) -> str:
 
 def _json_size(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode())
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_ARGUMENTS else text[:MAX_ARGUMENTS] + "..."

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
 from heartbeat.runners.redaction import Redactor
+from heartbeat.words import squeeze
 from scheduler.channels.channel_kind import SEND_TIMEOUT, SendContext
 from scheduler.channels.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
-from scheduler.system.text import one_line
 
 if TYPE_CHECKING:
     from scheduler.net.http_client import HttpClient, Method
@@ -117,7 +117,7 @@ def clean_reason(text: object, secrets: Iterable[str]) -> str:
     """The reason that a receiver gives, as one short line without the secrets of the request."""
     if not isinstance(text, str):
         return ""
-    return " ".join(one_line(Redactor(secrets).redact(text)).split())[:MAX_REASON]
+    return squeeze(Redactor(secrets).redact(text), MAX_REASON)
 
 
 def wait_from_seconds(value: object) -> timedelta | None:

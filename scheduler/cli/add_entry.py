@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from heartbeat.words import format_duration
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
-from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.settings import load, templates
 from scheduler.config.settings.config_data import map_at

@@ -13,12 +13,12 @@ import click
 from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
+from heartbeat.words import format_count, one_line
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.message_parts import format_count
 from scheduler.config.settings import load
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
@@ -26,7 +26,6 @@ from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.settings import Settings
 from scheduler.model.shards import Shard
 from scheduler.store import entries
-from scheduler.system.text import one_line
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60

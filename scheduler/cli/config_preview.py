@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
+from heartbeat.words import format_duration
 from scheduler.cli import arguments, daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
 from scheduler.cli.output import entry_label, format_table, format_time, utc_now, wrap_text, zone_name
-from scheduler.config.file.message_parts import format_duration
 from scheduler.config.settings.config_diff import ConfigComparison, compare_stored
 from scheduler.config.settings.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.settings.load import LoadedConfig, load_config

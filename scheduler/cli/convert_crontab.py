@@ -17,12 +17,12 @@ from cron import crontab_reader, crontab_writer
 from cron.crontab_reader import Crontab, CrontabLine, LineNote
 from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
+from heartbeat.words import format_count, format_duration, one_line
 from scheduler.cli import output
 from scheduler.cli.options import InputError
 from scheduler.config.file import config_text, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import config_data, crontab_jobs, load
@@ -30,7 +30,6 @@ from scheduler.config.settings.crontab_jobs import CrontabAccount
 from scheduler.config.settings.secrets import has_reference
 from scheduler.model import entry_schedule
 from scheduler.system import files
-from scheduler.system.text import one_line
 
 WEEK = timedelta(days=7)
 MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted

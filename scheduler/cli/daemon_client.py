@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import click
 
+from heartbeat.words import format_duration
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
 from scheduler.cli.output import utc_now
-from scheduler.config.file.message_parts import format_duration
 from scheduler.config.settings import load
 from scheduler.engine import plan_sync, shard_moves
 from scheduler.engine.inbox import PendingRequest, Refused, Request

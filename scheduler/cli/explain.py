@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from heartbeat.words import abbreviate_duration, format_count
 from heartbeatd.answers import (
     CountedCause,
     DaemonStateThen,
@@ -49,7 +50,6 @@ from scheduler.cli.output import (
     utc_now,
     wrap_text,
 )
-from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.insight import day_overview
 from scheduler.insight import explanation as answers
 from scheduler.insight.reason_texts import SlotCause

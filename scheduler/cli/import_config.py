@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from heartbeat.words import format_count, one_line
 from scheduler.cli import output
 from scheduler.cli.options import InputError
 from scheduler.cli.progress import show_progress
 from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.message_parts import format_count
 from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.importers import config_writer, foreign_system, import_receipt
 from scheduler.config.importers.config_draft import Draft
@@ -26,7 +26,6 @@ from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.store import entries
 from scheduler.system import files
-from scheduler.system.text import one_line
 
 
 @load.pause_garbage_collection()

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from heartbeat.findings import Severity
+from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import ChargedAmounts, RunFinding, RunRecord, RunWake, RunWithWakes, TokenCounts, ToolCallRecord
 from scheduler.cli import arguments, daemon_files
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run
@@ -27,12 +28,10 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
-from scheduler.config.file.message_parts import format_count, format_usd
 from scheduler.insight.reason_texts import EFFECT_TEXTS
 from scheduler.model.entry import Key
 from scheduler.store import entries, run_history
 from scheduler.store.run_history import RunFilter
-from scheduler.system.text import escape_control
 
 MAX_KEY_WIDTH = 40  # of the key of a finding
 MAX_ARGUMENTS_WIDTH = 60  # of the arguments of a tool

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from heartbeat.words import one_line
 from scheduler.cli import arguments, daemon_files
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
 from scheduler.cli.daemon_files import DaemonFiles
@@ -20,7 +21,6 @@ from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_n
 from scheduler.insight.recent_events import Event, list_events
 from scheduler.model.entry import Key
 from scheduler.store import entries
-from scheduler.system.text import one_line
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database

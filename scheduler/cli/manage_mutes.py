@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from heartbeat.words import format_count
 from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import entry_label, format_time, utc_now, zone_name
-from scheduler.config.file.message_parts import format_count
 from scheduler.store import run_history
 from scheduler.store.database import parse_row_id
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from heartbeat.words import abbreviate_duration
 from heartbeatd.answers import QueuedMessage
 from scheduler.cli import daemon_files, options, shard_commands
 from scheduler.cli.arguments import NumberParam
@@ -24,7 +25,6 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
-from scheduler.config.file.message_parts import abbreviate_duration
 from scheduler.engine.inbox import Refused
 from scheduler.store.outbox import MOVABLE, list_messages
 

@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo
 import click
 from rich.cells import cell_len, set_cell_size
 
+from heartbeat.words import one_line
 from scheduler.cli.colours import Meaning, paint, paint_label
 from scheduler.model.local_days import is_repeated, offset_text
 from scheduler.model.outcome import Kind
-from scheduler.system.text import one_line
 
 if TYPE_CHECKING:
     from heartbeatd.answers import ConditionReport, RunNotice

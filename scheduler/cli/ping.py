@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from heartbeat.words import one_line
 from scheduler.channels import ping_message
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import options
@@ -18,7 +19,6 @@ from scheduler.config.file.remedies import join_with_or
 from scheduler.config.settings import load
 from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log
-from scheduler.system.text import one_line
 
 
 @click.command()

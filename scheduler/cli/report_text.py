@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from heartbeat.words import abbreviate_duration, format_count, format_usd
 from scheduler.cli import daemon_files
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
@@ -24,7 +25,6 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_usd
 from scheduler.insight.cost_breakdown import sum_costs
 from scheduler.insight.report_data import build_report, is_comparable
 from scheduler.model.outcome import Kind

@@ -15,13 +15,13 @@ from zoneinfo import ZoneInfo
 import click
 from click.core import ParameterSource
 
+from heartbeat.words import format_duration
 from scheduler.cli import arguments, daemon_files, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
-from scheduler.config.file.message_parts import format_duration
 from scheduler.config.settings import load
 from scheduler.config.settings.prompt_sizes import prompt_warnings
 from scheduler.insight import forecast

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from heartbeat.words import abbreviate_duration, format_count, format_usd
 from heartbeatd.answers import (
     BreakerStatus,
     BudgetStatus,
@@ -41,7 +42,6 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
-from scheduler.config.file.message_parts import abbreviate_duration, format_count, format_usd
 from scheduler.insight.reason_texts import SLEPT, trouble_word
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from heartbeat.words import escape_control
 from heartbeatd.answers import EntryStatus, RunRecord
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
@@ -16,7 +17,6 @@ from scheduler.insight import wake_waits
 from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
 from scheduler.model.outcome import Reason
 from scheduler.store import run_history, wakes
-from scheduler.system.text import escape_control
 
 POLL_INTERVAL = 0.1  # seconds
 REFUSAL_TIMEOUT = 0.5  # seconds in which most runs that are skipped have ended

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from heartbeat.words import one_line
 from scheduler.channels import target_urls, telegram
 from scheduler.channels.message import Button
 from scheduler.channels.telegram_buttons import Press
@@ -29,7 +30,6 @@ from scheduler.model.wake import Wake
 from scheduler.store import conditions, outbox, used_buttons
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
-from scheduler.system.text import one_line
 
 LIFETIME = timedelta(hours=24)  # for which a button can be used
 MUTE_TIME = timedelta(hours=2)

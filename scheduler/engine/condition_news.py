@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from heartbeat.spec import Heartbeat
-from scheduler.engine.notices import rough_duration
+from heartbeat.words import abbreviate_duration
 from scheduler.model.condition import FLAPPING_OPENINGS, Condition, ConditionReport, EndedBy, ReportKind
 from scheduler.model.settings import Target
 
@@ -61,7 +61,7 @@ def news_for_target(condition: Condition, target: Target, spec: Heartbeat, now: 
     if last.is_pending or flapping or condition.missed or now < _reminder_of(last, condition, spec):
         return None
     since = _local_time(condition.opened_at, spec.zone)
-    line = f"still open, since {since} ({rough_duration(now - condition.opened_at)}): {text}"
+    line = f"still open, since {since} ({abbreviate_duration(now - condition.opened_at)}): {text}"
     return replace(news(last.kind, line, last.severity), is_reminder=True)
 
 
@@ -108,7 +108,7 @@ def _flapping_line(text: str) -> str:
 
 def _ending_line(condition: Condition) -> str:
     assert condition.closed_at is not None
-    lasted = rough_duration(condition.closed_at - condition.opened_at)
+    lasted = abbreviate_duration(condition.closed_at - condition.opened_at)
     if condition.ended_by is EndedBy.RESOLVED:
         return f"resolved after {lasted}: {condition.text}"
     if condition.ended_by is EndedBy.JOB:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
+from heartbeat.words import abbreviate_duration, format_count, format_duration, shorten
 from scheduler.channels import target_urls
-from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Outcome, Skip
@@ -64,9 +64,8 @@ class FailureHistory:
     def __str__(self) -> str:
         if self.count == 1:
             return f"at {_local_time(self.since, self.zone)}"
-        return (
-            f"{self.count} times in a row, since {_local_time(self.since, self.zone)} ({rough_duration(self.now - self.since)})"
-        )
+        lasted = abbreviate_duration(self.now - self.since)
+        return f"{self.count} times in a row, since {_local_time(self.since, self.zone)} ({lasted})"
 
 
 def failure_text(notice: Notice, claim: Claim, result: AttemptResult, history: FailureHistory) -> str:
@@ -176,7 +175,7 @@ def outage_text(
 
     `affected` are entries by kind and name. `is_open`: its circuit breaker is open, so no calls are made.
     """
-    since = f"{_local_time(outage.since, zone)} ({rough_duration(now - outage.since)})"
+    since = f"{_local_time(outage.since, zone)} ({abbreviate_duration(now - outage.since)})"
     failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
     does = _outage_verb(outage)
     flaps = f"{_outage_subject(outage)} flaps: it failed repeatedly within 24 hours"
@@ -265,19 +264,12 @@ def _describe_wake(wake: Wake) -> str:
     times = f", {wake.count} times" if wake.count > 1 else ""
     reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
     text = " ".join(wake.text.split())
-    cut = text if len(text) <= MAX_WAKE_TEXT_LENGTH else f"{text[:MAX_WAKE_TEXT_LENGTH]}..."
+    cut = shorten(text, MAX_WAKE_TEXT_LENGTH)
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
 def _local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
-
-
-def rough_duration(span: timedelta) -> str:
-    """A duration, rounded to minutes."""
-    minutes = max(0, round(span.total_seconds() / 60))
-    parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
-    return " ".join(f"{number}{unit}" for number, unit in parts if number) or "less than a minute"
 
 
 def _first_line(text: str) -> str:

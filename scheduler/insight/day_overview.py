@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
+from heartbeat.words import format_count, squeeze
 from heartbeatd import answers
 from heartbeatd.answers import (
     EntryOverview,
@@ -29,7 +30,6 @@ from heartbeatd.answers import (
     RunRecord,
     StatusCounts,
 )
-from scheduler.config.file.message_parts import format_count
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState, shorten_path
 from scheduler.insight.quiet_reasons import quiet_reasons
@@ -432,7 +432,7 @@ class _EntryDay:
         first = self.undelivered[0]
         number = sum(each.count for each in self.undelivered)
         more = f", and {number - first.count} others" if number > first.count else ""
-        says = f"{_shorten(first.text)}{more}, since {self._times.at(first.oldest)}"
+        says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self._times.at(first.oldest)}"
         return DayExplanation(DayStatus.UNDELIVERED, first.state, says, "heartbeatd outbox", first.last_run)
 
     def _alerts_without_target(self) -> DayExplanation | None:
@@ -611,11 +611,12 @@ class _EntryDay:
         """The class and the text of a run's error, and the model if the error may concern only that."""
         reason, error, model = data.reason, data.error, data.model_requested
         if reason == Reason.NO_TIME_LEFT:
-            return f": no time was left for {self._next_attempt_text(data.attempt)}: {_shorten(error or 'it was interrupted')}"
+            interruption = squeeze(error or "it was interrupted", MAX_ERROR)
+            return f": no time was left for {self._next_attempt_text(data.attempt)}: {interruption}"
         named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
         if model and reason in MODEL_FAILURES and model not in (error or ""):
             named.append(f"model {model}")
-        words = [", ".join(named), _shorten(error or "")]
+        words = [", ".join(named), squeeze(error or "", MAX_ERROR)]
         return "".join(f": {word}" for word in words if word)
 
     def _next_attempt_text(self, made: int) -> str:
@@ -676,10 +677,10 @@ class _EntryDay:
         if code in (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED):
             return self._precheck_text(code, data)
         if code == Skip.PRECHECK_FAILED and data.precheck:
-            return _shorten(data.precheck.error or "")
+            return squeeze(data.precheck.error or "", MAX_ERROR)
         if code == Skip.PROMPT_TOO_LARGE and not data.error:
             return f"{sum(each.chars for each in data.prompt_parts):,} characters"
-        return _shorten(data.error or "")
+        return squeeze(data.error or "", MAX_ERROR)
 
     def _checklist_path(self) -> str:
         spec = self._entry.spec if self._entry else None
@@ -819,7 +820,7 @@ class _EntryDay:
         if recorded:
             last = recorded[-1][0]
             changes = [each for reload, each in recorded if reload.id == last.id]
-            shown = "; ".join(_shorten(f"{each.key} {each.old} -> {each.new}") for each in changes[:MAX_CHANGES])
+            shown = "; ".join(squeeze(f"{each.key} {each.old} -> {each.new}", MAX_ERROR) for each in changes[:MAX_CHANGES])
             more = f" and {len(changes) - MAX_CHANGES} more keys" if len(changes) > MAX_CHANGES else ""
             return f"; changed at {self._times.at(last.at)} by {last.event.by}: {shown}{more}"
         past = [each for each in self._past if each.until < self._all.period.until and each.state == "active"]
@@ -831,7 +832,7 @@ class _EntryDay:
     def _override_text(self) -> str:
         """The environment variables that set values of the entry, with the values of the file."""
         found = [each for each in self._all.overrides if each.concerns(self._label)]
-        return "".join(f"; by {each.variable} (file: {_shorten(each.in_file)})" for each in found[:MAX_CHANGES])
+        return "".join(f"; by {each.variable} (file: {squeeze(each.in_file, MAX_ERROR)})" for each in found[:MAX_CHANGES])
 
     def _nothing_sent(self) -> DayExplanation | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
@@ -941,11 +942,6 @@ def _has_run(cause: CauseCount) -> bool:
 
 def _label(kind: str, name: str) -> str:
     return f"{'cron' if kind == Kind.CRON else 'agent'}/{name}"
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 1]}…"
 
 
 def _times_word(number: int) -> str:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
+from heartbeat.words import shorten
 from heartbeatd.answers import (
     AnswerSent,
     ConditionClosing,
@@ -246,7 +247,7 @@ def _explain_answer(run: RunRecord) -> AnswerSent | None:
     if run.kind != "heartbeat" or run.outcome not in ANSWERED:
         return None
     shown = run.findings[:MAX_FINDINGS_SHOWN]
-    findings = [f"{_shorten_key(each.key)}: {EFFECT_TEXTS.get(each.effect, each.effect)}" for each in shown]
+    findings = [f"{shorten(each.key, MAX_KEY_SHOWN)}: {EFFECT_TEXTS.get(each.effect, each.effect)}" for each in shown]
     left_out = len(run.findings) - len(shown)
     more = [f"and {left_out} more"] if left_out else []
     sent = not run.repeats and run.delivery.state in (DeliveryState.DELIVERED, DeliveryState.PARTIAL)
@@ -261,10 +262,6 @@ def _delivery_texts(run: RunRecord) -> list[str]:
     if run.delivery.state in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.DELIVERED):
         texts = [SUPPRESSION_TEXTS.get(run.suppression or "", "no recipient is known")]
     return ["not sent again" if run.repeats else "not sent", *texts]
-
-
-def _shorten_key(key: str) -> str:
-    return key if len(key) <= MAX_KEY_SHOWN else f"{key[: MAX_KEY_SHOWN - 1]}…"
 
 
 def _explain_conditions(explained: ExplainedEntry) -> list[ExplainedCondition]:

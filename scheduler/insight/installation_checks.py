@@ -19,8 +19,8 @@ from cron.job import Job
 from heartbeat import due_items
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
+from heartbeat.words import format_count
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.time_checks import TimeCheck

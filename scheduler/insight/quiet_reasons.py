@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from heartbeat.spec import Heartbeat
+from heartbeat.words import shorten
 from heartbeatd.answers import QuietReason
 from scheduler.engine import condition_news
 from scheduler.insight.schedule_texts import TimeFormat
@@ -50,9 +51,9 @@ def _condition_reasons(known: list[Condition], spec: Heartbeat | None, now: date
     texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
         if each.is_acknowledged:
-            texts["acknowledged"].append(f"{_shorten(each.label)}: acknowledged by {each.acked_by}")
+            texts["acknowledged"].append(f"{shorten(each.label, MAX_KEY)}: acknowledged by {each.acked_by}")
         elif _is_reported(each):
-            texts["known"].append(f"{_shorten(each.label)}: {_known_text(each, spec, now, times)}")
+            texts["known"].append(f"{shorten(each.label, MAX_KEY)}: {_known_text(each, spec, now, times)}")
     for code, found in texts.items():
         more = [f"and {len(found) - MAX_CONDITIONS} more"] if len(found) > MAX_CONDITIONS else []
         if found:
@@ -70,7 +71,3 @@ def _known_text(condition: Condition, spec: Heartbeat | None, now: datetime, tim
     if reminder is None:
         return since
     return f"{since}, next reminder {times.at(reminder) if reminder > now else 'with the next answer that mentions it'}"
-
-
-def _shorten(key: str) -> str:
-    return key if len(key) <= MAX_KEY else f"{key[: MAX_KEY - 1]}…"

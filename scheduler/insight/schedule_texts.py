@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from cron import expression_words
 from heartbeat.calendars import AllowedDays, Calendar
 from heartbeat.hours import DAYS, EVERY_DAY, Window
-from scheduler.config.file.message_parts import format_duration
+from heartbeat.words import format_duration
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.local_days import is_repeated, offset_text
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from heartbeat.words import format_count
 from heartbeatd.answers import ChannelDelivery, MessageWithText, QueuedMessage
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
@@ -398,8 +399,8 @@ class EntryMessages:
     @property
     def text(self) -> str:
         """How many there are, and what became of them."""
-        noun = ("notification" if self.is_notice else "message") + ("" if self.count == 1 else "s")
-        return f"{self.count:,} {noun} {delivery_text(self.channel, self.state, self.tries, self.error, doubted=self.doubted)}"
+        counted = format_count(self.count, "notification" if self.is_notice else "message")
+        return f"{counted} {delivery_text(self.channel, self.state, self.tries, self.error, doubted=self.doubted)}"
 
     @property
     def rank(self) -> tuple[bool, int, int]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, cast
 
+from heartbeat.words import squeeze
 from scheduler.model.state_address import describe_server, schema_of
 from scheduler.store.database import (
     CommitUnknown,
@@ -266,7 +267,7 @@ class ServerConnection:
 
     def _translate_error(self, error: psycopg.Error) -> ServerError:
         lost = self.is_lost and not (error.sqlstate or "").startswith("57")
-        return ServerError(_one_line(str(error)), "" if lost else error.sqlstate or "XX000")
+        return ServerError(squeeze(str(error)), "" if lost else error.sqlstate or "XX000")
 
 
 def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, str]) -> Any:
@@ -276,7 +277,7 @@ def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, 
             autocommit=True, prepare_threshold=2, cursor_factory=psycopg.RawCursor, row_factory=_make_rows,
         )  # fmt: skip
     except psycopg.Error as error:
-        why = _one_line(str(error)).removeprefix("connection failed: ")
+        why = squeeze(str(error)).removeprefix("connection failed: ")
         raise ServerError(f"cannot connect to {describe_server(url)}: {why}", error.sqlstate or "") from error
     raw.prepared_max = 500
     raw.adapters.register_dumper(int, _IntegerDumper)
@@ -289,7 +290,7 @@ def _connect(url: str, settings: Mapping[str, object], parameters: Mapping[str, 
         raw.execute("select " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in values.items()))
     except psycopg.Error as error:
         raw.close()
-        raise ServerError(_one_line(str(error)), error.sqlstate or "") from error
+        raise ServerError(squeeze(str(error)), error.sqlstate or "") from error
     return raw
 
 
@@ -348,10 +349,6 @@ def names_several_hosts(url: str) -> bool:
     """Whether the address, or a variable of libpq that completes it, names several servers."""
     given = _parameters(url)
     return any("," in str(given.get(key, os.environ.get(f"PG{key.upper()}", ""))) for key in ("host", "hostaddr"))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 class ServerStore(Store):

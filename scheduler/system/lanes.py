@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from heartbeat.words import one_line
 from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock, wait_for_lock
 from scheduler.system.orphans import is_process_running, program_name
-from scheduler.system.text import one_line
 
 KERNEL_LOCKS = Path("/proc/locks")
 OPEN_FILES = Path("/dev/fd")  # the descriptors of this process

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from scheduler.config.file.message_parts import format_count
+from heartbeat.words import format_count, shorten
 from scheduler.model.outcome import Trigger
 from scheduler.model.wake import TEXT_LIMIT, Wake
 from scheduler.web.request_bodies import AlertmanagerBody
@@ -89,7 +89,7 @@ def _truncated_count(given: object) -> int:
 
 
 def _quote_text(value: str) -> str:
-    cut = value if len(value) <= MAX_VALUE_LENGTH else f"{value[:MAX_VALUE_LENGTH]}..."
+    cut = shorten(value, MAX_VALUE_LENGTH)
     return "".join(
         character if character.isprintable() else json.dumps(character)[1:-1] for character in json.dumps(cut, ensure_ascii=False)
     )

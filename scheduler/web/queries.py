@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from heartbeat.words import format_duration
 from heartbeatd import answers
-from scheduler.config.file.message_parts import format_duration
 from scheduler.config.keys import value_parsers
 from scheduler.insight import day_overview, forecast, shard_overview, status_data, wake_waits
 from scheduler.insight import explanation as explaining

@@ -22,11 +22,10 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from heartbeat.findings import Report, parse_report
-from scheduler.config.file.message_parts import format_duration
+from heartbeat.words import format_duration, one_line
 from scheduler.config.file.remedies import join_with_or
 from scheduler.config.keys import value_parsers, value_types
 from scheduler.store import lane_holds
-from scheduler.system.text import one_line
 from scheduler.web.http_errors import bad_request, unknown_key
 
 MAX_TEXT_LENGTH = 200

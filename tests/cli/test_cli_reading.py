@@ -18,6 +18,7 @@ from config_file import write
 from rich.cells import cell_len
 from world import add_entry_row, open_store
 
+from heartbeat.words import format_count
 from scheduler.cli.main import main
 from scheduler.cli.output import (
     format_elapsed,
@@ -27,7 +28,6 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.config.file.message_parts import abbreviate_duration, format_count
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
 from scheduler.store import boots
@@ -35,7 +35,6 @@ from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
 from scheduler.system.state_lock import StateLock
-from scheduler.system.text import escape_control
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -437,24 +436,6 @@ def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_has_one_line_for_each_row() -> None:
     assert format_table(("A",), [("one\ntwo\x1b",)]).splitlines() == ["A", "one two"]
-
-
-def test_untrusted_text_keeps_its_lines_but_not_its_control_characters() -> None:
-    assert escape_control("a\n\tb\x1b[2J\u202e") == "a\n\tb\\x1b[2J\\x202e"
-
-
-@pytest.mark.parametrize(
-    ("span", "expected"),
-    [
-        (timedelta(), "0s"),
-        (timedelta(seconds=59), "59s"),
-        (timedelta(hours=1), "1h"),
-        (timedelta(days=3, hours=4, minutes=5), "3d4h"),
-        (timedelta(days=12, seconds=47), "12d"),
-    ],
-)
-def test_durations_are_abbreviated_to_two_units(span: timedelta, expected: str) -> None:
-    assert abbreviate_duration(span) == expected
 
 
 def test_times_of_today_have_no_date() -> None:

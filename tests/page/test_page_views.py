@@ -24,8 +24,8 @@ from test_cli_reading import add_run
 from web_daemon import TOKENS, WebDaemon
 from world import AgentCall
 
+from heartbeat.words import format_usd
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.file.message_parts import format_usd
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report
 from scheduler.store.database import open_read_only

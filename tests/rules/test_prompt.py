@@ -74,18 +74,11 @@ def test_the_time_is_local_with_weekday_and_zone() -> None:
     assert part(compose_prompt(FULL, OPS), "time") == "Local time: Friday 2026-11-20 16:30 (Asia/Ho_Chi_Minh, UTC+0700)."
 
 
-@pytest.mark.parametrize(
-    ("ago", "words"),
-    [
-        (timedelta(seconds=59), "less than a minute"),
-        (timedelta(minutes=30), "30 min"),
-        (timedelta(hours=2), "2 h"),
-        (timedelta(days=1, hours=2, minutes=5), "1 d 2 h 5 min"),
-        (timedelta(hours=-1), "less than a minute"),
-    ],
-)
-def test_the_prompt_has_the_time_since_the_last_run(ago: timedelta, words: str) -> None:
-    assert part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last run: {words}."
+def test_the_prompt_has_the_time_since_the_last_run() -> None:
+    for ago, words in ((timedelta(days=1, hours=2, minutes=5), "1d2h"), (timedelta(hours=-1), "0s")):
+        assert (
+            part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last run: {words}."
+        )
 
 
 def test_the_prompt_says_that_it_is_the_first_run() -> None:

@@ -93,7 +93,7 @@ def test_the_prompt_has_the_checklist_the_time_and_the_last_result() -> None:
     again = heartbeat.beat(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first, woken_by="the door bell")
     assert "Be brief." in agent.asked[0]
     assert "Monday 2026-03-02 17:00 (Asia/Tokyo, UTC+0900)" in agent.asked[0]
-    assert "Time since the last run: 1 h." in agent.asked[1]
+    assert "Time since the last run: 1h." in agent.asked[1]
     assert "Failed runs in a row before this one: 1." in agent.asked[1]
     assert "the door bell" in agent.asked[1]
     assert (first.error, first.failures, again.failures, again.asked_at) == ("it raised OSError: gone", 1, 0, again.at)

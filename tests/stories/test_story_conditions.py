@@ -183,7 +183,7 @@ def test_no_reminder_is_sent_of_a_condition_that_the_last_answer_does_not_mentio
     agent = answers(*["[disk] 92 %"] * 3, "HEARTBEAT_OK")
     world = make_world(config(interval="8h"), scripts=agent)
     world.run(hours=33)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 1d 8h"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 1d8h"]
 
 
 # --- who knows what -----------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_a_condition_that_was_wrongly_taken_as_over_after_days_needs_a_longer_si
     agent = answers(*["[disk] 92 %"] * 9, *["HEARTBEAT_OK"] * 2, "[disk] 92 %", *["HEARTBEAT_OK"] * 3, "[disk] 92 %")
     world = make_world(config(interval="6h", conditions="{remind: 30d}"), scripts=agent)
     world.run(hours=6 * 16)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 2d 12h", "[disk] 92 %"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 2d12h", "[disk] 92 %"]
 
 
 def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_conditions(make_world: MakeWorld) -> None:

@@ -66,9 +66,9 @@ def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(
     assert sum(row["outcome"] == "failed" for row in world.records()) == 48
     assert message_lines(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 14:30 Agent ops still has the same problem: it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
-        "03-02 20:30 Agent ops still has the same problem: it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h 30m).",
-        "03-03 02:30 Agent ops still has the same problem: it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h 30m).",
+        "03-02 14:30 Agent ops still has the same problem: it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h30m).",
+        "03-02 20:30 Agent ops still has the same problem: it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h30m).",
+        "03-03 02:30 Agent ops still has the same problem: it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h30m).",
         "03-03 08:00 Agent ops works again. Before that, it failed 48 times in a row, since 2026-03-02 08:00 UTC (1d).",
     ]
 
@@ -91,7 +91,7 @@ def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWor
     fail_until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
     assert message_lines(world) == [
         "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops has a different problem now: it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 09:30 Agent ops has a different problem now: it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h30m).",
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
             f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nOutput: wrote 17 files\nMore: heartbeatd show 1",
         ),
         ("10:00", "well"),
-        ("10:00", "Cron job measure works again. Before that, it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h 30m)."),
+        ("10:00", "Cron job measure works again. Before that, it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h30m)."),
     ]
 
 
@@ -197,7 +197,7 @@ def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes
     assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
     assert message_lines(world) == [
         "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that, it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 09:30 Agent ops works again. Before that, it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h30m).",
     ]
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
 
@@ -595,7 +595,7 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
     assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
     assert message_lines(world) == [
         "03-02 08:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that, its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 09:30 Agent ops works again. Before that, its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h30m).",
     ]
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
     assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]

@@ -34,7 +34,7 @@ def notification_kinds(world: World) -> list[str]:
 
 
 AGAIN = (
-    "03-02 13:30 Provider anthropic, model forbidden answers again. It failed since 2026-03-02 08:00 UTC (5h 30m):"
+    "03-02 13:30 Provider anthropic, model forbidden answers again. It failed since 2026-03-02 08:00 UTC (5h30m):"
     " HTTP 403 Forbidden: this key may not use that model"
 )
 

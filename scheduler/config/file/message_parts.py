@@ -1,9 +1,8 @@
-"""Formats the parts of a message: quoted values, similar names, counts, amounts and durations."""
+"""Formats the parts of a message: quoted values, similar names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from itertools import islice
 
 from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or
@@ -81,42 +80,6 @@ def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidVa
     more = (f"another of the {len(offered)} declared",) if len(offered) > MOST_LISTED else ()
     listed = f"write {join_with_or((*names, *more))}, or " if names else ""
     return InvalidValue(problem, *map(Remedy, names), advice=f"{listed}declare it under {noun}s:")
-
-
-def format_count(number: int, noun: str) -> str:
-    """A number with its noun: 1 run, 2 runs."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def format_duration(span: timedelta) -> str:
-    """A duration as it is written in the config: 1h30m."""
-    return _join_units(_split_into_units(round(span.total_seconds())))
-
-
-def abbreviate_duration(span: timedelta) -> str:
-    """A duration in its largest unit and the next smaller one: 3d4h, 5m20s, 12d."""
-    parts = _split_into_units(max(0, int(span.total_seconds())))
-    while len(parts) > 1 and not parts[0][0]:
-        del parts[0]
-    return _join_units(parts[:2])
-
-
-def format_usd(cost: float | None) -> str:
-    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
-    if cost is None:
-        return "-"
-    if 0 < cost < 0.0001:
-        return "<$0.0001"
-    return f"${cost:.4f}" if 0 < cost < 0.1 else f"${cost:,.2f}"
-
-
-def _split_into_units(seconds: int) -> list[tuple[int, str]]:
-    """The days, hours, minutes and seconds of a duration, with their units."""
-    return [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-
-
-def _join_units(parts: list[tuple[int, str]]) -> str:
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
 def describe_type(value: object) -> str:

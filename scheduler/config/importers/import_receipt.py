@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scheduler.config.file.message_parts import format_count
+from heartbeat import words
+from heartbeat.words import format_count, one_line
 from scheduler.config.importers.source_files import Node, Scalar
-from scheduler.system.text import one_line
 
 Status = Literal["kept", "changed", "dropped"]
 
@@ -225,8 +225,8 @@ def summarize(receipt: Receipt) -> str:
 
 def shorten(value: object) -> str:
     """A value as a line of the receipt shows it."""
-    text = one_line(value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value))
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return words.shorten(one_line(text), LONGEST_SHOWN)
 
 
 def _place_of(node: Node | None) -> str:
@@ -244,7 +244,7 @@ def _place(entry: ReceiptEntry) -> str:
 
 def shorten_key(key: str) -> str:
     """A key that fits on a line."""
-    return key if len(key) <= 3 * LONGEST_SHOWN else f"{key[: 3 * LONGEST_SHOWN - 3]}..."
+    return words.shorten(key, 3 * LONGEST_SHOWN)
 
 
 def _change(entry: ReceiptEntry) -> str:

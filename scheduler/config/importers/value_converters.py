@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 from cron.job_schedules import ScheduleError, parse_schedule
-from scheduler.config.file.message_parts import format_duration
+from heartbeat.words import format_duration
 from scheduler.config.importers.source_files import Node
 from scheduler.config.keys import time_zones
 

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from fractions import Fraction
 
 from heartbeat.hours import DAYS
-from scheduler.config.file.message_parts import format_duration
+from heartbeat.words import format_duration
 
 _UNITS: dict[str, Fraction] = {
     **dict.fromkeys(("ms", "msec", "millis", "millisecond", "milliseconds"), Fraction(1, 1000)),

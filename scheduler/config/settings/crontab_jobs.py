@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cron.crontab_reader import PATH, SHELL, CrontabLine, Identity
 from cron.job_names import JobNamer
-from scheduler.config.file.message_parts import format_duration
+from heartbeat.words import format_duration
 from scheduler.config.file.text_editing import NewEntry
 
 TIMEOUT = "24h"  # cron has no timeout; our default of ten minutes would stop jobs that cron let finish

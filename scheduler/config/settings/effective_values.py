@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heartbeat.spec import ModelRunner
+from heartbeat.words import format_duration
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.message_parts import did_you_mean, format_duration
+from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.keys.models import config_schema
 from scheduler.config.settings.config_data import read_config_data
 from scheduler.config.settings.load import load_config

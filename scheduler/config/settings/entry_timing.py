@@ -14,7 +14,8 @@ from cron.job_schedules import ADVICE, CronSchedule, parse_one_time
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar
 from heartbeat.hours import Hours
 from heartbeat.interval_slots import IntervalSlots, stagger_for
-from scheduler.config.file.message_parts import LONGEST_QUOTED, find_closest, format_count, format_duration, quote_value
+from heartbeat.words import format_count, format_duration
+from scheduler.config.file.message_parts import LONGEST_QUOTED, find_closest, quote_value
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, is_accepted
 from scheduler.config.keys import models, other_notations, time_zones
 from scheduler.config.keys.value_parsers import Share, fits_period, parse_duration, parse_positive_duration

@@ -12,12 +12,12 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
+from heartbeat.words import format_count
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
 from scheduler.config.file.lenient_reading import DEFAULT_STATE, config_folder, read_state_path, real_path, resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import models, value_parsers
 from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import UNKNOWN_KEY, CheckedPart, PartT, check_part

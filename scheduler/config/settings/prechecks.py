@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from heartbeat.spec import Precheck
-from scheduler.config.file.message_parts import format_duration
+from heartbeat.words import format_duration
 from scheduler.config.file.remedies import Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import parse_duration

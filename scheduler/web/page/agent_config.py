@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from heartbeat.words import format_count
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
 from scheduler.config.file.marked_yaml import dotted_path
@@ -383,8 +384,7 @@ def _error_outcome(name: str, error: ConfigError) -> _Outcome:
             elsewhere.append(Problem(str(each)))
         else:
             at_field[key] = (*at_field.get(key, ()), each.message)
-    count = len(error.errors)
-    summary = Problem(f"Nothing was written: the config would have {count} error{'s' if count > 1 else ''}.")
+    summary = Problem(f"Nothing was written: the config would have {format_count(len(error.errors), 'error')}.")
     return _Outcome((summary, *elsewhere), at_field, status=422)
 
 

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
+from heartbeat.words import format_count
 from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord, WakeAccepted
 from scheduler.engine.inbox import Refused
 from scheduler.insight import day_timeline, explanation, slot_history, status_data
@@ -160,8 +161,7 @@ def _describe_wake(done: WakeAccepted) -> str:
 
 
 def _describe_unmute(done: Mapping[str, Any]) -> str:
-    held = done["held"]
-    return f"The agent is not muted any more. Held back: {held} message{'' if held == 1 else 's'}."
+    return f"The agent is not muted any more. Held back: {format_count(done['held'], 'message')}."
 
 
 ACTIONS: Mapping[str, Action] = {

@@ -16,10 +16,9 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
+from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
-from scheduler.config.file.message_parts import format_usd
 from scheduler.insight.reason_texts import trouble_word
-from scheduler.system.text import escape_control
 from scheduler.web.http_errors import not_found
 from scheduler.web.page import colour_classes
 
@@ -90,6 +89,7 @@ def _environment() -> Environment:
         "visible": visible_text,
         "local": local_time,
         "day_time": day_time,
+        "count_of": format_count,
         "duration": format_span,
         "usd": format_usd,
         "utc": utc_text,

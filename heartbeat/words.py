@@ -1,0 +1,62 @@
+"""Formats parts of texts for people: one line, a shortened text, a count, an amount, a duration."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+def one_line(text: str) -> str:
+    """The text as one line: each character that is not printable, such as a control or bidi character, becomes a space."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def squeeze(text: str, most: int | None = None) -> str:
+    """The text as one line with single spaces, shortened to `most` characters."""
+    line = " ".join(one_line(text).split())
+    return line if most is None else shorten(line, most)
+
+
+def shorten(text: str, most: int) -> str:
+    """The text with at most `most` characters. An ellipsis stands for the end of a longer text."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def escape_control(text: str) -> str:
+    """The text with its control characters escaped. Line breaks and tabs are kept."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
+
+
+def format_count(number: int, noun: str) -> str:
+    """A number with its noun: 1 run, 2 runs."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def format_usd(cost: float | None) -> str:
+    """An amount in USD: to the cent, or below ten cents to a hundredth of a cent; a dash for None."""
+    if cost is None:
+        return "-"
+    if 0 < cost < 0.0001:
+        return "<$0.0001"
+    return f"${cost:.4f}" if 0 < cost < 0.1 else f"${cost:,.2f}"
+
+
+def format_duration(span: timedelta) -> str:
+    """A duration as it is written in the config: 1h30m."""
+    return _join_units(_split_into_units(round(span.total_seconds())))
+
+
+def abbreviate_duration(span: timedelta) -> str:
+    """A duration in its largest unit and the next smaller one: 3d4h, 5m20s, 12d. A negative one is 0s."""
+    parts = _split_into_units(max(0, int(span.total_seconds())))
+    while len(parts) > 1 and not parts[0][0]:
+        del parts[0]
+    return _join_units(parts[:2])
+
+
+def _split_into_units(seconds: int) -> list[tuple[int, str]]:
+    """The days, hours, minutes and seconds of a duration, with their units."""
+    return [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+
+
+def _join_units(parts: list[tuple[int, str]]) -> str:
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"

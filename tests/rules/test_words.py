@@ -1,0 +1,70 @@
+"""The words that messages, prompts and commands share: each has one function."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from loops import loop_over
+
+from heartbeat.words import (
+    abbreviate_duration,
+    escape_control,
+    format_count,
+    format_duration,
+    format_usd,
+    one_line,
+    shorten,
+    squeeze,
+)
+
+
+@loop_over(
+    ("seconds", "exact", "short"),
+    [
+        (0, "0s", "0s"),
+        (59.4, "59s", "59s"),
+        (90, "1m30s", "1m30s"),
+        (3600, "1h", "1h"),
+        (3605, "1h5s", "1h"),
+        (93_900, "1d2h5m", "1d2h"),
+        (86_400 * 12, "12d", "12d"),
+    ],
+)
+def test_a_duration_is_written_as_in_the_config_or_in_its_two_largest_units(seconds: float, exact: str, short: str) -> None:
+    span = timedelta(seconds=seconds)
+    assert (format_duration(span), abbreviate_duration(span)) == (exact, short)
+    assert abbreviate_duration(-span) == "0s"
+
+
+@loop_over(
+    ("text", "line", "squeezed", "escaped"),
+    [
+        ("plain", "plain", "plain", "plain"),
+        ("a\n\tb\x1b[2J\u202e", "a  b [2J ", "a b [2J", "a\n\tb\\x1b[2J\\x202e"),
+        ("  two  blanks ", "  two  blanks ", "two blanks", "  two  blanks "),
+        ("", "", "", ""),
+    ],
+)
+def test_a_text_from_elsewhere_becomes_printable(text: str, line: str, squeezed: str, escaped: str) -> None:
+    assert (one_line(text), squeeze(text), escape_control(text)) == (line, squeezed, escaped)
+
+
+@loop_over(("text", "most", "shown"), [("12345", 5, "12345"), ("123456", 5, "1234…"), ("12\n\n34", 5, "12 34"), ("", 5, "")])
+def test_a_long_text_ends_with_an_ellipsis(text: str, most: int, shown: str) -> None:
+    assert squeeze(text, most) == shorten(squeeze(text), most) == shown
+
+
+@loop_over(
+    ("number", "counted", "cost"),
+    [
+        (0, "0 runs", "$0.00"),
+        (1, "1 run", "$1.00"),
+        (1234, "1,234 runs", "$1,234.00"),
+        (0.05, None, "$0.0500"),
+        (1e-5, None, "<$0.0001"),
+    ],
+)
+def test_a_count_has_its_noun_and_an_amount_its_sign(number: float, counted: str | None, cost: str) -> None:
+    assert format_usd(number) == cost
+    assert counted is None or format_count(int(number), "run") == counted
+    assert format_usd(None) == "-"
