@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import partial
 from pathlib import Path
@@ -52,10 +51,10 @@ from scheduler.cli.output import (
 )
 from scheduler.insight import day_overview
 from scheduler.insight import explanation as answers
+from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
-from scheduler.model.day_names import parse_day
 from scheduler.store import database, entries
 from scheduler.system import lanes
 from scheduler.work.plan import Plan
@@ -99,7 +98,8 @@ def explain(
     With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
     and the next scheduled time. Times are then in the time zone of the agent or job.
     """
-    if sum(value is not None for value in (instant, day, since)) > 1:
+    times = {key: value for key, value in (("at", instant), ("on", day), ("since", since)) if value is not None}
+    if len(times) > 1:
         raise InputError("--at, --on and --since exclude each other")
     if name is None and instant is not None:
         raise InputError("--at needs the name of an agent or a job")
@@ -110,9 +110,9 @@ def explain(
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
         if name is None:
-            answer: Overview | Explanation = _explain_all(db, plan, files, now, day, since)
+            answer: Overview | Explanation = _explain_all(db, plan, files, now, times)
         else:
-            answer = _explain_one(db, plan, files, now, name, _Wanted(instant, day, since))
+            answer = _explain_one(db, plan, files, now, name, times)
     click.echo(json.dumps(answer.as_data(), indent=2) if form == "json" else "\n".join(_answer_lines(answer)))
 
 
@@ -129,36 +129,25 @@ def _answer_lines(answer: Overview | Explanation) -> Iterator[str]:
     raise AssertionError(answer)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The time to explain, as it was written; all None: now."""
-
-    instant: str | None
-    day: str | None
-    since: str | None
+def _parse_period(times: Mapping[str, str], zone: ZoneInfo, now: datetime, *, may_be_ahead: bool = True) -> Period | None:
+    """The time that the option names; None without an option."""
+    try:
+        return parse_period(times, zone, now, partial(arguments.parse_time, zone=zone), may_be_ahead=may_be_ahead)
+    except ValueError as error:
+        raise InputError(f"--{error}") from error
 
 
 def _explain_all(
-    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, day: str | None, since: str | None
+    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, times: Mapping[str, str]
 ) -> Overview:
     """The day of all entries, or the time since `since`."""
     zone = display_zone() or host_zone()
-    try:
-        period = _parse_period(day, since, zone, now)
-    except ValueError as error:
-        raise InputError(f"{'--on' if since is None else '--since'}: {error}") from error
-    daemon = daemon_files.read_state(db, files, now)
-    return day_overview.explain_all(db, plan, period, now, daemon)
-
-
-def _parse_period(day: str | None, since: str | None, zone: ZoneInfo, now: datetime) -> day_overview.Period:
-    if since is not None:
-        return day_overview.Period.since(arguments.parse_time(since, zone), zone, now)
-    return day_overview.Period.of_day(parse_day(day or "today", now.astimezone(zone)), zone, now)
+    period = _parse_period(times, zone, now, may_be_ahead=False) or Period.today(zone, now)
+    return day_overview.explain_all(db, plan, period, now, daemon_files.read_state(db, files, now))
 
 
 def _explain_one(
-    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, name: str, wanted: _Wanted
+    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, name: str, times: Mapping[str, str]
 ) -> Explanation:
     """What the options ask for of one entry."""
     declares = plan.entries if plan else {}
@@ -170,20 +159,7 @@ def _explain_one(
     running = daemon_files.find_running_daemon(files) is not None
     explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
     assert explained is not None  # it was just found
-    option = ""
-    try:
-        if wanted.instant is not None:
-            option = "--at"
-            return answers.explain_time(explained, arguments.parse_time(wanted.instant, explained.zone))
-        if wanted.day is not None:
-            option = "--on"
-            return answers.explain_day(explained, parse_day(wanted.day, now.astimezone(explained.zone)))
-        if wanted.since is not None:
-            option = "--since"
-            return answers.explain_since(explained, arguments.parse_time(wanted.since, explained.zone))
-    except ValueError as error:
-        raise InputError(f"{option}: {error}") from error
-    return answers.explain_now(explained)
+    return answers.explain(explained, _parse_period(times, explained.zone, now))
 
 
 MAX_ALIKE = 5  # entries with the same status and cause that are listed one by one

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
+from cron.dst_changes import offset_changes
+from heartbeatd.answers import DaemonStateThen, ExplainedEvent
+from scheduler.insight import reason_texts
+from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.model import local_days
+from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.timestamps import from_millis, from_optional_millis
-from scheduler.store import boots, config_history
+from scheduler.store import boots, clock_changes, config_history
 from scheduler.system.state_lock import RefusedStart
 
 FROZEN_AFTER = timedelta(minutes=1)  # the main loop records a tick at least every 20 s
@@ -97,3 +104,46 @@ def read_daemon_state(
         refused_by=config_history.last_refused_by(db),
         refused_starts=tuple(refused_starts),
     )
+
+
+DaemonEvent = tuple[datetime, str, str]  # time, one word for programs, a text for people
+
+
+def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> DaemonStateThen:
+    """Whether the daemon was up or down at a time, since when and until when."""
+    all_boots = boots.all_boots(db)
+    for gap in boots.downtimes_between(all_boots, running=running):
+        if gap.since < instant and (gap.until is None or instant < gap.until):
+            return DaemonStateThen(state="down", since=gap.since, until=gap.until, clean=gap.clean)
+    found = next((boot for boot in reversed(all_boots) if boot.started_at <= instant), None)
+    if found is None:
+        return DaemonStateThen(state="never")
+    until = None if found is all_boots[-1] and running else found.seen_until
+    return DaemonStateThen(state="up", since=found.started_at, until=until, pid=found.pid, version=found.version)
+
+
+def events_of_period(db: sqlite3.Connection, zone: ZoneInfo, period: Period, *, running: bool) -> list[ExplainedEvent]:
+    """Starts, stops and stalls of the daemon, system clock changes, and DST changes of a zone, sorted by time."""
+    begin, end = period.begin, period.end
+    found = list(_boot_events(db, running=running))
+    found += [
+        (jump.at, "clock_jumped", reason_texts.clock_change_text(jump))
+        for jump in clock_changes.clock_changes_between(db, begin, end)
+    ]
+    found += [(stall.until, "stood_still", reason_texts.stall_text(stall)) for stall in boots.stalls_between(db, begin, end)]
+    for change in offset_changes(zone, begin - MICROSECOND, end - MICROSECOND):
+        before, after = local_days.clock_before_and_after(change.instant, zone)
+        found.append((change.instant, "clock_change", f"{zone}: {before} was {after}"))
+    return [ExplainedEvent(at=at, what=what, says=says) for at, what, says in sorted(found) if begin <= at < end]
+
+
+def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DaemonEvent]:
+    all_boots = boots.all_boots(db)
+    for each in all_boots:
+        yield each.started_at, "daemon_started", f"the daemon started, pid {each.pid}"
+        if each is all_boots[-1] and running:
+            continue
+        if each.clean:
+            yield each.seen_until, "daemon_stopped", "the daemon stopped cleanly"
+        else:
+            yield each.seen_until, "daemon_lost", "the daemon was last seen alive; it ended unexpectedly"

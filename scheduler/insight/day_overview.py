@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import date, datetime, timedelta
-from enum import StrEnum
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
 from heartbeat import checklist, due_items
@@ -31,7 +31,8 @@ from heartbeatd.answers import (
     StatusCounts,
 )
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
-from scheduler.insight.daemon_state import DaemonState, shorten_path
+from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
+from scheduler.insight.periods import Period
 from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
@@ -77,8 +78,6 @@ NORMAL_SKIPS = frozenset(
 )
 BY_SCHEDULE = (Skip.ACTIVE_HOURS, Skip.CALENDAR)  # explain a silence only if nothing else does
 
-RECORDED_YEARS = range(1970, 9999)
-
 NO_SLOT = "no_slot"
 NO_SCHEDULE = "no_schedule"
 NOT_ADOPTED = "not_adopted"
@@ -93,76 +92,16 @@ LOG_ONLY = "log_only"
 DONE = "done"
 
 
-class DayStatus(StrEnum):
-    """How the day of an entry went, the worst first."""
-
-    UNDELIVERED = "undelivered"  # it had a message that has not arrived
-    FAILED = "failed"  # its last run failed
-    SILENT = "silent"  # its last slot did not run, or nothing ran on that day
-    UNUSUAL = "unusual"  # it ran, but something else is out of the ordinary
-    QUIET = "quiet"  # it ran, and nothing was to be sent
-    NORMAL = "normal"
-
-
-RANKS = {status: rank for rank, status in enumerate(DayStatus)}
-
-
-@dataclass(frozen=True, slots=True)
-class DayExplanation:
-    """The explanation of the day of one entry.
-
-    `code` is a word for programs: an outcome, a skip reason, a suppression, or one of the words of this file. `is_expected`: the
-    settings of the entry lead to this, and nothing went wrong.
-    """
-
-    status: DayStatus
-    code: str
-    says: str
-    command: str = ""
-    run_id: int | None = None
-    is_expected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """The time to explain, [begin, end). `zone` is that of the reader; `until` is `end`, or now if that is earlier."""
-
-    begin: datetime
-    end: datetime
-    until: datetime
-    zone: ZoneInfo
-
-    @classmethod
-    def of_day(cls, day: date, zone: ZoneInfo, now: datetime) -> Period:
-        """A local day. Raises ValueError if it is in the future, or if no run can be of that day."""
-        _check_year(day)
-        whole = local_days.whole_day(day, zone)
-        if whole.begins > now:
-            raise ValueError(f"{whole.date} is to come; `heartbeatd plan` lists what will run")
-        return cls(whole.begins, whole.ends, min(whole.ends, now), zone)
-
-    @classmethod
-    def since(cls, begin: datetime, zone: ZoneInfo, now: datetime) -> Period:
-        """The time from `begin` until now. Raises ValueError if it is in the future, or if no run can be so old."""
-        _check_year(begin)
-        if begin >= now:
-            raise ValueError("write a time in the past")
-        return cls(begin, now, now, zone)
-
-
-def _check_year(day: date) -> None:
-    """Raises ValueError. A time near the limits of the calendar has no local time in some zones."""
-    if day.year not in RECORDED_YEARS:
-        raise ValueError(f"write a day or time of the years {RECORDED_YEARS[0]} to {RECORDED_YEARS[-1]}")
+Status = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
+STATUSES: tuple[Status, ...] = get_args(Status)  # how the day of an entry went, the worst first
 
 
 def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> Overview:
-    """The day of every entry, those first that were silent or unusual, and what concerns all of them."""
+    """A day or time of every entry, those first that were silent or unusual, and what concerns all of them."""
     records = _Records(db, plan, period, now, daemon)
-    listed = [(row, _EntryDay(records, row)) for row in records.rows if records.existed(row)]
-    found = [_entry_overview(row, day, day.explain()) for row, day in listed]
+    found = [_EntryDay(records, row).explain() for row in records.rows if records.existed(row)]
     found += [_overview_of_new_entry(entry, records) for key, entry in records.unknown_entries()]
-    found.sort(key=lambda each: (each.expected, RANKS[DayStatus(each.status)], each.kind == "cron", each.name))
+    found.sort(key=lambda each: (each.expected, STATUSES.index(each.status), each.kind == "cron", each.name))
     return Overview(
         from_=period.begin,
         until=period.end,
@@ -173,7 +112,7 @@ def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: 
         entries=found,
         overrides=[answers.Override(**asdict(each)) for each in records.overrides],
         changes=reload_history.config_changes_between(db, period.begin, period.until),
-        events=[ExplainedEvent(at=at, what=what, says=says) for at, what, says in sorted(records.events())],
+        events=records.events(),
     )
 
 
@@ -183,24 +122,7 @@ def of_entries(overview: Overview, entries: list[EntryOverview]) -> Overview:
 
 
 def _count_by_status(entries: list[EntryOverview]) -> StatusCounts:
-    return StatusCounts(**{status: sum(each.status == status for each in entries) for status in DayStatus})
-
-
-def _entry_overview(row: EntryRow, day: _EntryDay, explained: DayExplanation) -> EntryOverview:
-    return EntryOverview(
-        kind=row.kind.value,
-        name=row.name,
-        status=explained.status.value,
-        cause=explained.code,
-        says=explained.says,
-        command=explained.command,
-        expected=explained.is_expected,
-        run=explained.run_id,
-        ran=day.ran,
-        skipped=day.skipped,
-        delivered=day.delivered,
-        undelivered=sum(each.count for each in day.undelivered),
-    )
+    return StatusCounts(**{status: sum(each.status == status for each in entries) for status in STATUSES})
 
 
 def _overview_of_new_entry(entry: Entry, records: _Records) -> EntryOverview:
@@ -336,22 +258,16 @@ class _Records:
         """What is wrong with the daemon or its config now, for a period up to now."""
         return self.daemon.problems(self.times(self.period.zone)) if self.is_today else []
 
-    def events(self) -> Iterator[tuple[datetime, str, str]]:
-        """When the daemon was down or frozen, when the clock jumped, and which starts were rejected: time, word, text."""
-        begin, end = self.period.begin, self.period.until
-        times = self.times(self.period.zone)
-        for down in self.missed.downs:
-            if down.until is not None and begin <= down.until < end:
-                how = "stopped" if down.clean else "ended unexpectedly"
-                yield down.until, reason_texts.DAEMON_DOWN, f"the daemon started; it had {how} at {times.at(down.since)}"
-        for jump in self.missed.jumps:
-            yield jump.at, reason_texts.CLOCK_JUMPED, reason_texts.clock_change_text(jump)
-        for stall in self.missed.stalls:
-            yield stall.until, reason_texts.STOOD_STILL, reason_texts.stall_text(stall)
+    def events(self) -> list[ExplainedEvent]:
+        """What happened to the daemon and to the clock, and which starts were rejected."""
+        period = self.period
+        found = events_of_period(self.db, period.zone, period, running=self.daemon.is_running)
         for start in self.daemon.refused_starts:
-            if begin <= start.at < end:
+            if period.begin <= start.at < period.until:
                 why = start.problem or "another daemon had locked the database"
-                yield start.at, "start_refused", f"a daemon ({shorten_path(start.config)}) could not start: {why}"
+                says = f"a daemon ({shorten_path(start.config)}) could not start: {why}"
+                found.append(ExplainedEvent(at=start.at, what="start_refused", says=says))
+        return sorted(found, key=lambda each: each.at)
 
 
 class _EntryDay:
@@ -393,9 +309,9 @@ class _EntryDay:
     def _zone(self) -> ZoneInfo:
         return self._entry.zone if self._entry else entry_schedule.schedule_zone(self._row.schedule_text) or self._all.period.zone
 
-    def explain(self) -> DayExplanation:
+    def explain(self) -> EntryOverview:
         """The most important fact about this day. The first check that finds an explanation decides."""
-        questions: tuple[Callable[[], DayExplanation | None], ...] = (
+        questions: tuple[Callable[[], EntryOverview | None], ...] = (
             self._undelivered_messages,
             self._alerts_without_target,
             self._retired,
@@ -421,21 +337,40 @@ class _EntryDay:
                 return self._with_mute(explained)
         if self.delivered and all(each.channel == LOG_CHANNEL for each in self._messages):
             says = f"{self._normal_text()}, only to the log"
-            return DayExplanation(DayStatus.QUIET, LOG_ONLY, says, self._effective_command(), is_expected=True)
-        return DayExplanation(DayStatus.NORMAL, "ran", self._normal_text(), is_expected=True)
+            return self._overview("quiet", LOG_ONLY, says, self._effective_command(), is_expected=True)
+        return self._overview("normal", "ran", self._normal_text(), is_expected=True)
+
+    def _overview(
+        self, status: Status, code: str, says: str, command: str = "", run: int | None = None, *, is_expected: bool = False
+    ) -> EntryOverview:
+        """The line of the entry. `code` is a word for programs: an outcome, a reason, a suppression, or a word of this file."""
+        return EntryOverview(
+            kind=self._row.kind.value,
+            name=self._row.name,
+            status=status,
+            cause=code,
+            says=says,
+            command=command,
+            expected=is_expected,
+            run=run,
+            ran=self.ran,
+            skipped=self.skipped,
+            delivered=self.delivered,
+            undelivered=sum(each.count for each in self.undelivered),
+        )
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _undelivered_messages(self) -> DayExplanation | None:
+    def _undelivered_messages(self) -> EntryOverview | None:
         if not self.undelivered:
             return None
         first = self.undelivered[0]
         number = sum(each.count for each in self.undelivered)
         more = f", and {number - first.count} others" if number > first.count else ""
         says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self._times.at(first.oldest)}"
-        return DayExplanation(DayStatus.UNDELIVERED, first.state, says, "heartbeatd outbox", first.last_run)
+        return self._overview("undelivered", first.state, says, "heartbeatd outbox", first.last_run)
 
-    def _alerts_without_target(self) -> DayExplanation | None:
+    def _alerts_without_target(self) -> EntryOverview | None:
         if self._key not in self._all.unaddressed:
             return None
         number, run_id = self._all.unaddressed[self._key]
@@ -446,26 +381,26 @@ class _EntryDay:
             says, code = f"{alerts}: no target is known for `deliver: last`, because no conversation was reported yet", NO_TARGET
         else:
             says, code = f"{alerts}: no target was known", NO_TARGET
-        return DayExplanation(DayStatus.UNDELIVERED, code, says, f"heartbeatd show {run_id}", run_id)
+        return self._overview("undelivered", code, says, f"heartbeatd show {run_id}", run_id)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def _retired(self) -> DayExplanation | None:
+    def _retired(self) -> EntryOverview | None:
         """It is disabled or removed at the end of the period."""
         state, since = self._state_at_end()
         reload = self._all.reload_at(since)
         when = (f" since {self._times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
         if state == "disabled":
             says = f"disabled in the config{when}{self._disabling_key()}{self._override_text()}"
-            return DayExplanation(DayStatus.SILENT, Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
+            return self._overview("silent", Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
         if state != "removed":
             return None
         renamed = self._new_name(since)
         if renamed:
             why = "" if reload else f": it is gone, and {renamed} was added with the same schedule"
             says = f"renamed to {renamed}{when}{why}"
-            return DayExplanation(DayStatus.SILENT, RENAMED, says, f"heartbeatd explain {renamed}")
-        return DayExplanation(DayStatus.SILENT, Skip.REMOVED, f"no longer in the config{when}", self._explain_command())
+            return self._overview("silent", RENAMED, says, f"heartbeatd explain {renamed}")
+        return self._overview("silent", Skip.REMOVED, f"no longer in the config{when}", self._explain_command())
 
     def _disabling_key(self) -> str:
         """The key that disables it: `interval: 0` and `enabled: false` do."""
@@ -497,15 +432,15 @@ class _EntryDay:
         same = [each.name for each in added if each.schedule_text == self._row.schedule_text and each.state != "removed"]
         return f"{'cron' if self._row.kind is Kind.CRON else 'agent'}/{same[0]}" if len(same) == 1 else None
 
-    def _paused(self) -> DayExplanation | None:
+    def _paused(self) -> EntryOverview | None:
         if not self._row.paused or self._row.state != "active" or not self._all.is_today:
             return None
         until = f"until {self._times.at(self._row.pause_ends)}" if self._row.pause_ends else "until someone resumes it"
         since = f" since {self._times.at(self._row.paused_at)}" if self._row.paused_at else ""
         says = f"paused{since}{f' by {self._row.paused_by}' if self._row.paused_by else ''} {until}"
-        return DayExplanation(DayStatus.SILENT, Skip.PAUSED, says, f"heartbeatd resume {self._label}")
+        return self._overview("silent", Skip.PAUSED, says, f"heartbeatd resume {self._label}")
 
-    def _other_settings(self) -> DayExplanation | None:
+    def _other_settings(self) -> EntryOverview | None:
         """Whether the config file differs from the active config."""
         if self._entry is None or not self._all.is_today:
             return None
@@ -517,7 +452,7 @@ class _EntryDay:
             says = "the config file has other settings than the daemon: " + _changes_text(found)
         else:
             return None
-        return DayExplanation(DayStatus.UNUSUAL, NOT_ADOPTED, says, _adopt_command(self._all.daemon))
+        return self._overview("unusual", NOT_ADOPTED, says, _adopt_command(self._all.daemon))
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -536,7 +471,7 @@ class _EntryDay:
         closed = {reason: slots.count for reason, slots in schedule.closed_slots(after, until)}
         return (passed.count, passed.first, closed) if passed else (0, None, closed)
 
-    def _daemon_is_away(self) -> DayExplanation | None:
+    def _daemon_is_away(self) -> EntryOverview | None:
         """Slots have come due, and the daemon does not run, is stopped, or has no capacity for them."""
         count, first, _ = self._unsettled
         if not count or first is None or not self._all.is_today:
@@ -544,25 +479,25 @@ class _EntryDay:
         daemon, slots = self._all.daemon, f"{format_count(count, 'slot')} since {self._times.at(first)}"
         if not daemon.is_running:
             says = f"the daemon does not run: {slots} did not run"
-            return DayExplanation(DayStatus.SILENT, reason_texts.DAEMON_DOWN, says, "heartbeatd run")
+            return self._overview("silent", reason_texts.DAEMON_DOWN, says, "heartbeatd run")
         if daemon.is_frozen:
             says = f"the daemon is frozen: {slots} did not run"
-            return DayExplanation(DayStatus.SILENT, FROZEN, says, "heartbeatd status")
+            return self._overview("silent", FROZEN, says, "heartbeatd status")
         if any(each.state != "closed" for each in self._causes) or self._all.now - first - self._row.schedule.offset < SOON:
             return None
         running = self._all.in_progress
         most = self._all.plan.settings.limits.concurrency if self._all.plan else None
         if running and most is not None and len(running) >= most:
             return self._no_capacity(running, slots)
-        return DayExplanation(DayStatus.SILENT, reason_texts.DUE, f"due, and not started yet: {slots}", "heartbeatd status")
+        return self._overview("silent", reason_texts.DUE, f"due, and not started yet: {slots}", "heartbeatd status")
 
-    def _no_capacity(self, running: list[tuple[Kind, str, int]], slots: str) -> DayExplanation:
+    def _no_capacity(self, running: list[tuple[Kind, str, int]], slots: str) -> EntryOverview:
         kind, name, run_id = running[0]
         others = f" and {len(running) - 1} more" if len(running) > 1 else ""
         says = f"limits.concurrency is reached by {_label(kind, name)} (run {run_id}){others}: {slots} did not start"
-        return DayExplanation(DayStatus.SILENT, NO_CAPACITY, says, f"heartbeatd show {run_id}", run_id)
+        return self._overview("silent", NO_CAPACITY, says, f"heartbeatd show {run_id}", run_id)
 
-    def _open_run(self) -> DayExplanation | None:
+    def _open_run(self) -> EntryOverview | None:
         """A run waits, or has been in progress beyond the next slot."""
         run = next((each for each in self._causes if each.state != "closed"), None)
         if run is None or not self._all.is_today:
@@ -574,29 +509,29 @@ class _EntryDay:
                 says = (
                     f"its run of {self._times.at(run.last_slot)} waits: {reason_texts.SlotCause(run.reason or '').text_for_now}"
                 )
-                return self._with_run(DayStatus.SILENT, str(run.reason), says + (f": {detail}" if detail else ""), run)
+                return self._with_run("silent", str(run.reason), says + (f": {detail}" if detail else ""), run)
             says = (
                 f"its run of {self._times.at(run.last_slot)} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried"
             )
-            return self._with_run(DayStatus.FAILED, str(run.reason), says + self._error_text(data), run)
+            return self._with_run("failed", str(run.reason), says + self._error_text(data), run)
         following = self._row.schedule.next(run.last_slot)
         if following is None or following + self._row.schedule.offset > self._all.now:
             return None
         says = f"its run of {self._times.at(run.last_slot)} is still in progress"
-        return self._with_run(DayStatus.SILENT, reason_texts.RUNNING, says, run)
+        return self._with_run("silent", reason_texts.RUNNING, says, run)
 
-    def _last_slot_failed(self) -> DayExplanation | None:
+    def _last_slot_failed(self) -> EntryOverview | None:
         """The last slot failed, or was skipped for a reason that is not part of normal work."""
         last = next((each for each in reversed(self._causes) if each.reason not in BY_SCHEDULE), None)
         if last is None or last.state != "closed":
             return None
         if last.outcome in FAILURES:
-            return self._failure(last, DayStatus.FAILED)
+            return self._failure(last, "failed")
         if last.outcome == Outcome.SKIPPED and last.reason not in NORMAL_SKIPS:
-            return self._skip(last, DayStatus.SILENT)
+            return self._skip(last, "silent")
         return None
 
-    def _failure(self, cause: CauseCount, status: DayStatus) -> DayExplanation:
+    def _failure(self, cause: CauseCount, status: Status) -> EntryOverview:
         """How many runs failed, and the last error."""
         failed, total = sum(each.runs for each in self._causes if each.outcome in FAILURES), self.ran
         verb = OUTCOME_VERBS.get(cause.outcome or "", "failed")
@@ -623,7 +558,7 @@ class _EntryDay:
         """The attempt that was not made, with the number of attempts that the config allows."""
         return f"attempt {made + 1} of {self._entry.retries + 1}" if self._entry else "another attempt"
 
-    def _no_run(self) -> DayExplanation | None:
+    def _no_run(self) -> EntryOverview | None:
         """Nothing ran in the period: by its settings, or because every slot was skipped."""
         if self.ran:
             return None
@@ -631,12 +566,12 @@ class _EntryDay:
         by_choice = [each for each in skips if each.reason not in BY_SCHEDULE]
         _, _, closed = self._unsettled
         if by_choice:
-            return self._skip(by_choice[-1], DayStatus.SILENT)
+            return self._skip(by_choice[-1], "silent")
         if skips or closed:
             return self._closed_by_schedule({Skip(each.reason or ""): each for each in skips}, closed)
         return self._without_slots()
 
-    def _skip(self, cause: CauseCount, status: DayStatus) -> DayExplanation:
+    def _skip(self, cause: CauseCount, status: Status) -> EntryOverview:
         """Slots that were skipped for one reason."""
         code, data = str(cause.reason), self._run(cause.last_id)
         if cause.reason == Skip.MISSED:
@@ -647,7 +582,7 @@ class _EntryDay:
         says = f"{self._extent(cause)}: {REASON_TEXTS.get(code, code)}" + (f": {detail}" if detail else "")
         return self._with_run(status, code, says, cause, is_expected=cause.reason in NORMAL_SKIPS)
 
-    def _missed(self, cause: CauseCount, data: RunRecord, status: DayStatus) -> DayExplanation:
+    def _missed(self, cause: CauseCount, data: RunRecord, status: Status) -> EntryOverview:
         """Slots that could not start: the daemon was down or frozen, the clock jumped, or all places were taken."""
         found = self._all.missed.cause(cause.last_slot + self._row.schedule.offset)
         if found.code == Skip.MISSED and data.error:
@@ -706,7 +641,7 @@ class _EntryDay:
         printed = data.precheck.output.strip().splitlines() if data.precheck else []
         return f"it printed {printed[-1][:60]}" if printed else ""
 
-    def _closed_by_schedule(self, recorded: Mapping[Skip, CauseCount], closed: Mapping[Skip, int]) -> DayExplanation:
+    def _closed_by_schedule(self, recorded: Mapping[Skip, CauseCount], closed: Mapping[Skip, int]) -> EntryOverview:
         """Every slot was outside the active hours, or on a day that calendars exclude."""
         reason = Skip.CALENDAR if Skip.CALENDAR in (recorded.keys() | closed.keys()) else Skip.ACTIVE_HOURS
         if reason is Skip.CALENDAR:
@@ -715,9 +650,7 @@ class _EntryDay:
             says = f"outside its active hours {schedule_texts.hours_text(self._row.schedule_text)}{self._local_clock()}"
         cause = recorded.get(reason)
         says += self._override_text() + self._next_text() + self._schedule_change_text()
-        return DayExplanation(
-            DayStatus.SILENT, reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True
-        )
+        return self._overview("silent", reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True)
 
     def _calendar_text(self) -> str:
         days, settings = entry_schedule.allowed_days(self._row.schedule_text), self._all.plan
@@ -740,7 +673,7 @@ class _EntryDay:
         due = self._row.due_at or (self._row.slot and self._row.slot + self._row.schedule.offset)
         return f"; next {self._times.at(due)}" if due and due > self._all.now else ""
 
-    def _without_slots(self) -> DayExplanation | None:
+    def _without_slots(self) -> EntryOverview | None:
         """There is no slot in the period."""
         row = self._row
         if row.schedule is entry_schedule.NO_SCHEDULE:
@@ -748,19 +681,19 @@ class _EntryDay:
             if row.kind is Kind.CRON:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = not self._schedule_change_text() and row.kind is Kind.CRON
-            return DayExplanation(DayStatus.SILENT, NO_SCHEDULE, says, self._effective_command(), is_expected=is_expected)
+            return self._overview("silent", NO_SCHEDULE, says, self._effective_command(), is_expected=is_expected)
         done = entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
         if done:
-            return DayExplanation(DayStatus.NORMAL, DONE, f"done at {self._times.at(done)}", is_expected=True)
+            return self._overview("normal", DONE, f"done at {self._times.at(done)}", is_expected=True)
         says = f"no slot on this day, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"
         says += self._schedule_change_text() + self._override_text()
-        return DayExplanation(DayStatus.SILENT, NO_SLOT, says, f"heartbeatd plan {self._label}", is_expected=True)
+        return self._overview("silent", NO_SLOT, says, f"heartbeatd plan {self._label}", is_expected=True)
 
     # --- further facts -------------------------------------------------------------------------------------------------
 
-    def _waiting_wakes(self) -> DayExplanation | None:
+    def _waiting_wakes(self) -> EntryOverview | None:
         number = self._all.waiting_wakes.get(self._row.name, 0) if self._row.kind is Kind.HEARTBEAT else 0
         wait = wake_waits.next_wait(self._all.db, self._row.kind, self._row.name, self._all.now) if number else None
         if wait is None or not self._all.is_today or wait.reason in QUIET_WAITS:
@@ -768,9 +701,9 @@ class _EntryDay:
         until = f" until {self._times.at(wait.until)}" if wait.until else ""
         verb = "waits" if number == 1 else "wait"
         says = f"{format_count(number, 'wake')} {verb}{until}: {wait.text}"
-        return DayExplanation(DayStatus.UNUSUAL, WAKES_WAIT, says, self._explain_command(), wait.run_id)
+        return self._overview("unusual", WAKES_WAIT, says, self._explain_command(), wait.run_id)
 
-    def _rejected_wakes(self) -> DayExplanation | None:
+    def _rejected_wakes(self) -> EntryOverview | None:
         """Wakes that reached no agent: those of a job, or those of people and programs to an agent."""
         found = self._all.rejected_wakes.get(self._key)
         if not found:
@@ -783,18 +716,18 @@ class _EntryDay:
         since = f"at {self._times.at(last.at)}" if number == 1 else f"since {self._times.at(last.first_at)}"
         says = f"{subject} rejected {since}: {REJECTED_WAKE_TEXTS[last.why]}"
         command = f"heartbeatd explain agent/{last.agent}" if last.source == Trigger.CRON else self._explain_command()
-        return DayExplanation(DayStatus.UNUSUAL, WAKE_REJECTED, says, command)
+        return self._overview("unusual", WAKE_REJECTED, says, command)
 
-    def _something_skipped(self) -> DayExplanation | None:
+    def _something_skipped(self) -> EntryOverview | None:
         """Some slots of the day were skipped for a reason that is not part of normal work."""
         found = [each for each in self._causes if each.outcome == Outcome.SKIPPED and each.reason not in NORMAL_SKIPS]
-        return self._skip(found[-1], DayStatus.UNUSUAL) if found else None
+        return self._skip(found[-1], "unusual") if found else None
 
-    def _something_failed(self) -> DayExplanation | None:
+    def _something_failed(self) -> EntryOverview | None:
         found = [each for each in (*self._causes, *self._other_runs) if each.outcome in FAILURES]
-        return self._failure(max(found, key=_newest), DayStatus.UNUSUAL) if found else None
+        return self._failure(max(found, key=_newest), "unusual") if found else None
 
-    def _changed_settings(self) -> DayExplanation | None:
+    def _changed_settings(self) -> EntryOverview | None:
         text = self._schedule_change_text()
         if not text:
             return None
@@ -803,7 +736,7 @@ class _EntryDay:
         _, _, closed = self._unsettled
         if closed and not self._ran_since(self._changed_at()):
             return self._closed_by_schedule({}, closed)
-        return DayExplanation(DayStatus.UNUSUAL, "changed", text.removeprefix("; "), self._explain_command())
+        return self._overview("unusual", "changed", text.removeprefix("; "), self._explain_command())
 
     def _changed_at(self) -> datetime:
         """When its settings were last changed in the period, else the begin of the period."""
@@ -834,7 +767,7 @@ class _EntryDay:
         found = [each for each in self._all.overrides if each.concerns(self._label)]
         return "".join(f"; by {each.variable} (file: {squeeze(each.in_file, MAX_ERROR)})" for each in found[:MAX_CHANGES])
 
-    def _nothing_sent(self) -> DayExplanation | None:
+    def _nothing_sent(self) -> EntryOverview | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
         answers = [each for each in (*self._causes, *self._other_runs) if each.suppression]
         if self._row.kind is Kind.CRON or self.delivered:
@@ -846,7 +779,7 @@ class _EntryDay:
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
         known = self._reason_texts("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
         says = f"{number} not sent: {known or SUPPRESSION_TEXTS[most.suppression or '']}"
-        status = DayStatus.UNUSUAL if most.suppression in HIDDEN else DayStatus.QUIET
+        status: Status = "unusual" if most.suppression in HIDDEN else "quiet"
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
 
     @cached_property
@@ -862,31 +795,33 @@ class _EntryDay:
     def _reason_texts(self, *codes: str) -> str:
         return "; ".join(each.says for each in self._quiet_reasons if each.code in codes)
 
-    def _muted(self) -> DayExplanation | None:
+    def _muted(self) -> EntryOverview | None:
         text = self._reason_texts(Suppression.MUTED)
         if not text:
             return None
         held = sum(each.runs for each in (*self._causes, *self._other_runs) if each.suppression == Suppression.MUTED)
         says = f"{text}, {format_count(held, 'answer')} not sent" if held else text
-        return DayExplanation(DayStatus.UNUSUAL, Suppression.MUTED, says, f"heartbeatd unmute {self._label}")
+        return self._overview("unusual", Suppression.MUTED, says, f"heartbeatd unmute {self._label}")
 
-    def _with_mute(self, explained: DayExplanation) -> DayExplanation:
+    def _with_mute(self, explained: EntryOverview) -> EntryOverview:
         """The explanation of a muted entry says so, because the notification about what it explains is suppressed, too."""
         text = self._reason_texts(Suppression.MUTED)
-        return replace(explained, says=f"{explained.says}; {text}") if text and explained.code != Suppression.MUTED else explained
+        if text and explained.cause != Suppression.MUTED:
+            explained.says += f"; {text}"
+        return explained
 
-    def _awaited_results(self) -> DayExplanation | None:
+    def _awaited_results(self) -> EntryOverview | None:
         """Several runs wait for their result. One is normal for an agent that answers later."""
         found = next((each for each in self._quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
-        return DayExplanation(DayStatus.UNUSUAL, found.code, found.says, self._explain_command()) if found else None
+        return self._overview("unusual", found.code, found.says, self._explain_command()) if found else None
 
-    def _known_conditions(self) -> DayExplanation | None:
+    def _known_conditions(self) -> EntryOverview | None:
         """It ran, and what it has found is known or acknowledged."""
         known = [each for each in self._quiet_reasons if each.code in ("acknowledged", "known")]
         if not known:
             return None
         says = f"{self._normal_text()}; {self._reason_texts('acknowledged', 'known')}"
-        return DayExplanation(DayStatus.QUIET, known[0].code, says, self._explain_command())
+        return self._overview("quiet", known[0].code, says, self._explain_command())
 
     def _normal_text(self) -> str:
         ran = f"ran {_times_word(self.ran)}" if self.ran else "nothing to do"
@@ -910,10 +845,8 @@ class _EntryDay:
         assert found is not None  # its id has just been read
         return found
 
-    def _with_run(
-        self, status: DayStatus, code: str, says: str, cause: CauseCount, *, is_expected: bool = False
-    ) -> DayExplanation:
-        return DayExplanation(status, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected)
+    def _with_run(self, status: Status, code: str, says: str, cause: CauseCount, *, is_expected: bool = False) -> EntryOverview:
+        return self._overview(status, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected=is_expected)
 
     def _running_text(self) -> str:
         run = next((each for each in self._causes if each.state != "closed"), None)

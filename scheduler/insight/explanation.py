@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron.dst_changes import offset_changes
 from heartbeat.spec import Heartbeat
 from heartbeat.words import shorten
 from heartbeatd.answers import (
     AnswerSent,
     ConditionClosing,
     CountedCause,
-    DaemonStateThen,
     EntryChange,
     ExplainedCondition,
     ExplainedEvent,
     ExplainedSlot,
+    Explanation,
     ExplanationAt,
     ExplanationNow,
     ExplanationOn,
@@ -37,22 +35,20 @@ from heartbeatd.answers import (
 )
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates, plan_sync
-from scheduler.insight import preconditions, reason_texts, reload_history, slot_history, wake_waits
+from scheduler.insight import preconditions, reload_history, slot_history, wake_waits
+from scheduler.insight.daemon_state import daemon_state_at, events_of_period
+from scheduler.insight.periods import Period
 from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import LoadedHistory, SlotGroup, SlotResult, slot_results
-from scheduler.model import config_changes, entry_schedule, local_days
+from scheduler.model import config_changes, entry_schedule
 from scheduler.model.condition import Condition
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.entry_schedule import MICROSECOND
-from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import (
-    boots,
-    clock_changes,
     conditions,
     config_history,
     entries,
@@ -72,9 +68,6 @@ MAX_KEY_SHOWN = 30  # characters of the key of a finding
 
 RECENT_MESSAGES = timedelta(days=1)
 RECENT_CHANGES = timedelta(days=7)
-
-EARLIEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
-MAX_AHEAD = timedelta(days=400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +156,13 @@ def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
         slot=slot,
         due_at=slot and slot + schedule.offset,
     )
+
+
+def explain(explained: ExplainedEntry, period: Period | None) -> Explanation:
+    """Why an entry ran or did not run at a moment or in a time; None: its last slot, and what would happen now."""
+    if period is None:
+        return explain_now(explained)
+    return explain_moment(explained, period.begin) if period.is_moment else explain_period(explained, period)
 
 
 def explain_now(explained: ExplainedEntry) -> ExplanationNow:
@@ -288,9 +288,8 @@ def _explain_closing(explained: ExplainedEntry, condition: Condition) -> Conditi
     return ConditionClosing(answers=left, needs_other_precheck=bool(condition.lines), needs_wake_by=senders, says=says)
 
 
-def explain_time(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
-    """What happened, or will happen, to the latest slot at or before a time. Raises ValueError for a time out of range."""
-    _check_time(explained, instant)
+def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
+    """What happened, or will happen, to the latest slot at or before a time."""
     return ExplanationAt(
         **_header(explained),
         at=instant,
@@ -300,47 +299,26 @@ def explain_time(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
     )
 
 
-def explain_day(explained: ExplainedEntry, day: date) -> ExplanationOn:
-    """What happened to every slot of a local day (grouped), which other runs there were, and events of daemon and clocks.
-
-    Raises ValueError for a day out of range.
-    """
-    _check_time(explained, datetime.combine(day, time.min, UTC))
-    return _explain_period(explained, local_days.whole_day(day, explained.zone), day)
-
-
-def explain_since(explained: ExplainedEntry, since: datetime) -> ExplanationOn:
-    """The same for the time from `since` until now; `day` is None. Raises ValueError for a time out of range."""
-    _check_time(explained, since)
-    if since >= explained.now:
-        raise ValueError("write a time in the past")
-    return _explain_period(explained, LocalDay(since.astimezone(explained.zone).date(), since, explained.now), None)
-
-
-def _explain_period(explained: ExplainedEntry, span: LocalDay, day: date | None) -> ExplanationOn:
-    found = explained.load_history(span.begins, span.ends)
-    stretches = slot_history.group_results(slot_results(found.record, span.begins, span.ends))
-    events = events_of_day(explained.db, explained.zone, span, running=explained.is_daemon_running)
+def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
+    """What happened to every slot of a time (grouped), which other runs there were, and events of daemon and clocks."""
+    found = explained.load_history(period.begin, period.end)
+    stretches = slot_history.group_results(slot_results(found.record, period.begin, period.end))
+    events = events_of_period(explained.db, explained.zone, period, running=explained.is_daemon_running)
     events += [
         ExplainedEvent(at=each.at, what="config_changed", says=f"by {each.by}: {each.says}")
-        for each in _changes_between(explained, span.begins, span.ends)
+        for each in _changes_between(explained, period.begin, period.end)
     ]
     return ExplanationOn(
         **_header(explained),
-        day=day,
-        from_=span.begins,
-        until=span.ends,
+        day=period.day,
+        from_=period.begin,
+        until=period.end,
         slots=sum(stretch.slot_count for stretch in stretches),
         stretches=[_explain_group(stretch) for stretch in stretches],
         totals=[_count_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
         beside=[_count_cause(cause, runs) for cause, runs in Counter(run.cause for run in found.other_runs).most_common()],
         events=sorted(events, key=lambda event: event.at),
     )
-
-
-def _check_time(explained: ExplainedEntry, instant: datetime) -> None:
-    if not EARLIEST_TIME <= instant <= explained.now + MAX_AHEAD:
-        raise ValueError(f"write a time from {EARLIEST_TIME.year} on that is at most {MAX_AHEAD.days} days ahead")
 
 
 def _header(explained: ExplainedEntry) -> dict[str, Any]:
@@ -459,58 +437,3 @@ def _conditions_of_job(explained: ExplainedEntry) -> list[ReportedCondition]:
         for condition in conditions.open_conditions_of(explained.db, agent)
         if job in condition.jobs
     ]
-
-
-DayEvent = tuple[datetime, str, str]  # time, one word for programs, a text for people
-
-
-def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> DaemonStateThen:
-    """Whether the daemon was up or down at a time, since when and until when."""
-    all_boots = boots.all_boots(db)
-    for gap in boots.downtimes_between(all_boots, running=running):
-        if gap.since < instant and (gap.until is None or instant < gap.until):
-            return DaemonStateThen(state="down", since=gap.since, until=gap.until, clean=gap.clean)
-    found = next((boot for boot in reversed(all_boots) if boot.started_at <= instant), None)
-    if found is None:
-        return DaemonStateThen(state="never")
-    until = None if found is all_boots[-1] and running else found.seen_until
-    return DaemonStateThen(state="up", since=found.started_at, until=until, pid=found.pid, version=found.version)
-
-
-def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, running: bool) -> list[ExplainedEvent]:
-    """Starts, stops and stalls of the daemon, system clock changes and DST changes of a day, sorted by time."""
-    found = (
-        *_boot_events(db, running=running),
-        *_clock_jump_events(db, day),
-        *_stall_events(db, day),
-        *_zone_change_events(zone, day),
-    )
-    return [ExplainedEvent(at=at, what=kind, says=says) for at, kind, says in sorted(found) if day.begins <= at < day.ends]
-
-
-def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]:
-    all_boots = boots.all_boots(db)
-    for each in all_boots:
-        yield each.started_at, "daemon_started", f"the daemon started, pid {each.pid}"
-        if each is all_boots[-1] and running:
-            continue
-        if each.clean:
-            yield each.seen_until, "daemon_stopped", "the daemon stopped cleanly"
-        else:
-            yield each.seen_until, "daemon_lost", "the daemon was last seen alive; it ended unexpectedly"
-
-
-def _clock_jump_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
-    for jump in clock_changes.clock_changes_between(db, day.begins, day.ends):
-        yield jump.at, "clock_jumped", reason_texts.clock_change_text(jump)
-
-
-def _stall_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
-    for stall in boots.stalls_between(db, day.begins, day.ends):
-        yield stall.until, "stood_still", reason_texts.stall_text(stall)
-
-
-def _zone_change_events(zone: ZoneInfo, day: LocalDay) -> Iterator[DayEvent]:
-    for change in offset_changes(zone, day.begins - MICROSECOND, day.ends - MICROSECOND):
-        before, after = (change.instant - MICROSECOND).astimezone(zone), change.instant.astimezone(zone)
-        yield change.instant, "clock_change", f"{zone}: {before + MICROSECOND:%H:%M} {before:%Z} was {after:%H:%M %Z}"

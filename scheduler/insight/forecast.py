@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.dst_changes import offset_changes
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import max_woken_runs
-from scheduler.model import entry_schedule
+from scheduler.model import entry_schedule, local_days
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
@@ -185,10 +185,5 @@ def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) ->
     """The DST changes of the zones, with the local time that the clock would have shown and the one that it shows."""
     for zone in zones:
         for change in offset_changes(zone, begin, end):
-            before, after = (change.instant - MICROSECOND).astimezone(zone), change.instant.astimezone(zone)
-            yield {
-                "zone": zone.key,
-                "at": iso_utc(change.instant),
-                "before": f"{before + MICROSECOND:%H:%M} {before:%Z}",
-                "after": f"{after:%H:%M %Z}",
-            }
+            before, after = local_days.clock_before_and_after(change.instant, zone)
+            yield {"zone": zone.key, "at": iso_utc(change.instant), "before": before, "after": after}

@@ -56,3 +56,10 @@ def offset_text(local: datetime) -> str:
 def is_repeated(local: datetime) -> bool:
     """Whether the clock of its zone shows this time twice, because it is set back. Without a zone with rules it is False."""
     return local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+
+
+def clock_before_and_after(instant: datetime, zone: ZoneInfo) -> tuple[str, str]:
+    """The local time that the clock would have shown at its change, and the one that it shows, with the names of the zone."""
+    tick = timedelta(microseconds=1)
+    before, after = (instant - tick).astimezone(zone), instant.astimezone(zone)
+    return f"{before + tick:%H:%M} {before:%Z}", f"{after:%H:%M %Z}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,8 +15,8 @@ from scheduler.config.keys import value_parsers
 from scheduler.insight import day_overview, forecast, shard_overview, status_data, wake_waits
 from scheduler.insight import explanation as explaining
 from scheduler.insight.daemon_state import read_daemon_state
+from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.wake_waits import WakeWait
-from scheduler.model.day_names import parse_day
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
@@ -27,6 +27,7 @@ from scheduler.web.access import Concern, check_access, guard, row_in_path
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
 from scheduler.web.app_state import open_reader
 from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.request_bodies import parse_time
 from scheduler.work import plan as plans
 from scheduler.work.plan import Plan
 
@@ -235,28 +236,19 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
 def get_explanation(request: ApiRequest) -> answers.Explanation:
     """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
     now, plan = request.app_state.clock(), plans.make_plan(request.app_state.settings())
-    if "at" in request.query and "on" in request.query:
-        raise bad_request("write either at or on")
     with open_reader(request.app_state) as db:
         key = _find_entry_key(request, plan, db)
         held = lanes.lanes_beside(request.app_state.database_path)
         explained = explaining.find_entry(db, plan, key, held, now, running=True, agents=request.caller.agents)
         assert explained is not None  # `_find_entry_key` has found it
-        try:
-            if "at" in request.query:
-                return explaining.explain_time(explained, parse_time_parameter("at", request.query["at"]))
-            if "on" in request.query:
-                return explaining.explain_day(explained, _parse_day(request.query["on"]))
-        except ValueError as error:
-            raise bad_request(f"{'at' if 'at' in request.query else 'on'}: {error}") from error
-        return explaining.explain_now(explained)
+        return explaining.explain(explained, _parse_period(request, explained.zone))
 
 
 @guard("read", Concern.PART, answers.Overview)
 def get_overview(request: ApiRequest) -> answers.Overview:
     """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first."""
     now, settings = request.app_state.clock(), request.app_state.settings()
-    period = _parse_period(request, now, settings.zone)
+    period = _parse_period(request, settings.zone, may_be_ahead=False) or Period.today(settings.zone, now)
     path = request.app_state.database_path
     with open_reader(request.app_state) as db:
         refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
@@ -265,17 +257,13 @@ def get_overview(request: ApiRequest) -> answers.Overview:
     return day_overview.of_entries(data, [each for each in data.entries if _may_access(request, each)])
 
 
-def _parse_period(request: ApiRequest, now: datetime, zone: ZoneInfo) -> day_overview.Period:
-    """The day or time to explain. Raises HttpError."""
-    if "on" in request.query and "since" in request.query:
-        raise bad_request("write either on or since")
-    key = "since" if "since" in request.query else "on"
+def _parse_period(request: ApiRequest, zone: ZoneInfo, *, may_be_ahead: bool = True) -> Period | None:
+    """The time to explain; None if the query names none. Raises HttpError."""
+    named = {key: text for key, text in request.query.items() if key in ("at", "on", "since")}
     try:
-        if key == "since":
-            return day_overview.Period.since(parse_time_parameter(key, request.query[key]), zone, now)
-        return day_overview.Period.of_day(parse_day(request.query.get("on", "today"), now.astimezone(zone)), zone, now)
+        return parse_period(named, zone, request.app_state.clock(), parse_time, may_be_ahead=may_be_ahead)
     except ValueError as error:
-        raise bad_request(f"{key}: {error}") from error
+        raise bad_request(str(error)) from error
 
 
 def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> Key:
@@ -309,13 +297,6 @@ def _parse_begin(request: ApiRequest, now: datetime) -> datetime:
     if begin.year not in forecast.ALLOWED_YEARS:
         raise bad_request(f"from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
     return begin
-
-
-def _parse_day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a day; write 2026-11-20") from None
 
 
 def _parse_span(request: ApiRequest) -> timedelta:

@@ -65,17 +65,9 @@ _PLAN_PARAMETERS = (
     _KIND,
     QueryParameter("all", "whether every run is listed", {"type": "string", "enum": ["true", "false"]}),
 )
-_EXPLAIN_PARAMETERS = (
-    _KIND,
-    QueryParameter("at", "a time", _TIME),
-    QueryParameter("on", "a local day", {"type": "string", "format": "date"}),
-)
-_OVERVIEW_PARAMETERS = (
-    QueryParameter(
-        "on", "a local day: `today` (the default), `yesterday`, a weekday such as `monday`, or a date", {"type": "string"}
-    ),
-    QueryParameter("since", "the first time of a period up to now", _TIME),
-)
+_DAY = QueryParameter("on", "a local day: `today`, `yesterday`, a weekday such as `monday`, or a date", {"type": "string"})
+_EXPLAIN_PARAMETERS = (_KIND, QueryParameter("at", "a time", _TIME), _DAY)
+_OVERVIEW_PARAMETERS = (_DAY, QueryParameter("since", "the first time of a period up to now", _TIME))
 
 
 def _get(path: str, handler: Guarded, *query: QueryParameter) -> Operation:
@@ -96,11 +88,7 @@ OPERATIONS = (
     _get("/api/v1/wakes/{id}", queries.get_wake),
     _get("/api/v1/plan", queries.get_plan, *_PLAN_PARAMETERS),
     _get("/api/v1/explain", queries.get_overview, *_OVERVIEW_PARAMETERS),
-    _get(
-        "/api/v1/explain/{name}",
-        queries.get_explanation,
-        *_EXPLAIN_PARAMETERS,
-    ),
+    _get("/api/v1/explain/{name}", queries.get_explanation, *_EXPLAIN_PARAMETERS),
     _get("/api/v1/outbox", queries.list_undelivered, _LIMIT, _CURSOR),
     _get(
         "/api/v1/conditions",

@@ -21,6 +21,7 @@ from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.engine.requests import HoldLane
 from scheduler.insight import explanation
+from scheduler.insight.periods import Period
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
@@ -43,7 +44,8 @@ def explained_entry(world: World, name: str = "ops", *, running: bool = True) ->
 
 
 def explain_day_of(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
-    return explanation.explain_day(explained_entry(world, name, running=running), date.fromisoformat(on)).as_data()
+    explained = explained_entry(world, name, running=running)
+    return explanation.explain(explained, Period.of_day(date.fromisoformat(on), explained.zone, explained.now)).as_data()
 
 
 def stretch_lines(found: dict[str, Any]) -> list[str]:
@@ -520,7 +522,7 @@ def test_a_point_in_time_is_explained_by_the_slot_before_it(make_world: MakeWorl
     world.run(minutes=1)
 
     def at_instant(text: str) -> tuple[Any, ...]:
-        found = explanation.explain_time(explained_entry(world), utc(text)).as_data()
+        found = explanation.explain_moment(explained_entry(world), utc(text)).as_data()
         return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -597,7 +599,7 @@ def test_explain_changes_nothing_in_the_database(make_world: MakeWorld) -> None:
     world.run(hours=3)
     before = world.all_rows()
     explanation.explain_now(explained_entry(world)).as_data()
-    explanation.explain_time(explained_entry(world, "measure"), world.clock.now).as_data()
+    explanation.explain_moment(explained_entry(world, "measure"), world.clock.now).as_data()
     explain_day_of(world)
     assert world.all_rows() == before
 
@@ -686,7 +688,7 @@ def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any
         (["ops", "--on", "Fridays"], "--on: 'Fridays' is not a day; write 2026-11-20, today, yesterday or monday"),
         (["ops", "--on", "0001-01-01"], "--on: write a time from 2000 on that is at most 400 days ahead"),
         (["ops", "--at", "9999-12-31"], "--at: write a time from 2000 on that is at most 400 days ahead"),
-        (["--since", "0001-01-02"], "--since: write a day or time of the years 1970 to 9998"),
+        (["--since", "0001-01-02"], "--since: write a time from 2000 on that is at most 400 days ahead"),
         (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"),
     ],
 )  # fmt: skip

@@ -88,7 +88,7 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
 @loop_over(
     ("path", "token", "status"),
     [
-        ("ops?on=Friday", READER, 400),
+        ("ops?on=someday", READER, 400),
         ("ops?on=1999-01-01", READER, 400),
         ("ops?at=08:00", READER, 400),
         ("ops?at=2026-03-02T08:00:00Z&on=2026-03-02", READER, 400),
@@ -106,10 +106,10 @@ def test_an_invalid_or_forbidden_request_for_an_explanation_is_rejected(
     assert still.get(f"/api/v1/explain/{path}", token).status == status
 
 
-@pytest.mark.parametrize("day", ["Friday", "today", ""])
+@pytest.mark.parametrize("day", ["someday", ""])
 def test_an_invalid_day_is_rejected_with_how_to_write_one(still: WebDaemon, day: str) -> None:
     message = still.get(f"/api/v1/explain/ops?on={day}", READER).data["error"]["message"]
-    assert message == f"on: {day!r} is not a day; write 2026-11-20"
+    assert message == f"on: {day!r} is not a day; write 2026-11-20, today, yesterday or monday"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.insight import day_overview
 from scheduler.insight.daemon_state import read_daemon_state
+from scheduler.insight.periods import Period
 from scheduler.store.database import open_read_only
 from scheduler.work.plan import make_plan
 
@@ -30,7 +31,7 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
 
 @pytest.mark.parametrize("query", ["", "?on=today", "?on=monday", "?on=2026-03-02"])
 def test_the_day_of_all_entries_is_the_json_of_the_command_explain(still: WebDaemon, query: str) -> None:
-    period = day_overview.Period.of_day(date(2026, 3, 2), ZoneInfo("UTC"), still.now)
+    period = Period.of_day(date(2026, 3, 2), ZoneInfo("UTC"), still.now)
     with closing(open_read_only(still.world.state)) as db:
         daemon = read_daemon_state(db, still.now, running=True, pid=os.getpid())
         expected = day_overview.explain_all(db, make_plan(still.settings), period, still.now, daemon).as_data()

@@ -16,6 +16,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.insight import day_timeline, explanation, slot_history, status_data
 from scheduler.insight.day_timeline import DayMark, DayTimeline
 from scheduler.insight.explanation import ExplainedEntry
+from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import Level, SlotCause
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.day_names import parse_day
@@ -261,7 +262,7 @@ def _parse_day(text: str | None, explained: ExplainedEntry) -> date:
 
 def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
     try:
-        day_data = explanation.explain_day(explained, day)
+        day_data = explanation.explain_period(explained, Period.of_day(day, explained.zone, explained.now))
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise bad_request(f"on: {error}") from None
