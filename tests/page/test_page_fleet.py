@@ -42,7 +42,7 @@ def names(answer: Answer) -> list[str]:
 
 def test_all_agents_are_on_pages_with_problems_first(user: PageUser) -> None:
     first = user.get("/")
-    assert "1001 of 1001 agents, page 1 of 21" in first.text
+    assert "1,001 of 1,001 agents, page 1 of 21" in first.text
     assert names(first) == ["works", *(f"a{number:03}" for number in range(47))]
     assert names(user.get("/?page=2"))[0] == "a047"
     assert names(user.get("/?page=21")) == [f"a{number:03}" for number in range(959, 1000)]

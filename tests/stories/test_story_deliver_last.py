@@ -178,8 +178,9 @@ def test_the_number_of_known_targets_is_limited_and_they_keep_their_titles(world
     report_target(world, "first", title="Family")
     report_activity(world, *(f"chat{number}" for number in range(MOST + 5)))
     report_target(world, "chat7", title="Work")
-    last = report_target(world, "chat7")["last"]
-    assert (last["target"], last["title"]) == ("chat7", "Work")
+    last = report_target(world, "chat7").last
+    assert last is not None
+    assert (last.target, last.title) == ("chat7", "Work")
     assert world.store.connection.execute("select count(*), sum(title = 'Family') from target").fetchone()[:] == (MOST, 0)
 
 
