@@ -208,8 +208,8 @@ def _zone_of_config(path: Path, state: Path | None) -> ZoneInfo | None:
 
     name = lenient_reading.read_timezone_name(path, os.environ)
     known, is_fixed = _last_valid_zone(path, state)
-    if known is not None and name != known and (is_fixed or not _is_valid_config(path)):
-        name = known
+    if known is not None and name != known:
+        name = (known if is_fixed else None) or _zone_of_valid_config(path) or known or name
     try:
         return time_zones.find_zone(name) if name else None
     except ValueError:
@@ -235,15 +235,14 @@ def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
         return None, False
 
 
-def _is_valid_config(path: Path) -> bool:
+def _zone_of_valid_config(path: Path) -> str | None:
     from scheduler.config.file.diagnostics import ConfigError
     from scheduler.config.settings.load import load_config
 
     try:
-        load_config(path, os.environ, resolve_secrets=False)
+        return load_config(path, os.environ, resolve_secrets=False).settings.zone.key
     except ConfigError:
-        return False
-    return True
+        return None
 
 
 def format_elapsed(since: str | datetime | None, until: str | datetime | None) -> str:

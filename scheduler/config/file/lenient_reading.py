@@ -19,9 +19,11 @@ DEFAULT_TIMEZONE = "UTC"
 TIMEZONE_OVERRIDE = f"{OVERRIDE_PREFIX}timezone"
 SHARD_VARIABLE = "HEARTBEATD_SHARD"
 
-# Matches each text with the key, in any style, also with escapes or as an alias. The key may be at any depth.
-_KEY = r"{key}['\"]?\s*(?:#.*\n\s*)*:|\\[xuU]|\*[^\s*]+\s+:"
-_LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$"
+_LINE = re.compile(
+    r"^['\"]?(?P<key>\w+)['\"]?[ \t]*:[ \t]+"
+    r"(?:\"(?P<double>[^\"\\\n\0]+)\"|'(?P<single>[^'\n\0]+)'|(?P<plain>[^\s'\"#|>&*!{\[][^\n\0]*?))[ \t]*(?:[ \t]#[^\n]*)?\r?$",
+    re.MULTILINE,
+)
 
 
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
@@ -66,13 +68,15 @@ def read_shard(path: Path, environ: Mapping[str, str] | None = None) -> NamedSha
 
 
 def _read_state(path: Path, environ: Mapping[str, str] | None) -> str:
-    return _read_override(environ, STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
+    return _read_override(environ, STATE_OVERRIDE) or find_line_value(_read_text(path) or "", "state") or DEFAULT_STATE
 
 
 def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
     """The name of the top-level time zone; None if the config at `path` cannot be read."""
-    name = _read_top_level_value(path, "timezone")
-    return name if name is None else _read_override(environ, TIMEZONE_OVERRIDE) or name or DEFAULT_TIMEZONE
+    text = _read_text(path)
+    if text is None:
+        return None
+    return _read_override(environ, TIMEZONE_OVERRIDE) or find_line_value(text, "timezone") or DEFAULT_TIMEZONE
 
 
 def read_entry_names(path: Path) -> dict[str, list[str]]:
@@ -81,9 +85,8 @@ def read_entry_names(path: Path) -> dict[str, list[str]]:
     from scheduler.config.file.diagnostics import Diagnostics  # `status` does not parse the config, and does not need these
 
     try:
-        with open_regular(path) as file:
-            root = marked_yaml.parse_yaml(read_up_to(file, MAX_CONFIG_SIZE).decode(errors="replace"), Diagnostics(str(path)))
-    except (OSError, ValueError, marked_yaml.UnreadableYaml):
+        root = marked_yaml.parse_yaml(_read_text(path) or "", Diagnostics(str(path)))
+    except marked_yaml.UnreadableYaml:
         root = None
     sections = {key: root.get(key) if isinstance(root, dict) else None for key in ("agents", "cron")}
     return {key: [str(name) for name in found] if isinstance(found, dict) else [] for key, found in sections.items()}
@@ -104,43 +107,37 @@ def real_path(database: Path) -> Path:
     return Path(os.path.realpath(database))  # Path.resolve raises where links lead in a circle
 
 
+def find_line_value(text: str, key: str) -> str | None:
+    """The value of a top-level key on the line that begins with it; None if there is none. The text need not be YAML."""
+    found = next((each for each in _LINE.finditer(text) if each["key"] == key), None)
+    return found and (found["double"] or found["single"] or found["plain"])
+
+
 def _read_override(environ: Mapping[str, str] | None, variable: str) -> str:
-    """The text that an override sets; empty if it sets none. The daemon parses overrides as YAML."""
-    if not (text := (environ or {}).get(variable, "")):
-        return ""
+    """The text that an override sets, without quotes; empty if it sets none."""
+    text = (environ or {}).get(variable, "")
+    return find_line_value(f"value: {text}", "value") or text
+
+
+def _read_text(path: Path) -> str | None:
+    """The text of the config; None if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            return read_up_to(file, MAX_CONFIG_SIZE).decode("utf-8-sig", errors="replace")
+    except OSError:
+        return None
+
+
+def _read_top_level(path: Path, key: str) -> Any:
+    """The value of a top-level key; None if there is none, or if the file is not YAML."""
+    text = _read_text(path) or ""
+    if key not in text:
+        return None
     from scheduler.config.file import marked_yaml
     from scheduler.config.file.diagnostics import Diagnostics
 
     try:
-        value = marked_yaml.parse_yaml(text, Diagnostics(variable))
+        root = marked_yaml.parse_yaml(text, Diagnostics(""))
     except marked_yaml.UnreadableYaml:
-        return text
-    return value if isinstance(value, str) and "\0" not in value else text
-
-
-def _read_top_level_value(path: Path, key: str) -> str | None:
-    """The text of a top-level key, as the daemon reads it if the file is valid; empty if there is none.
-
-    In a file that is not YAML, it is the value on a line that begins with the key. None if the file cannot be read.
-    """
-    value = _read_top_level(path, key)
-    return value if value is None or (isinstance(value, str) and "\0" not in value) else ""
-
-
-def _read_top_level(path: Path, key: str) -> Any:
-    """The value of a top-level key; an empty text if there is none. None if the file cannot be read."""
-    try:
-        with open_regular(path) as file:
-            text = read_up_to(file, MAX_CONFIG_SIZE).decode("utf-8-sig", errors="replace")
-    except OSError:
-        return None
-    if not re.search(_KEY.format(key=key), text):
-        return ""  # most files leave out one of the keys, and a large file is not parsed for it
-    from scheduler.config.file import marked_yaml
-
-    try:
-        value = marked_yaml.read_top_level_value(text, key)
-    except marked_yaml.UnreadableYaml:
-        found = re.search(_LINE.format(key=key), text, re.MULTILINE)
-        value = found["value"].strip() if found else ""
-    return "" if value is None else value
+        root = None
+    return root.get(key) if isinstance(root, dict) else None

@@ -103,23 +103,6 @@ def parse_document(text: str, diagnostics: Diagnostics, at: ExternalPosition | N
         raise UnreadableYaml from None
 
 
-def read_top_level_value(text: str, key: str) -> Any:
-    """The value of one top-level key of a text; None if the key is missing.
-
-    It takes a third of the time of `parse_yaml`, because the values of other keys are skipped, and the text after the value is
-    not read. Raises UnreadableYaml for an error before the end of the value.
-    """
-    masked, masks = yaml_errors.mask_line_breaks(text)
-    try:
-        found, value = _YamlReader(masked, Diagnostics(""), None, masks).read_top_level_value(key)
-    except (YAMLError, UnicodeEncodeError):
-        raise UnreadableYaml from None
-    if found:
-        return value
-    root = parse_yaml(text, Diagnostics(""))  # the value may come from an anchor
-    return root.get(key) if isinstance(root, MarkedMap) else None
-
-
 def locate_value(node: Any, steps: Steps, place: Position, *, tagged: bool = True) -> tuple[Position, list[str | int]]:
     """The position of the value at `steps`, and the steps that exist in the file; `place` is the position of `node`.
 
@@ -179,34 +162,6 @@ class _YamlReader:
         if isinstance(after, DocumentStartEvent):
             self._add_error(after.start_mark, "a second document begins here; a config is one document: remove the ---")
         return MarkedDocument(node, self._at or first.start_mark)
-
-    def read_top_level_value(self, wanted: str) -> tuple[bool, Any]:
-        """Whether the value of this top-level key is known without the anchors of the text, and the value; None if missing."""
-        self._next()
-        if isinstance(self._next(), StreamEndEvent) or type(self._next()) is not MappingStartEvent:
-            return True, None
-        has_merge = False
-        while type(key := self._next()) is not MappingEndEvent:
-            is_scalar = type(key) is ScalarEvent
-            if not is_scalar:
-                self._skip_node(key)
-            value = self._next()
-            if is_scalar and key.value == wanted:
-                return type(value) is not AliasEvent, None if type(value) is AliasEvent else self._read_node(value, 1)
-            has_merge |= type(key) is AliasEvent or (is_scalar and key.value == "<<")
-            self._skip_node(value)
-        return not has_merge, None
-
-    def _skip_node(self, event: Any) -> None:
-        depth = 0
-        while True:
-            if type(event) in (MappingStartEvent, SequenceStartEvent):
-                depth += 1
-            elif type(event) in (MappingEndEvent, SequenceEndEvent):
-                depth -= 1
-            if not depth:
-                return
-            event = self._next()
 
     def _read_node(self, event: Any, depth: int) -> Any:
         kind = type(event)

@@ -11,7 +11,7 @@ from typing import Any
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
-from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
+from scheduler.config.file.lenient_reading import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
 from scheduler.config.keys.unknown_keys import correct_unknown_keys
@@ -54,10 +54,25 @@ def read_config_data(
     if not isinstance(root, MarkedMap):
         diagnostics.raise_errors()
         root = MarkedMap()
+    _check_line_of_state(root, content, diagnostics)
     correct_unknown_keys(root, diagnostics)
     file, root = root, apply_overrides(root, environ, diagnostics)
     diagnostics.default_paths = _find_default_paths(root)
     return ConfigData(file, root, agent_defaults(root), map_at(root, "defaults", "cron"), _hash_config(content, environ))
+
+
+def _check_line_of_state(root: MarkedMap, content: bytes, diagnostics: Diagnostics) -> None:
+    """Report a `state` that `lenient_reading` would read in another way: commands would use another database than the daemon."""
+    state = root.get("state")
+    if (
+        content
+        and isinstance(state, str | None)
+        and "\0" not in (state or "")
+        and find_line_value(content.decode("utf-8-sig"), "state") != state
+    ):
+        place = root.marks["state"][0] if "state" in root else NO_POSITION
+        message = f"write it on one line that begins with state:, as in state: {DEFAULT_STATE}"
+        diagnostics.add_error(place, "state", f"commands cannot find this value in a config with errors; {message}")
 
 
 def find_overrides(environ: Mapping[str, str]) -> dict[str, str]:
