@@ -68,13 +68,12 @@ class ErrorBody(ResponseBody):
 
 
 class ConfigComplaint(ResponseBody):
-    """An error or a warning of the config, with its position. `remedies` are changes that a program can make."""
+    """An error or a warning of the config, with its position."""
 
     line: int
     column: int
     path: str
     message: str
-    remedies: list[Any] = []
 
 
 class ConfigErrors(ResponseBody):

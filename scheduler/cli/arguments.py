@@ -16,8 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from scheduler.cli.options import InputError
-from scheduler.config.file.message_parts import did_you_mean, quote_value
-from scheduler.config.file.remedies import join_with_or
+from scheduler.config.file.message_parts import did_you_mean, join_with_or, quote_value
 
 if TYPE_CHECKING:
     from scheduler.model.entry import Key

@@ -46,8 +46,10 @@ class LazyGroup(click.Group):
         if args[0] in FORMER_COMMANDS:
             ctx.fail(f"the command {args[0]!r} {FORMER_COMMANDS[args[0]]}")
         if args[0] not in self.contents and not args[0].startswith("-"):
-            from scheduler.config.file.message_parts import did_you_mean
-            from scheduler.config.file.remedies import join_with_or  # for those who need it
+            from scheduler.config.file.message_parts import (
+                did_you_mean,
+                join_with_or,  # for those who need it
+            )
 
             matching = tuple(name for name in self.contents if name.startswith(args[0]))
             meant = (

@@ -15,8 +15,7 @@ from heartbeatd.answers import Condition, ConditionReport
 from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_short_time, format_table, format_target, shorten_to_line, utc_now, zone_name
-from scheduler.config.file.message_parts import did_you_mean
-from scheduler.config.file.remedies import join_with_or
+from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.insight.reason_texts import ENDED_BY_TEXTS
 from scheduler.model.condition import ReportKind
 from scheduler.model.entry import Key

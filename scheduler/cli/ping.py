@@ -14,8 +14,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.cli import options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
-from scheduler.config.file.message_parts import did_you_mean
-from scheduler.config.file.remedies import join_with_or
+from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
 from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log

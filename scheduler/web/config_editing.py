@@ -17,7 +17,8 @@ from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
 from scheduler.config.file.text_editing import EditRefused
-from scheduler.config.keys.unknown_keys import find_unknown_key
+from scheduler.config.keys.models import config_schema
+from scheduler.config.keys.validation import find_unknown_key
 from scheduler.config.settings.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
@@ -38,14 +39,6 @@ PROTECTED_KEYS = frozenset(
     (
         *("runner", "command", "precheck", "shell", "stdin", "workspace", "workdir", "env", "context", "memory"),
         *("provider", "providers", "channels", "server", "network", "deadman", "env_file", "state", "executor"),
-    )
-)
-# What a token for certain agents may change in their heartbeats: nothing that spends more than the budget or sends elsewhere.
-OWN_HEARTBEAT_KEYS = frozenset(
-    (
-        *("enabled", "interval", "schedule", "active_hours", "timezone", "skip_on", "only_on", "stagger", "backoff_on_failure"),
-        *("prompt", "on_missing", "on_empty", "light_context", "isolated_session", "model", "retries", "timeout"),
-        *("ok_match", "ack_max_chars", "strip_reasoning", "show_ok", "show_resolved", "conditions", "dedup"),
     )
 )
 TEXT_ONLY = (
@@ -224,7 +217,13 @@ def _why_not_removable(request: ApiRequest, changes: Changes) -> str | None:
 
 
 def _is_own_key(steps: tuple[str, ...]) -> bool:
-    return len(steps) > 3 and (steps[0], steps[2]) == ("agents", "heartbeat") and steps[3] in OWN_HEARTBEAT_KEYS
+    """Whether a token for certain agents may change this key of a heartbeat."""
+    return len(steps) > 3 and (steps[0], steps[2]) == ("agents", "heartbeat") and "x-own" in _heartbeat_keys().get(steps[3], {})
+
+
+def _heartbeat_keys() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = config_schema()["$defs"]["Heartbeat"]["properties"]
+    return found
 
 
 def _changed_keys(path: tuple[str, ...], changes: Changes) -> Iterator[tuple[str, ...]]:

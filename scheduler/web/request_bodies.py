@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 
 from heartbeat.findings import Report, parse_report
 from heartbeat.words import format_duration, one_line
-from scheduler.config.file.remedies import join_with_or
+from scheduler.config.file.message_parts import join_with_or
 from scheduler.config.keys import value_parsers, value_types
 from scheduler.store import lane_holds
 from scheduler.web.http_errors import bad_request, unknown_key

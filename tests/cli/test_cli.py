@@ -71,7 +71,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
             ["runs", "--since", "soon"],
             "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago",
         ),
-        (["pause", "ops", "--for", "2"], "'2' is not a duration; write 2s or 2m"),
+        (["pause", "ops", "--for", "2"], "'2' is not a duration; write 90s, 30m or 1h30m"),
         (["pause"], "heartbeatd: name an agent or a job, or use --all"),
         (["resume", "ops", "--all"], "heartbeatd: name an agent or a job, or use --all"),
         (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),

@@ -92,7 +92,7 @@ def test_errors_of_check_are_red(tmp_path: Path, capsys: pytest.CaptureFixture[s
     config = tmp_path / "config.yaml"
     config.write_text("agents: {ops: {intervall: 3}}\n")
     assert main(["check", "-c", str(config), "--color", "always"]) == 2
-    assert f"\n\x1b[31m{config}:1:16\x1b[0m: agents.ops.intervall: unknown key" in capsys.readouterr().err
+    assert f"\x1b[31m{config}:1:16\x1b[0m: agents.ops.intervall: unknown key" in capsys.readouterr().err
 
 
 def on_a_terminal(words: list[str], **environ: str) -> str:

@@ -128,10 +128,10 @@ def test_the_environment_takes_precedence_over_the_index_of_the_file(
 @pytest.mark.parametrize(
     ("line", "environ", "problem"),
     [
-        ("shard: {}", {}, "shard.of: is missing; write of: ..."),
-        ("shard: {of: 0}", {}, "shard.of: 0 is out of range; write a number from 1 to 1000"),
+        ("shard: {}", {}, "shard.of: is missing; write of: 2"),
+        ("shard: {of: 0}", {}, "shard.of: 0 is out of range; write 1 or more"),
         ("shard: {of: 3, index: 3}", {}, "shard.index: 3 is not the number of a shard; write a number from 0 to 2"),
-        ("shard: {of: 3, index: -1}", {}, 'shard.index: -1 is not the number of a shard; write 0 or "${HEARTBEATD_SHARD}"'),
+        ("shard: {of: 3, index: -1}", {}, "shard.index: -1 is not the number of a shard; write 0 or ${HEARTBEATD_SHARD}"),
         (
             "shard: {of: 3}",
             {"HEARTBEATD_SHARD": "x"},

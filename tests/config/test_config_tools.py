@@ -85,24 +85,24 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
         (
             f"servers: [{DISK}]",
             "8:9",
-            ".servers: unknown key; write mcp:",
+            ".servers: unknown key; write mcp or max_turns",
         ),
         (
             'mcp: [{name: disk, url: "https://mcp.example.org/mcp", allow: [free]}]\nmax_turns: 1',
             "9:20",
-            ".max_turns: 1 is out of range; write a number from 2 to 100",
+            ".max_turns: 1 is out of range; write 2 or more",
         ),
-        ("mcp: disk", "8:14", ".mcp: this must be a list"),
+        ("mcp: disk", "8:14", ".mcp: this must be a list, not a string"),
         ('mcp: [{name: disk, url: "https://a.example"}]', "8:15", ".mcp[0].allow: is missing; write allow: [TOOL, TOOL]"),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: []}]',
             "8:61",
-            ".mcp[0].allow: no tool is allowed; write the names of the tools that the model may use",
+            ".mcp[0].allow: the list is empty; write at least one item",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: "*"}]',
             "8:61",
-            (".mcp[0].allow: a tool is named in full; * is not a pattern; use 1 to 64 characters from A-Z a-z 0-9 . / _ -"),
+            (".mcp[0].allow: '*' is not the name of a tool; use 1 to 64 characters from A-Z a-z 0-9 . / _ -"),
         ),
         (
             'mcp: [{name: my disk, url: "https://a.example", allow: free}]',
@@ -164,22 +164,22 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
         (
             "mcp: [{name: disk, command: npx disk, allow: free}]",
             "8:37",
-            ".mcp[0].command: this must be a list, not a string; write [npx, disk]",
+            ".mcp[0].command: this must be a list, not a string; write [program, argument]",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: free, readonly: false}]',
             "8:67",
-            ".mcp[0].readonly: unknown key; write read_only:",
+            ".mcp[0].readonly: unknown key; did you mean read_only?",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: free, timeout: 5}]',
             "8:76",
-            ".mcp[0].timeout: 5 has no unit; write 5s or 5m",
+            ".mcp[0].timeout: 5 has no unit; write 90s, 30m or 1h30m",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: free, max_result: 1}]',
             "8:79",
-            ".mcp[0].max_result: 1 is out of range; write a number from 1000 to 65536",
+            ".mcp[0].max_result: 1 is out of range; write 1000 or more",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example/${NONE}", allow: free}]',
@@ -188,8 +188,8 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: [free, free]}]',
-            "8:68",
-            ".mcp[0].allow[1]: 'free' is listed twice; remove one of them",
+            "8:61",
+            ".mcp[0].allow: 'free' is listed twice; remove one of them",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: free, read_only: maybe}]',
@@ -198,8 +198,8 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
         ),
         (
             "mcp: [{name: s0, command: [x], allow: a}, {name: s1, command: [x], allow: a}, {name: s2, command: [x], allow: a}, {name: s3, command: [x], allow: a}, {name: s4, command: [x], allow: a}, {name: s5, command: [x], allow: a}, {name: s6, command: [x], allow: a}, {name: s7, command: [x], allow: a}, {name: s8, command: [x], allow: a}, {name: s9, command: [x], allow: a}, {name: s10, command: [x], allow: a}, {name: s11, command: [x], allow: a}, {name: s12, command: [x], allow: a}, {name: s13, command: [x], allow: a}, {name: s14, command: [x], allow: a}, {name: s15, command: [x], allow: a}, {name: s16, command: [x], allow: a}, {name: s17, command: [x], allow: a}, {name: s18, command: [x], allow: a}, {name: s19, command: [x], allow: a}, {name: s20, command: [x], allow: a}]",
-            "8:745",
-            ".mcp[20]: at most 20 servers are possible; remove some",
+            "8:14",
+            ".mcp: there are more than 20; remove some",
         ),
     ],
 )

@@ -221,7 +221,7 @@ def test_an_error_in_the_config_is_reported_before_a_missing_place_for_jobs(
     into = config(tmp_path)
     into.write_text(f"{SMALL}cron: [a]\n")
     code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
-    assert (code, err[-1]) == (2, f"{into}:2:7: cron: this must be a map: names, each with its keys")
+    assert (code, err[-1]) == (2, f"{into}:2:7: cron: this must be a map of names with values; write {{NAME: VALUE}}")
 
 
 def test_a_config_that_everybody_may_write_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

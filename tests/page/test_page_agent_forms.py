@@ -519,7 +519,7 @@ def kept_form(kept_daemon: WebDaemon) -> tuple[PageUser, dict[str, str]]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.dictionaries(st.sampled_from(agent_config.ALL_KEYS), ANY_VALUE, min_size=1, max_size=4))
+@given(st.dictionaries(st.sampled_from(agent_config.all_keys()), ANY_VALUE, min_size=1, max_size=4))
 def test_whatever_is_written_in_a_field_is_answered_and_kept(
     kept_form: tuple[PageUser, dict[str, str]], fields: dict[str, str]
 ) -> None:
@@ -542,14 +542,14 @@ def test_the_history_of_a_removed_agent_can_be_read(daemon: WebDaemon) -> None:
 
 
 def test_all_keys_of_the_form_exist_and_are_described() -> None:
-    for key in agent_config.ALL_KEYS:
+    for key in agent_config.all_keys():
         assert agent_config.form_of_key(key).description[0]
-    assert len(set(agent_config.ALL_KEYS)) == len(agent_config.ALL_KEYS)
+    assert len(set(agent_config.all_keys())) == len(agent_config.all_keys())
 
 
 def test_each_field_has_a_label_of_its_own(kept_daemon: WebDaemon) -> None:
     labels = re.findall(r"<label for=.*?>(.*?)</label>", user_of(kept_daemon).get(f"{OPS}/config").body)
-    assert len(labels) == len(set(labels)) == len(agent_config.ALL_KEYS)
+    assert len(labels) == len(set(labels)) == len(agent_config.all_keys())
 
 
 @pytest.mark.parametrize(

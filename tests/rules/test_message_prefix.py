@@ -147,7 +147,7 @@ def test_without_a_host_the_short_host_name_is_used(tmp_path: Path) -> None:
         ('prefix: ""', "the string is empty"),
         ("secret: short", "this secret is shorter than 16 characters; make one with: openssl rand -hex 32"),
         ('secret: "${NOWHERE}"', "NOWHERE"),
-        ("signature_header: Content-Type", "is a header that the daemon sets itself"),
+        ("signature_header: Content-Type", "the daemon sets Content-Type itself"),
         ('signature_header: "a b"', "is not the name of a header"),
     ],
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
-
-from scheduler.config.file.remedies import InvalidValue, Remedy, compose_message
 
 _DiagnosticKey = tuple[int, int, str]
 
@@ -41,16 +39,14 @@ class Diagnostic:
     path: str
     message: str
     source: str = "config.yaml"
-    remedies: tuple[Remedy, ...] = ()
 
     def __str__(self) -> str:
         place = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
         return ": ".join(part for part in (place, self.path, self.message) if part)
 
     def as_json(self) -> dict[str, object]:
-        """The diagnostic for `check --format json`; `remedies` are the alternative changes that a program can make."""
-        found: dict[str, object] = {"line": self.line, "column": self.column, "path": self.path, "message": self.message}
-        return found | ({"remedies": [remedy.as_json() for remedy in self.remedies]} if self.remedies else {})
+        """The diagnostic for `check --format json`."""
+        return {"line": self.line, "column": self.column, "path": self.path, "message": self.message}
 
 
 class ConfigError(Exception):
@@ -67,61 +63,29 @@ class Diagnostics:
 
     The same message is kept once per position, so an error in a default is one error, however many entries inherit it.
     `default_paths` are the paths of values under `defaults` by position: messages name these, not the path of an entry.
-    `unknown_keys` are the maps with a key that could not be understood; it may stand for any key that is missing there.
     """
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._errors: dict[_DiagnosticKey, Diagnostic] = {}
         self._warnings: dict[_DiagnosticKey, Diagnostic] = {}
-        self._open: dict[tuple[int, int], tuple[_DiagnosticKey, InvalidValue]] = {}
         self._spoilt: set[tuple[int, int]] = set()
         self.default_paths: Mapping[tuple[int, int], str] = {}
-        self.unknown_keys: dict[tuple[str, ...], Position] = {}
 
-    def add_error(
-        self,
-        place: Position,
-        path: str,
-        what: str | InvalidValue,
-        *,
-        spoils: bool = False,
-        opens: bool = False,
-        missing: str = "",
-    ) -> None:
+    def add_error(self, place: Position, path: str, message: str, *, spoils: bool = False, missing: str = "") -> None:
         """Add an error; `missing` is the key that is missing at this position, if the error is about one.
 
-        After an error that `spoils` its position, further errors there are dropped. An error that `opens` its position is about
-        the form of a value: the next error there, about the corrected value, joins its line and replaces its advice.
+        After an error that `spoils` its position, further errors there are dropped.
         """
         at = (place.line, place.column)
-        wrong = what if isinstance(what, InvalidValue) else InvalidValue(what)
         if at in self._spoilt:
             return
         if spoils and place.line >= 0:
             self._spoilt.add(at)
-        if at in self._open and not opens:
-            key, first = self._open.pop(at)
-            if to_remove := tuple(remedy for remedy in wrong.remedies if remedy.remove):
-                wrong = InvalidValue(wrong.problem, *to_remove, advice="remove it")
-            advice_text = str(wrong) if any(remedy.quote for remedy in first.remedies) else f"{first.problem}; {wrong}"
-            self._errors[key] = replace(self._errors[key], message=advice_text, remedies=wrong.remedies)
-            return
-        key = self._add_diagnostic(self._errors, place, path, wrong, missing)
-        if opens and place.line >= 0:
-            self._open.setdefault(at, (key, wrong))
+        self._add_diagnostic(self._errors, place, path, message, missing)
 
-    def narrow_suggestions(self, place: Position, fits: Callable[[object], bool], otherwise: object) -> None:
-        """Keep the suggested values at a position that pass `fits`; if none does, suggest `otherwise`."""
-        if (found := self._open.get((place.line, place.column))) is None:
-            return
-        key, wrong = found
-        good = tuple(remedy for remedy in wrong.remedies if remedy.value is None or fits(remedy.value)) or (Remedy(otherwise),)
-        if good != wrong.remedies:
-            self._errors[key] = replace(self._errors[key], message=compose_message(wrong.problem, good, None), remedies=good)
-
-    def add_warning(self, place: Position, path: str, message: str | InvalidValue) -> None:
-        self._add_diagnostic(self._warnings, place, path, message if isinstance(message, InvalidValue) else InvalidValue(message))
+    def add_warning(self, place: Position, path: str, message: str) -> None:
+        self._add_diagnostic(self._warnings, place, path, message)
 
     @property
     def has_errors(self) -> bool:
@@ -138,19 +102,16 @@ class Diagnostics:
             raise ConfigError(_sort_by_position(self._errors), self.warnings)
 
     def _add_diagnostic(
-        self, notes: dict[_DiagnosticKey, Diagnostic], place: Position, path: str, wrong: InvalidValue, missing: str = ""
-    ) -> _DiagnosticKey:
-        message = str(wrong)
+        self, notes: dict[_DiagnosticKey, Diagnostic], place: Position, path: str, message: str, missing: str = ""
+    ) -> None:
         if isinstance(place, ExternalPosition):
             message = f"{message} ({place.variable})" if place.variable else message
-            key = (0, 0, path + message)
-            notes.setdefault(key, Diagnostic(0, 0, path, message, self._source, wrong.remedies))
-            return key
+            notes.setdefault((0, 0, path + message), Diagnostic(0, 0, path, message, self._source))
+            return
         home = self.default_paths.get((place.line, place.column), path)
         path = home if home == path or not missing else f"{home}.{missing}"
         key = (place.line, place.column, message)
-        notes.setdefault(key, Diagnostic(place.line + 1, place.column + 1, path, message, self._source, wrong.remedies))
-        return key
+        notes.setdefault(key, Diagnostic(place.line + 1, place.column + 1, path, message, self._source))
 
 
 def _sort_by_position(notes: Mapping[_DiagnosticKey, Diagnostic]) -> tuple[Diagnostic, ...]:

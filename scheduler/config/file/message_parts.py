@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from itertools import islice
-
-from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or
 
 LONGEST_QUOTED = 40  # characters of a value that a message may quote; a longer text may be a secret at the wrong key
 MOST_COMPARED = 1000  # names that a misspelt name is compared with; each comparison takes microseconds
-MOST_ALIKE = 3  # equally similar names that are suggested; more than these are a numbered series and not a typing error
+SIMILAR = 0.8  # the ratio of difflib from which a word is suggested
 MOST_LISTED = 5  # names that a message lists before it gives their number
+
+_PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./%+@-]*(?: [A-Za-z0-9_./%+@-]+)*")
+_NUMBER = re.compile(r"[0-9][0-9_.eExXa-fA-F+-]*")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:\.\.[0-9]{4}-[0-9]{2}-[0-9]{2})?")
+_YAML_KEYWORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
 def quote_value(value: object) -> str:
@@ -24,62 +30,38 @@ def quote_value(value: object) -> str:
     return describe_type(value)
 
 
-def find_closest(word: str, known: Collection[str]) -> tuple[str, ...]:
-    """The known words that a misspelt word may stand for: those one or two letters away, only the nearest, and only if few.
-
-    In words of up to four letters one letter may differ, in words of one letter none: more would be another word.
-    """
-    allowed = 0 if len(word) < 2 else 1 if len(word) < 5 else 2
-    if not allowed or len(word) > LONGEST_QUOTED or len(known) > MOST_COMPARED:
-        return ()
-    if folded := tuple(other for other in known if _fold_spelling(other) == _fold_spelling(word)):
-        return folded[:1]
-    found: dict[int, list[str]] = {1: [], 2: []}
-    for other in known:
-        if len(other) > 1 and 0 < (away := edit_distance(word, other, allowed)) <= allowed:
-            found[away].append(other)
-    nearest = found[1] or found[2]
-    return tuple(nearest) if len(nearest) <= MOST_ALIKE else ()
-
-
-def edit_distance(word: str, other: str, most: int) -> int:
-    """The number of letters to insert, delete, change or swap with the next one; `most` + 1 for more than `most`."""
-    if abs(len(word) - len(other)) > most:
-        return most + 1
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, left in enumerate(word, 1):
-        before, last, row = row, before, [i]
-        for j, right in enumerate(other, 1):
-            away = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (left != right))
-            if last and j > 1 and left == other[j - 2] and word[i - 2] == right:
-                away = min(away, last[j - 2] + 1)
-            row.append(away)
-        if min(row) > most:
-            return most + 1
-    return row[-1]
+def find_closest(word: str, known: Collection[str]) -> str:
+    """The known word that is most similar to a misspelt one; empty if none is similar. Capitals, `-` and `_` do not count."""
+    if len(word) > LONGEST_QUOTED or len(known) > MOST_COMPARED:
+        return ""
+    spellings = {_fold_spelling(other): other for other in known}
+    return next((spellings[close] for close in get_close_matches(_fold_spelling(word), spellings, n=1, cutoff=SIMILAR)), "")
 
 
 def _fold_spelling(word: str) -> str:
-    """The word without differences of spelling: max-retries, maxRetries and Max_Retries are the same."""
     return word.replace("-", "").replace("_", "").replace(" ", "").lower()
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
     """'; did you mean ...?' if a known word is similar, else an empty text."""
     close = find_closest(word, known)
-    return f"; did you mean {join_with_or(close)}?" if close else ""
+    return f"; did you mean {close}?" if close else ""
 
 
-def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidValue:
-    """An error for a name that the file does not declare; it suggests similar names, or the first few of those `offered`."""
+def undeclared_name(name: str, noun: str, offered: Collection[str]) -> str:
+    """The error for a name that the file does not declare: with a similar name, or the first few of those `offered`."""
     problem = f"{name!r} is not a declared {noun}"
-    if close := find_closest(name, offered):
-        return InvalidValue(problem, *map(Remedy, close), advice=f"did you mean {join_with_or(close)}?")
+    if similar := did_you_mean(name, offered):
+        return f"{problem}{similar}"
     names = tuple(islice(offered, MOST_LISTED))
     more = (f"another of the {len(offered)} declared",) if len(offered) > MOST_LISTED else ()
     listed = f"write {join_with_or((*names, *more))}, or " if names else ""
-    return InvalidValue(problem, *map(Remedy, names), advice=f"{listed}declare it under {noun}s:")
+    return f"{problem}; {listed}declare it under {noun}s:"
+
+
+def join_with_or(words: Sequence[str]) -> str:
+    """The words as alternatives: a, b or c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def describe_type(value: object) -> str:
@@ -93,3 +75,22 @@ def describe_type(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     return "a number" if isinstance(value, int | float) else "a string"
+
+
+def as_yaml(value: object) -> str:
+    """A value as YAML on one line; text is quoted if a YAML parser could read it as something else."""
+    if value is None:
+        return "~"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{as_yaml(str(key))}: {as_yaml(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    if not isinstance(value, str):
+        return str(value)
+    if _DATE.fullmatch(value) or (
+        _PLAIN_TEXT.fullmatch(value) and not _NUMBER.fullmatch(value) and value.lower() not in _YAML_KEYWORDS
+    ):
+        return value
+    return '"' + "".join(_ESCAPES.get(sign) or (sign if sign.isprintable() else f"\\U{ord(sign):08x}") for sign in value) + '"'

@@ -24,7 +24,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, ScalarString, Sin
 from scheduler.config.file import marked_yaml, yaml_errors
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import dotted_path
-from scheduler.config.file.remedies import as_yaml
+from scheduler.config.file.message_parts import as_yaml
 
 Keys = tuple[str, ...]
 Pair = tuple[Node, Node]

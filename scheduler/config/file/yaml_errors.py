@@ -9,7 +9,6 @@ from typing import Any
 from ruamel.yaml.error import MarkedYAMLError
 
 from scheduler.config.file.diagnostics import NO_POSITION, Position
-from scheduler.config.file.remedies import InvalidValue
 
 MISSING_COLON = "this is not `key: value`; put a space after the colon"
 
@@ -20,14 +19,8 @@ _BREAKS = ("\x85", "\u2028", "\u2029")  # line breaks in YAML 1.1, but not in YA
 _PRIVATE_CODES = range(0xE000, 0xF8FF)  # Unicode's private use area: no text means these characters
 
 
-def explain_yaml_error(error: Exception, text: str) -> tuple[Position, InvalidValue]:
+def explain_yaml_error(error: Exception, text: str) -> tuple[Position, str]:
     """The position and the explanation of an error that the YAML parser found in `text`."""
-    place, message = _describe_error(error, text)
-    problem, _, words = message.partition("; ")
-    return place, InvalidValue(problem, advice=words)
-
-
-def _describe_error(error: Exception, text: str) -> tuple[Position, str]:
     if not isinstance(error, MarkedYAMLError):
         return _describe_unprintable(text)
     problem, context = str(error.problem or ""), str(error.context or "")

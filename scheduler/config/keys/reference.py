@@ -54,7 +54,7 @@ def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, A
                 seen[name] = path
                 inner.append((name, path if len(names) == 1 else f"{path}, kind {_join_kinds(models[name])}"))
         default = _describe_default(form, required=key in model.get("required", ()))
-        yield f"| `{key}` | {_describe_form(form, names, seen)} | {default} | {form['description']} |"
+        yield f"| `{key}` | {describe_form(form) or _describe_map(form, names, seen)} | {default} | {form['description']} |"
     yield ""
     for name, path in inner:
         yield from _render_section(path, models[name], models, seen)
@@ -73,11 +73,21 @@ def _join_kinds(model: Mapping[str, Any]) -> str:
     return " or ".join(kind.get("enum") or [kind["const"]])
 
 
-def _describe_form(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
+def describe_form(form: Mapping[str, Any]) -> str:
+    """What is written for a key, as the reference says it; empty for maps."""
     if "x-form" in form:
         return str(form["x-form"])
     if "const" in form or "enum" in form:
         return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
+    if form.get("type") == "boolean":
+        return "`true` \\| `false`"
+    if form.get("type") == "integer":
+        noun = "even number" if form.get("multipleOf") == 2 else "number"
+        return f"{noun}, {form['minimum']:,} to {form['maximum']:,}"
+    return "list of maps" if form.get("type") == "array" else ""
+
+
+def _describe_map(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
     if "additionalProperties" not in form:
         return f"map, see `{seen[names[0]]}`"
     return f"{'strings or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"

@@ -1,246 +1,199 @@
-"""Checks a part of the file against its model, and explains the errors of pydantic.
-
-After an error the checking continues: a value that was certainly meant replaces the invalid one, and a value that cannot be
-understood is removed. So one error does not hide the others.
-"""
+"""Checks all values of a config against the models, and words the errors that pydantic finds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Diagnostics, Position
-from scheduler.config.file.marked_yaml import AmbiguousText, MarkedList, MarkedMap
-from scheduler.config.file.message_parts import find_closest, quote_value
-from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or, suggest_correction
+from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, Position
+from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.message_parts import as_yaml, describe_type, find_closest, join_with_or, quote_value
 from scheduler.config.keys import models
 from scheduler.config.keys.models import ConfigPart, kinds_of_model, models_in
-from scheduler.config.keys.unknown_keys import explain_unknown_key
 
-PartT = TypeVar("PartT", bound=ConfigPart)
 Steps = tuple[str | int, ...]
 
-UNKNOWN_KEY = ""  # the last step of a key that could not be understood: it may stand for any key that is missing there
+MOST_LISTED = 6  # keys of a map that a message lists
 
-_OF_A_UNION = ("union_tag_invalid", "union_tag_not_found")
-_EXAMPLES: dict[str, tuple[object, str]] = {
-    "start": ("08:00", 'start: "08:00"'),
-    "end": ("22:00", 'end: "22:00"'),
-    "model": ("claude-haiku-5-5", "model: claude-haiku-5-5"),
-    "input": (1.0, "input: 1.0"),
-    "output": (5.0, "output: 5.0"),
-    "command": ("./new-mail.sh", "command: ./new-mail.sh"),
-    "may": (["read", "wake"], "may: [read, wake]"),
-    "argv": (None, "argv: [program, argument]"),
-    "allow": (None, "allow: [TOOL, TOOL]"),
-    "url": (None, 'url: "https://..."'),
-    "call": (None, 'call: "package.module:function"'),
-    "value": (None, 'value: "${NAME}"'),
+_A_MAP = "this must be a map of keys with values; write {map}"
+
+# What to say for each type of error: https://docs.pydantic.dev/latest/errors/validation_errors/. `example` is the default of the
+# key, or a value that it may have. The other names are the limits that pydantic gives.
+SENTENCES: Mapping[str, str] = {
+    "bool_type": "{value} is not true or false; write true or false",
+    "int_type": "{value} is not a whole number; write a number such as {example}",
+    "float_type": "{value} is not a number; write a number such as {example}",
+    "finite_number": "{value} is not a number; write a number such as {example}",
+    "greater_than_equal": "{value} is out of range; write {ge} or more",
+    "less_than_equal": "{value} is out of range; write {le} or less",
+    "multiple_of": "{value} is not a multiple of {multiple_of}; write a number such as {example}",
+    "too_long": "there are more than {max_length}; remove some",
+    "list_type": "this must be a list, not {type}",
+    "dict_type": "this must be a map of names with values; write {{NAME: VALUE}}",
+    "model_type": _A_MAP,
+    "model_attributes_type": _A_MAP,
+    "missing": "is missing; write {key}: {example}",
+    "union_tag_not_found": "is missing; write kind: {words}",
+    "union_tag_invalid": "{word} is not allowed here; {choice}",
+    "literal_error": "{value} is not allowed here; {choice}",
 }
-_SHORT_FOR: dict[type[ConfigPart], str] = {
-    models.Heartbeat: "interval",
-    models.HeartbeatMisfire: "grace",
-    models.JobMisfire: "grace",
-    models.Conditions: "remind",
-    models.Dedup: "window",
-    models.History: "keep",
-    models.Calendar: "dates",
-}
+_MISSING = ("missing", "union_tag_not_found")
 
 
-@dataclass(slots=True)
-class CheckedPart(Generic[PartT]):
-    """A checked part: the model of its valid values, the data of that model, and the positions of values that were removed."""
-
-    model: PartT
-    node: Any
-    unreadable: dict[Steps, Position] = field(default_factory=dict)
-
-
-def check_part(
-    model: type[PartT], node: Any, steps: tuple[str, ...], place: Position, diagnostics: Diagnostics, *, is_partial: bool = False
-) -> CheckedPart[PartT]:
-    """Check a part and add its errors; invalid values are corrected or removed. `is_partial`: missing keys are no errors."""
-    lost: dict[Steps, Position] = {}
-    again: set[Steps] = set()
-    while True:
-        try:
-            return CheckedPart(model.model_validate(node), node, lost)
-        except ValidationError as error:
-            whole, before = node, tuple(lost)
-            for found in error.errors(include_url=False, include_input=False):
-                at, known, wrong = _locate_error(model, whole, place, found)
-                key = tuple(known)
-                follows = any(gone[: len(key)] == key for gone in before)  # a consequence of a value that was removed
-                absent = found["type"] in ("missing", "union_tag_not_found")
-                if not follows and not (is_partial and absent):
-                    opens = found["type"] == "value_error" and not any(remedy.key for remedy in wrong.remedies)
-                    opens = opens and not isinstance(_value_at(whole, key), MarkedMap)
-                    missing = str(known[-1]) if absent else ""
-                    diagnostics.add_error(at, marked_yaml.dotted_path([*steps, *known]), wrong, opens=opens, missing=missing)
-                if any(key[: len(gone)] == gone and key != gone for gone in lost):
-                    continue
-                if not follows and _can_be_corrected(wrong, key, node) and key not in again:
-                    again.add(key)
-                    node = apply_remedy(node, key, wrong.remedies[0])
-                    continue
-                gone = _steps_to_remove(found, key)
-                lost[gone] = at
-                node = without_value(node, gone)
-                if found["type"] == "extra_forbidden":
-                    lost[*key[:-1], UNKNOWN_KEY] = at
-            if node is whole:  # nothing could be corrected or removed: discard the whole part
-                lost[()] = place
-                node = MarkedMap()
+def check_values(root: MarkedMap, diagnostics: Diagnostics) -> models.Config:
+    """The config whose agents and jobs have their defaults. Raises ConfigError with the errors of all values."""
+    defaults = root.get("defaults")
+    try:
+        models.Defaults.model_validate(defaults)
+    except ValidationError as error:
+        _add_errors(error, models.Defaults, defaults, ("defaults",), root.marks["defaults"][0], diagnostics)
+    try:
+        config = _validate_config(root)
+    except ValidationError as error:
+        _add_errors(error, models.Config, root, (), NO_POSITION, diagnostics)
+    diagnostics.raise_errors()
+    return config
 
 
-def _value_at(node: Any, steps: Steps) -> Any:
-    for step in steps:
-        if isinstance(node, MarkedList):
-            node = node[int(step)]
+def find_unknown_key(root: MarkedMap) -> tuple[Steps, str] | None:
+    """The first unknown key in a config, or in a part of one: the steps to it, and its error."""
+    try:
+        _validate_config(root)
+    except ValidationError as error:
+        for found in _iterate_errors(error):
+            if found["type"] == "extra_forbidden":
+                return found["loc"], _explain_error(found, models.Config)
+    return None
+
+
+def _validate_config(root: MarkedMap) -> models.Config:
+    """The config without its defaults, which need not be complete, and without keys for anchors."""
+    return models.Config.model_validate({k: value for k, value in root.items() if k != "defaults" and not k.startswith("x-")})
+
+
+def _add_errors(
+    error: ValidationError, model: type[ConfigPart], node: Any, steps: Steps, place: Position, diagnostics: Diagnostics
+) -> None:
+    """Report each error once. A key that is missing in `defaults`, or beside a misspelt one, is no error of its own."""
+    misspelt = {found["loc"][:-1] for found in _iterate_errors(error) if found["type"] == "extra_forbidden"}
+    for found in _iterate_errors(error):
+        is_missing = found["type"] in _MISSING
+        if is_missing and (model is models.Defaults or found["loc"][:-1] in misspelt):
             continue
-        node = node.get(str(step)) if isinstance(node, MarkedMap) else None
-    return node
+        tag = ("kind",) if found["type"].startswith("union_tag") else ()
+        is_key = found["loc"][-1:] == ("[key]",)
+        at, known = marked_yaml.locate_value(node, (*found["loc"][: -1 if is_key else None], *tag), place)
+        if is_key or found["type"] == "extra_forbidden":
+            at = _key_position(node, known, at)
+        path = marked_yaml.dotted_path([*steps, *known])
+        diagnostics.add_error(at, path, _explain_error(found, model), missing=str(known[-1]) if is_missing else "")
 
 
-def _can_be_corrected(wrong: InvalidValue, steps: Steps, node: Any) -> bool:
-    """Whether the correction is certain. Only the last item of a list may be removed, so that the others keep their indexes."""
-    last = bool(steps) and isinstance(steps[-1], int) and len(_value_at(node, steps[:-1])) == steps[-1] + 1
-    return any(remedy.is_certain and (last or not remedy.remove or isinstance(steps[-1], str)) for remedy in wrong.remedies[:1])
+def _iterate_errors(error: ValidationError) -> Iterator[ErrorDetails]:
+    yield from error.errors(include_url=False)
 
 
-def _steps_to_remove(found: ErrorDetails, steps: Steps) -> Steps:
-    """The values to remove with an error: a map that lacks a key, a runner of no kind, a list with a wrong item."""
-    if found["type"] in ("missing", *_OF_A_UNION):
-        steps = steps[:-1]
-    while steps and isinstance(steps[-1], int):
-        steps = steps[:-1]
-    return steps
-
-
-def apply_remedy(node: Any, steps: Steps, remedy: Remedy) -> Any:
-    """A copy of the data with the remedy applied at the steps; data that is shared by an alias is not changed."""
-    if not steps:
-        return _corrected_value(node, remedy)
-    first, *rest = steps
-    if isinstance(node, MarkedMap):
-        below = node.get(str(first))
-        if rest:
-            return MarkedMap({**node, str(first): apply_remedy(below, tuple(rest), remedy)}, node.marks)
-        if remedy.remove:
-            return without_value(node, steps)
-        key = remedy.key or str(first)
-        marks = {**node.marks, **{added: node.marks[str(first)] for added, _ in remedy.beside}}
-        found = {
-            key if old == str(first) else old: _corrected_value(value, remedy) if old == str(first) else value
-            for old, value in node.items()
-        }
-        return MarkedMap({**found, **dict(remedy.beside)}, {**marks, key: node.marks[str(first)]})
-    copy = MarkedList()
-    copy.extend(node)
-    copy.marks = node.marks
-    if remedy.remove and not rest:
-        del copy[int(first)]
-    else:
-        copy[int(first)] = apply_remedy(node[int(first)], tuple(rest), remedy)
-    return copy
-
-
-def _corrected_value(value: Any, remedy: Remedy) -> Any:
-    if remedy.quote:
-        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    if remedy.inside and isinstance(value, MarkedMap):
-        return MarkedMap({**value, **dict(remedy.inside)}, value.marks)
-    return value if remedy.value is None else remedy.value
-
-
-def without_value(node: Any, steps: Steps) -> Any:
-    """A copy of the data without the key or list item at the steps."""
-    if not steps:
-        return MarkedMap()
-    first, *rest = steps
-    if isinstance(node, MarkedMap) and rest:
-        return MarkedMap({**node, str(first): without_value(node[str(first)], tuple(rest))}, node.marks)
-    if isinstance(node, MarkedMap):
-        return MarkedMap({key: value for key, value in node.items() if key != first}, node.marks)
-    copy = MarkedList()
-    copy.extend(without_value(value, tuple(rest)) if at == first else value for at, value in enumerate(node))
-    copy.marks = node.marks
-    return copy
-
-
-def _locate_error(
-    model: type[ConfigPart], node: Any, place: Position, found: ErrorDetails
-) -> tuple[Position, list[str | int], InvalidValue]:
-    """The position of an error of pydantic, the steps to it, and its explanation."""
-    error = found["ctx"]["error"] if found["type"] == "value_error" else None
-    tag = ("kind",) if found["type"] in _OF_A_UNION else ()
-    inside = error.steps if isinstance(error, InvalidValue) else ()
-    at, known = marked_yaml.locate_value(node, (*found["loc"], *tag, *inside), place)
-    if found["type"] == "extra_forbidden":
-        at = _key_position(node, known, at)
-    return at, known, _explain_error(model, node, found)
-
-
-def _explain_error(model: type[ConfigPart], node: Any, found: ErrorDetails) -> InvalidValue:
-    kind, last = found["type"], str(found["loc"][-1]) if found["loc"] else ""
-    if kind == "value_error":
-        error = found["ctx"]["error"]
-        return error if isinstance(error, InvalidValue) else InvalidValue(str(error))
-    if kind == "extra_forbidden":
-        return explain_unknown_key(last, _models_at(model, found["loc"][:-1])[0])
-    if kind == "missing":
-        value, words = _EXAMPLES.get(last, (None, f"{last}: ..."))
-        return InvalidValue("is missing", *([] if value is None else [Remedy(value)]), advice=f"write {words}")
-    if kind in _OF_A_UNION:
-        return _explain_kind(found, _kinds_at(model, found["loc"]))
-    if kind == "list_type":
-        return InvalidValue("this must be a list")
-    return _explain_not_a_map(_models_at(model, found["loc"]), _value_at(node, found["loc"]))
-
-
-def _explain_not_a_map(parts: list[type[ConfigPart]], value: Any) -> InvalidValue:
-    """The error for a value in place of a map. It suggests the map that was meant, such as {interval: 30m} for 30m."""
-    key = _SHORT_FOR.get(parts[0]) if len(parts) == 1 else None
-    if key and not isinstance(value, MarkedMap | MarkedList):
-        short = {key: str(value) if isinstance(value, AmbiguousText) else value}
-        try:
-            parts[0].model_validate(short)
-        except ValidationError:
-            pass
-        else:
-            return suggest_correction("this must be a map", short)
-    return InvalidValue("this must be a map: keys with values, each on a line of its own and indented")
-
-
-def _explain_kind(found: ErrorDetails, kinds: tuple[str, ...]) -> InvalidValue:
-    """The error for a missing or unknown `kind`."""
-    if found["type"] == "union_tag_not_found":
-        return InvalidValue("is missing", advice=f"write kind: {join_with_or(kinds)}")
-    tag = str(found["ctx"]["tag"])
-    close = find_closest(tag, kinds)
-    if len(close) == 1:
-        return suggest_correction(f"{quote_value(tag)} is not allowed here", close[0], advice=f"did you mean {close[0]}?")
-    return InvalidValue(f"{quote_value(tag)} is not allowed here", advice=f"write kind: {join_with_or(kinds)}")
-
-
-def _key_position(node: Any, steps: list[str | int], place: Position) -> Position:
+def _key_position(node: Any, steps: Sequence[str | int], place: Position) -> Position:
     for step in steps[:-1]:
         node = node[step]
-    marks = getattr(node, "marks", {})
-    return marks[steps[-1]][0] if isinstance(marks, dict) and steps[-1] in marks else place
+    return node.marks[str(steps[-1])][0] if isinstance(node, MarkedMap) and steps[-1] in node else place
 
 
-def _kinds_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The words that `kind` may be in the union at `steps`."""
-    return tuple(kind for part in _models_at(model, steps) for kind in kinds_of_model(part))
+def _explain_error(found: ErrorDetails, model: type[ConfigPart]) -> str:
+    """What is wrong, and what to write."""
+    kind, value, limits = found["type"], found["input"], found.get("ctx", {})
+    if kind == "value_error":
+        return str(limits["error"])
+    parts = _models_at(model, found["loc"])
+    name = next((str(step) for step in reversed(found["loc"]) if isinstance(step, str)), "")
+    if kind == "extra_forbidden":
+        return _explain_unknown_key(name, _models_at(model, found["loc"][:-1])[0], found["loc"])
+    words = re.findall(r"'([^']*)'", str(limits.get("expected", limits.get("expected_tags", ""))))
+    if kind == "union_tag_not_found":
+        words = [word for part in parts for word in kinds_of_model(part)]
+    word = str(limits.get("tag", value))
+    close = find_closest(word, words) if isinstance(value, str) or "tag" in limits else ""
+    return SENTENCES.get(kind, found["msg"].replace("{", "{{")).format(
+        **{limit: _format_limit(limits[limit]) for limit in ("ge", "le", "multiple_of", "max_length") if limit in limits},
+        key=name,
+        value=quote_value(value),
+        type=describe_type(value),
+        example=_example(_models_at(model, found["loc"][:-1])[0], name),
+        map=_example_map(parts[0]),
+        words=join_with_or(words) if words else "",
+        word=quote_value(word),
+        choice=f"did you mean {close}?" if close else f"write {join_with_or(words)}" if words else "",
+    )
 
 
-def _models_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> list[type[ConfigPart]]:
+def _format_limit(limit: float) -> str:
+    return f"{limit:g}" if limit < 1 else f"{limit:.0f}"
+
+
+def _example_map(model: type[ConfigPart]) -> str:
+    """A map with the first key of a model."""
+    name = next(iter(model.model_fields))
+    return f"{{{name}: {_example(model, name)}}}"
+
+
+def _example(model: type[ConfigPart], name: str) -> str:
+    """A value that may be written for a key, such as its default."""
+    definitions = models.config_schema()
+    form = definitions["$defs"].get(model.__name__, definitions)["properties"].get(name, {})
+    return as_yaml(form.get("examples", [form.get("default", 1)])[0])
+
+
+def _explain_unknown_key(name: str, model: type[ConfigPart], steps: Steps) -> str:
+    """The error for an unknown key: with the closest key of its map, else with the maps that have a key of this name."""
+    known = tuple(model.model_fields)
+    if close := find_closest(name, known):
+        return f"unknown key; did you mean {close}?"
+    kinds = [word for part in _models_at(models.Config, steps[:-2]) for word in kinds_of_model(part) if name in part.model_fields]
+    if kinds:
+        return f"unknown key here; {name} is for kind: {join_with_or(kinds)}"
+    if len(steps) > 1 and name in models.Config.model_fields:
+        return "unknown key here; it belongs at the top of the file"
+    if homes := _maps_with_key(name, steps):
+        return f"unknown key here; it belongs under {join_with_or(homes)}"
+    listed = f"write {join_with_or(known)}" if len(known) <= MOST_LISTED else "`heartbeatd docs reference` lists all keys"
+    return f"unknown key; {listed}"
+
+
+def _maps_with_key(name: str, steps: Steps) -> list[str]:
+    """The maps that have this key: the shallowest of the section at `steps`, else of each section."""
+    every = _maps_by_key()[name]
+    sections = [home.split(".")[0] for home in every]
+    if near := [home.replace(".NAME", f".{steps[1]}") for home in every if home.split(".")[0] == steps[0]]:
+        return [home for home in near if home.count(".") == near[0].count(".")]
+    return [home for index, home in enumerate(every) if sections[index] not in sections[:index]]
+
+
+@cache
+def _maps_by_key() -> Mapping[str, list[str]]:
+    """The paths of the maps that have a key, by the key, the shallowest first."""
+    found = defaultdict[str, list[str]](list)
+    level: list[tuple[str, type[ConfigPart]]] = [("", models.Config)]
+    while level:
+        below = []
+        for path, model in level:
+            for name, field in model.model_fields.items():
+                if path and path not in found[name]:
+                    found[name].append(path)
+                inside = f"{path}.{name}".removeprefix(".") + (".NAME" if get_origin(field.annotation) is dict else "")
+                if inside != "defaults":
+                    below += [(inside, part) for part in models_in(field.annotation)]
+        level = below
+    return found
+
+
+def _models_at(model: type[ConfigPart], steps: Steps) -> list[type[ConfigPart]]:
     """The models that the map at `steps` may have."""
     found = [model]
     for step in steps:

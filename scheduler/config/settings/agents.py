@@ -12,13 +12,11 @@ from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import Share
 from scheduler.config.settings import entry_timing, prechecks
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode
 from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver, default_channel
-from scheduler.config.settings.entry_timing import explain_schedule_error
 from scheduler.config.settings.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
 
 LONGEST_GRACE = timedelta(minutes=10)
@@ -36,11 +34,8 @@ CONDITIONAL_KEYS = frozenset(
     )
 )  # keys of a heartbeat without effect where others have certain values
 ALWAYS = Hours()
-MISSING_INTERVAL = InvalidValue(
-    "is missing",
-    Remedy("30m"),
-    Remedy("none"),
-    advice='write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken',
+MISSING_INTERVAL = (
+    'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
 )
 SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # any day is enough to check whether they overlap: schedules and hours repeat
 
@@ -51,8 +46,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     interval, schedule = _build_interval(agent, node), _build_schedule(agent, node)
     period = schedule.shortest_period() if schedule else interval
     runner = runners.build_runner(agent, node)
-    if node.is_readable("runner"):
-        _check_unused_keys(agent, node)
+    _check_unused_keys(agent, node)
     deliver = _build_deliver(beat, node)
     on_failure = build_on_failure(beat.on_failure, deliver, node, "heartbeat", "on_failure", speaks=True)
     built = Heartbeat(
@@ -115,20 +109,16 @@ def logs_by_default(agent: models.Agent, context: ConfigContext) -> bool:
 def _build_interval(agent: models.Agent, node: ConfigNode) -> timedelta | None:
     interval = agent.heartbeat.interval
     if agent.heartbeat.schedule is not None:
-        if interval != "missing" or not node.is_readable("heartbeat", "interval"):
-            words = "keep one of them"
-            node.add_error(suggest_removal("interval and schedule exclude each other", words), "heartbeat", "schedule")
+        if interval != "missing":
+            node.add_error("interval and schedule exclude each other; keep one of them", "heartbeat", "schedule")
         return None
     if interval == "missing":
-        if node.is_readable("heartbeat", "schedule"):
-            node.add_missing_error("interval", MISSING_INTERVAL, "heartbeat")
-        if calls_model(agent) and node.is_readable("runner"):
-            entry_timing.narrow_intervals(node, "heartbeat", "interval")
+        node.add_error(MISSING_INTERVAL, "heartbeat", missing="interval")
         return None
     assert not isinstance(interval, str)
     if not interval:
         return None
-    if calls_model(agent) and node.is_readable("runner"):
+    if calls_model(agent):
         entry_timing.check_min_interval(interval, node, "heartbeat", "interval")
     return interval
 
@@ -140,21 +130,13 @@ def _build_schedule(agent: models.Agent, node: ConfigNode) -> CronSchedule | Non
     try:
         schedule = parse_schedule(beat.schedule, _choose_zone(beat, node.context))
     except ScheduleError as error:
-        least = node.context.min_interval if calls_model(agent) else NO_TIME
-        wrong = explain_schedule_error(beat.schedule, str(error), "interval", least)
-        node.add_error(wrong, "heartbeat", "schedule")
-        return _intended_schedule(wrong, _choose_zone(beat, node.context))
+        node.add_error(str(error), "heartbeat", "schedule")
+        return None
     for warning in schedule.warnings:
         node.add_warning(warning, "heartbeat", "schedule")
-    if calls_model(agent) and node.is_readable("runner"):
+    if calls_model(agent):
         entry_timing.check_min_schedule_interval(schedule, node, "heartbeat", "schedule")
     return schedule
-
-
-def _intended_schedule(wrong: InvalidValue, zone: ZoneInfo) -> CronSchedule | None:
-    """The schedule that the writer of an invalid schedule must have meant, if that is certain."""
-    value = next((remedy.value for remedy in wrong.remedies if remedy.is_certain and not remedy.key), None)
-    return parse_schedule(value, zone) if isinstance(value, str) else None
 
 
 def _check_meets_hours(beat: Heartbeat, schedule: CronSchedule | None, node: ConfigNode) -> None:
@@ -174,36 +156,31 @@ def _check_unused_keys(agent: models.Agent, node: ConfigNode) -> None:
     written = node.own.get("heartbeat") if node.own else None
     if not isinstance(written, MarkedMap) or CONDITIONAL_KEYS.isdisjoint(written):
         return  # the common case
-    for key, of, wrong in _find_unused_keys(agent):
-        if node.has_own_key("heartbeat", key) and all(node.is_readable("heartbeat", other) for other in of):
-            node.add_error(wrong, "heartbeat", key)
+    for key, message in _find_unused_keys(agent):
+        if node.has_own_key("heartbeat", key):
+            node.add_error(message, "heartbeat", key)
 
 
-def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...], InvalidValue]]:
-    """Keys that have no effect, each with the keys that cause this and the error."""
+def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
+    """Keys that have no effect because of others, each with the error."""
     beat, kind = agent.heartbeat, agent.runner.kind
     if beat.backoff_on_failure and (beat.schedule is not None or beat.interval is None):
-        words = "remove backoff_on_failure, or write interval: 30m"
-        yield "backoff_on_failure", ("interval", "schedule"), suggest_removal("there is no interval to double", words)
+        yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write interval: 30m"
     if not calls_model(agent):
         problem = f"a runner of kind {kind} calls no model and sets its own limits"
-        yield "max_output_tokens", ("decide",), suggest_removal(problem, "remove max_output_tokens")
+        yield "max_output_tokens", f"{problem}; remove max_output_tokens"
     if not uses_provider(agent):
-        words = "remove provider, or write runner: {kind: anthropic}"
-        yield "provider", ("decide",), suggest_removal(f"a runner of kind {kind} calls no model", words)
+        yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
     if kind not in ASYNC_RUNNERS:
-        yield "async_timeout", (), suggest_removal(f"a runner of kind {kind} answers immediately", "remove async_timeout")
+        yield "async_timeout", f"a runner of kind {kind} answers immediately; remove async_timeout"
     if "run" not in (beat.on_missing, beat.on_empty):
         problem = "memory files are read only in runs without a checklist, which are skipped here"
-        also = Remedy(beside=(("on_empty", "run"),))
-        yield "memory", ("on_missing", "on_empty"), suggest_removal(problem, "remove memory, or write on_empty: run too", also)
+        yield "memory", f"{problem}; remove memory, or write on_empty: run too"
     if beat.isolated_session:
-        kept = () if kind == "command" else (Remedy(beside=(("isolated_session", False),)),)
-        words = "remove session_keep" + (", or write isolated_session: false too" if kept else "")
-        yield "session_keep", ("isolated_session",), suggest_removal("an isolated session keeps no messages", words, *kept)
+        also = "" if kind == "command" else ", or write isolated_session: false too"
+        yield "session_keep", f"an isolated session keeps no messages; remove session_keep{also}"
     elif kind == "command":
-        problem = "a command keeps its own session and gets no earlier messages"
-        yield "isolated_session", (), suggest_removal(problem, "remove isolated_session")
+        yield "isolated_session", "a command keeps its own session and gets no earlier messages; remove isolated_session"
 
 
 def _build_stagger(name: str, beat: models.Heartbeat, period: timedelta | None, node: ConfigNode) -> timedelta:
@@ -226,12 +203,12 @@ def _build_hours(beat: models.Heartbeat, node: ConfigNode) -> Hours:
     zone = beat.timezone or node.context.zone
     for index, part in enumerate(beat.active_hours):
         if part.start == part.end:
-            only = len(beat.active_hours) == 1 and isinstance(node.merged["heartbeat"]["active_hours"], MarkedMap)
-            remedies, more = ([Remedy("always")], ", or active_hours: always") if only else ([], "")
-            wrong = InvalidValue("start and end are the same", *remedies, advice=f"write two different times{more}")
-            node.add_error(wrong, "heartbeat", "active_hours", index)
+            problem = "start and end are the same; write two different times, or active_hours: always"
+            node.add_error(problem, "heartbeat", "active_hours", index)
             return ALWAYS
-    return _shared_hours(tuple((part.start, part.end, part.days, part.timezone or zone) for part in beat.active_hours))
+    return _shared_hours(
+        tuple((part.start, part.end, frozenset().union(*part.days), part.timezone or zone) for part in beat.active_hours)
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
-from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.providers import Prices, price_line
@@ -23,7 +22,7 @@ from scheduler.model.outcome import Kind
 LEAST_PROMPT = 2000  # tokens, one per byte: the built-in instructions, the time and a short checklist
 DAY_KEYS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
-Problems = Iterator[tuple[str | InvalidValue, str]]
+Problems = Iterator[tuple[str, str]]
 """Each error with the key of the budget that it is about; an empty key is the budget as a whole."""
 
 
@@ -61,8 +60,6 @@ class Budgets:
         *inside: str,
     ) -> None:
         """Add the budget of an enabled entry for days of `zone`; `inside` are the steps to the budget in the node."""
-        if any(question.model in self._prices.mispriced for question in attempt.model_calls):
-            return
         bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), key, self._shards)
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
             node.add_error(message, *inside, *filter(None, [at]))
@@ -97,13 +94,13 @@ def check_run_budget(attempt: AttemptUsage) -> Problems:
     room = attempt.input_tokens_within_run
     if room is not None and room < LEAST_PROMPT:
         words = f"write {short.tokens} or more, or a smaller max_output_tokens"
-        yield InvalidValue("the answers alone may use all of it", Remedy(short.tokens), advice=words), "tokens_per_run"
+        yield f"the answers alone may use all of it; {words}", "tokens_per_run"
     room = _longest_prompt(attempt)
     if room is None or room >= LEAST_PROMPT:
         return
     least = round_usd_up(short.usd)
     words = f"write {least} or more, or a smaller max_output_tokens"
-    yield InvalidValue("the answers alone may use all of it", Remedy(float(least)), advice=words), "usd_per_run"
+    yield f"the answers alone may use all of it; {words}", "usd_per_run"
 
 
 def _longest_prompt(attempt: AttemptUsage) -> int | None:
@@ -222,11 +219,7 @@ def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str, s
         advice = f"write a smaller {lower}, or raise the limit to {enough}"
         yield f"{takes}, more than {prefix}{key} {allows}; {advice}", ""
     else:
-        value = int(enough) if enough.isdigit() else float(enough)
-        yield (
-            InvalidValue(takes, Remedy(value), advice=f"write {enough} or more, or a smaller {lower}"),
-            key,
-        )
+        yield f"{takes}; write {enough} or more, or a smaller {lower}", key
 
 
 def format_limit(value: float) -> str:

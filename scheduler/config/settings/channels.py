@@ -8,7 +8,6 @@ from dataclasses import replace
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
-from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import DEFAULT_PREFIX
 from scheduler.config.settings.config_node import ConfigNode
@@ -47,17 +46,12 @@ def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode,
     if part.kind and registry.kind_for(part.kind, "").runs_program:
         return _build_program_channel(name, part.kind, part, host, node)
     if part.argv:
-        words = "write kind: command, or remove it"
-        other = () if part.url or part.kind else (Remedy(beside=(("kind", "command"),)),)
-        first = other or (Remedy(remove=True),)
-        node.add_error(InvalidValue("only channels of kind command use argv", *first, advice=words), name, "argv")
+        node.add_error("only channels of kind command use argv; write kind: command, or remove it", name, "argv")
     elif part.url is None:
         node.add_error('is missing; write url: "https://..."', name, "url")
     if part.url is None:
         return LOG  # not used, because there is an error
     url = node.resolve_secret(part.url, name, "url", used=used)
-    if not node.is_readable(name, "kind"):
-        return LOG
     base = node.resolve_secret(part.base_url, name, "base_url", used=used) if part.base_url else None
     known = url.reveal() if url and not node.context.secrets.is_disabled else ""
     scheme = url_scheme(known or part.url)
@@ -68,7 +62,7 @@ def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode,
             _check_placeholder_is_written(part.url, known)
             limit = _check_url_or_template(kind, known, is_named=part.kind is not None)
         except ValueError as error:
-            node.add_error(error if isinstance(error, InvalidValue) else str(error), name, "url")
+            node.add_error(str(error), name, "url")
     secret = node.resolve_secret(part.secret, name, "secret", used=used) if part.secret else None
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_other_keys(name, part, kind, base, node)
@@ -95,7 +89,7 @@ def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode,
 def _build_program_channel(name: str, kind: str, part: models.Channel, host: str, node: ConfigNode) -> Channel:
     for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
         if is_written:
-            node.add_error(suggest_removal("a command channel has no address", f"remove {key}"), name, key)
+            node.add_error(f"a command channel has no address; remove {key}", name, key)
     if not part.argv:
         node.add_error("is missing; write argv: [program, argument]", name, "argv")
     _check_signature(name, part, registry.kind_for(kind, ""), None, node)
@@ -117,7 +111,7 @@ def _with_links(channel: Channel, part: models.Channel, node: ConfigNode) -> Cha
     """The channel with links in its messages, if it can have links."""
     if not registry.kind_of(channel).has_links:
         others = " and ".join(each.name for each in registry.KINDS if each.has_links)
-        node.add_error(suggest_removal(f"only {others} has links", "remove links"), channel.name, "links")
+        node.add_error(f"only {others} has links; remove links", channel.name, "links")
         return channel
     if not part.secret:
         node.add_error("links are signed; write a secret for this channel", channel.name, "links")
@@ -129,13 +123,13 @@ def _with_links(channel: Channel, part: models.Channel, node: ConfigNode) -> Cha
 def _check_buttons(name: str, part: models.Channel, kind: ChannelKind, node: ConfigNode) -> None:
     if part.buttons and not kind.has_buttons:
         others = " and ".join(each.name for each in registry.KINDS if each.has_buttons)
-        node.add_error(suggest_removal(f"only {others} has buttons", "remove buttons"), name, "buttons")
+        node.add_error(f"only {others} has buttons; remove buttons", name, "buttons")
 
 
 def _check_signature(name: str, part: models.Channel, kind: ChannelKind, secret: Secret | None, node: ConfigNode) -> None:
     if part.secret and not kind.is_signed:
         others = " and ".join(each.name for each in registry.KINDS if each.is_signed)
-        node.add_error(suggest_removal(f"only {others} can be signed", "remove secret"), name, "secret")
+        node.add_error(f"only {others} can be signed; remove secret", name, "secret")
     elif secret and not node.context.secrets.is_disabled and len(secret.reveal()) < LEAST_SECRET:
         problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
         node.add_error(problem, name, "secret")
@@ -180,9 +174,9 @@ def _check_other_keys(name: str, part: models.Channel, kind: ChannelKind, base: 
     if part.base_url and not kind.has_base_url:
         others = " and ".join(each.name for each in registry.KINDS if each.has_base_url)
         problem, advice = f"only {others} use base_url", f"remove it, because url has the whole address of a {kind.name} channel"
-        node.add_error(suggest_removal(problem, advice), name, "base_url")
+        node.add_error(f"{problem}; {advice}", name, "base_url")
     elif base and not node.context.secrets.is_disabled and not is_web_address(base.reveal()):
         node.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
     if part.allow_private and kind.own_connections:
         problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
-        node.add_error(suggest_removal(problem, "remove allow_private"), name, "allow_private")
+        node.add_error(f"{problem}; remove allow_private", name, "allow_private")

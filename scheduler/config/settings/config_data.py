@@ -1,8 +1,8 @@
-"""Makes the data of a config: the file with overrides applied, misspelt keys corrected and defaults merged."""
+"""Makes the data of a config: the file with overrides applied and defaults merged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,20 +14,20 @@ from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, External
 from scheduler.config.file.lenient_reading import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
-from scheduler.config.keys.unknown_keys import correct_unknown_keys
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigData:
     """The file as data with overrides applied, before validation: the whole, and the defaults of agents and of jobs.
 
-    `file` is its data without the overrides.
+    `file` is its data without the overrides. In `merged`, each agent and each job has its defaults.
     """
 
     file: MarkedMap
     root: MarkedMap
     agent: MarkedMap
     job: MarkedMap
+    merged: MarkedMap
     hash: str
 
 
@@ -55,10 +55,11 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
-    correct_unknown_keys(root, diagnostics)
     file, root = root, apply_overrides(root, environ, diagnostics)
     diagnostics.default_paths = _find_default_paths(root)
-    return ConfigData(file, root, agent_defaults(root), map_at(root, "defaults", "cron"), _hash_config(content, environ))
+    agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
+    merged = _merge_entries(_merge_entries(root, "agents", agent, inheritance.merge_agent), "cron", job, inheritance.merge_job)
+    return ConfigData(file, root, agent, job, merged, _hash_config(content, environ))
 
 
 def _check_line_of_state(root: MarkedMap, content: bytes, diagnostics: Diagnostics) -> None:
@@ -123,6 +124,20 @@ def agent_defaults(root: MarkedMap) -> MarkedMap:
         return agent
     marks = map_at(root, "defaults").marks["heartbeat"]
     return inheritance.merge_agent(MarkedMap({"heartbeat": beat}, {"heartbeat": marks}), agent)
+
+
+def _merge_entries(
+    root: MarkedMap, section: str, defaults: MarkedMap, merge: Callable[[MarkedMap, MarkedMap], MarkedMap]
+) -> MarkedMap:
+    """The config in which each entry of a section that is a map has its defaults."""
+    entries = root.get(section, MarkedMap())
+    if not isinstance(entries, MarkedMap | None):
+        return root
+    found = {
+        name: merge(defaults, entry or MarkedMap()) if isinstance(entry, MarkedMap | None) else entry
+        for name, entry in (entries or MarkedMap()).items()
+    }
+    return MarkedMap({**root, section: MarkedMap(found, (entries or MarkedMap()).marks)}, root.marks)
 
 
 def map_at(node: Any, *steps: str) -> MarkedMap:

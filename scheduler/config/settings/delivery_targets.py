@@ -6,7 +6,6 @@ from datetime import timedelta
 from functools import lru_cache
 
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import LAST_TARGET, OnFailure
@@ -26,13 +25,8 @@ def check_deliver(names: tuple[str, ...], node: ConfigNode, *inside: str | int, 
     node.check_declared(names, node.context.deliver_names, "channel", *inside, offered=offered)
     for index, name in enumerate(names):
         if name in node.context.open_channels:
-            remedies = [Remedy(LAST_TARGET)] if speaks and names == (name,) else []
             words = "write last, or a recipient in the URL" if speaks else "write a recipient in the URL"
-            node.add_error(
-                InvalidValue(f"the URL of {name} holds {PLACEHOLDER}, and names no recipient", *remedies, advice=words),
-                *inside,
-                index,
-            )
+            node.add_error(f"the URL of {name} holds {PLACEHOLDER}, and names no recipient; {words}", *inside, index)
         elif name == LAST_TARGET and not speaks:
             node.add_error(
                 "last is the recipient who wrote to an agent last, and this job calls no agent; write the name of a channel",

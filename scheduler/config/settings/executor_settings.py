@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from importlib import metadata
 
-from scheduler.config.file.remedies import InvalidValue
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import RemoteQueue
@@ -26,15 +25,13 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     if part.lease < SHORTEST_LEASE:
         node.add_error("a lease this short ends by accident; write at least 2s", "lease")
     if part.dsn is None:
-        node.add_missing_error("dsn", InvalidValue(f"the workers need a database; write {DSN_EXAMPLE}"))
+        node.add_error(f"the workers need a database; write {DSN_EXAMPLE}", missing="dsn")
         return None
     dsn = node.resolve_secret(part.dsn, "dsn", used=True)
     if dsn is None:
         return None
     if not node.context.secrets.is_disabled and not _is_dsn(dsn.reveal()):
-        node.add_error(
-            InvalidValue("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE"), "dsn"
-        )
+        node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
     return RemoteQueue(dsn, part.queue, part.lease)
 
 

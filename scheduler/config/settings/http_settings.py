@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_examples
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.secrets import has_reference
@@ -25,15 +24,14 @@ _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):([0-9]{1,5})")
 def build_server(part: models.Server, node: ConfigNode) -> Server:
     host, port = _parse_listen(part, node)
     tokens = tuple(token for name, written in part.tokens.items() if (token := _build_token(name, written, node)))
-    if not part.tokens and not is_loopback(host) and node.is_readable("tokens"):
-        near = f"127.0.0.1:{port}"
-        words = f"declare server.tokens, or listen on {near}"
-        node.add_error(InvalidValue(f"{host} can be reached from other machines", Remedy(near), advice=words), "listen")
+    if not part.tokens and not is_loopback(host):
+        words = f"declare server.tokens, or listen on 127.0.0.1:{port}"
+        node.add_error(f"{host} can be reached from other machines; {words}", "listen")
     public = _check_public_url(part, node)
     hosts = (*part.hosts, urlsplit(public).netloc) if public else part.hosts
     if part.page == "open" and not is_loopback(host):
         words = f"write login, or listen on 127.0.0.1:{port}"
-        node.add_error(InvalidValue(f"{host} can be reached from other machines", Remedy("login"), advice=words), "page")
+        node.add_error(f"{host} can be reached from other machines; {words}", "page")
     return Server(host, port, hosts, tokens, part.metrics_entries, public, part.page)
 
 
@@ -58,15 +56,9 @@ def is_loopback(host: str) -> bool:
 def _parse_listen(part: models.Server, node: ConfigNode) -> tuple[str, int]:
     found = _LISTEN.fullmatch(part.listen)
     if not found or int(found[2]) > 65535:
-        node.add_error(suggest_examples("this is not an address with a port", _suggest_loopback(part.listen)), "listen")
+        node.add_error('this is not an address with a port; write "127.0.0.1:7857"', "listen")
         return "127.0.0.1", 0
     return found[1].strip("[]"), int(found[2])
-
-
-def _suggest_loopback(text: str) -> str:
-    """A loopback address with the port of the text."""
-    port = re.search(r"(?:^|:)([0-9]{1,5})/?$", text)
-    return f"127.0.0.1:{port[1] if port and int(port[1]) <= 65535 else 7857}"
 
 
 def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | None:

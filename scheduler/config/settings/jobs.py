@@ -9,35 +9,20 @@ from datetime import timedelta
 from cron.job import Job
 from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_reboot, parse_one_time, parse_schedule
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.validation import UNKNOWN_KEY
-from scheduler.config.keys.value_parsers import parse_share
 from scheduler.config.settings import entry_timing, prechecks
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver
-from scheduler.config.settings.entry_timing import explain_moment_error, explain_schedule_error
 from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
-MISSING_SCHEDULE = InvalidValue(
-    "the job has no times",
-    Remedy(inside=(("schedule", "0 3 * * *"),)),
-    Remedy(inside=(("every", "6h"),)),
-    advice='write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"',
-)
-
-
-def are_readable(node: ConfigNode, *keys: str) -> bool:
-    """Whether these keys are missing or understood, so that conclusions from them are safe."""
-    return (UNKNOWN_KEY,) not in node.unreadable and all(node.is_readable(key) for key in keys)
+MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"'
 
 
 def build_job(
-    name: str, job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat | None], called_agent: Agent | None
+    name: str, job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat], called_agent: Agent | None
 ) -> Job:
     """Build a checked job. `beats` are the agents of the file, None for an agent with errors. Errors are added at `node`.
 
@@ -91,10 +76,10 @@ def build_job(
 
 
 def _check_schedule_keys(job: models.Job, node: ConfigNode) -> None:
-    written = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None or not node.is_readable(key)]
+    written = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None]
     if len(written) > 1:
-        node.add_error(suggest_removal(f"{' and '.join(written)} exclude each other", "keep one of them"), written[1])
-    if not written and are_readable(node, "schedule", "every", "at"):
+        node.add_error(f"{' and '.join(written)} exclude each other; keep one of them", written[1])
+    if not written:
         node.add_error(MISSING_SCHEDULE)
 
 
@@ -104,7 +89,7 @@ def _build_moment(job: models.Job, node: ConfigNode) -> OneTimeSchedule | None:
     try:
         return parse_one_time(job.at, job.timezone or node.context.zone)
     except ScheduleError as error:
-        node.add_error(explain_moment_error(job.at, str(error)), "at")
+        node.add_error(str(error), "at")
         return None
 
 
@@ -114,17 +99,16 @@ def _build_schedule(job: models.Job, node: ConfigNode) -> CronSchedule | None:
     try:
         schedule = parse_schedule(job.schedule, job.timezone or node.context.zone)
     except ScheduleError as error:
-        least = node.context.min_interval if job.prompt is not None else NO_TIME
-        node.add_error(explain_schedule_error(job.schedule, str(error), "every", least), "schedule")
+        node.add_error(str(error), "schedule")
         return None
     for warning in schedule.warnings:
         node.add_warning(warning, "schedule")
     return schedule
 
 
-def _check_purpose(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat | None]) -> None:
+def _check_purpose(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat]) -> None:
     nothing = job.command is None and job.prompt is None and not job.wake_heartbeat
-    if nothing and are_readable(node, "command", "prompt", "wake_heartbeat"):
+    if nothing:
         node.add_error(
             "the job does nothing; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT"
         )
@@ -141,16 +125,14 @@ def _check_purpose(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, H
             )
 
 
-def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat | None]) -> None:
+def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat]) -> None:
     """Check that a prompt has one agent, which is declared and enabled."""
     if job.command is not None:
-        wrong = suggest_removal("prompt and command exclude each other", "keep one of them, or write a second job")
-        node.add_error(wrong, "prompt")
+        node.add_error("prompt and command exclude each other; keep one of them, or write a second job", "prompt")
     if job.agent is None:
-        if are_readable(node, "agent"):
-            node.add_error("no agent is named for the prompt; write agent: NAME", "prompt")
+        node.add_error("no agent is named for the prompt; write agent: NAME", "prompt")
         return
-    node.check_declared((job.agent,), heartbeats, "agent", "agent", several=False)
+    node.check_declared((job.agent,), heartbeats, "agent", "agent")
     if job.enabled and (beat := heartbeats.get(job.agent)) and not beat.enabled:
         node.add_error(
             f"{job.agent} is disabled and cannot be called; if only jobs call it, write heartbeat: {{interval: none}} there",
@@ -164,35 +146,25 @@ COMMAND_KEYS = ("env", "workdir", "stdin", "shell")
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     """Report keys of the job itself that have no effect. Inherited keys may be meant for other jobs."""
-    if node.has_own_key("stagger") and (job.stagger or not node.is_readable("stagger")):
+    if node.has_own_key("stagger") and job.stagger:
         _check_stagger(job, node)
     for key in PROMPT_KEYS:
-        if job.prompt is None and node.has_own_key(key) and are_readable(node, "prompt"):
-            node.add_error(
-                suggest_removal(
-                    "this key applies only to a prompt, and the job has none", f"remove {key}, or write prompt: TEXT"
-                ),
-                key,
-            )
+        if job.prompt is None and node.has_own_key(key):
+            node.add_error(f"this key applies only to a prompt, and the job has none; remove {key}, or write prompt: TEXT", key)
     for key in COMMAND_KEYS:
-        if job.prompt is not None and job.command is None and node.has_own_key(key) and are_readable(node, "command"):
-            node.add_error(suggest_removal("this key applies only to a command, and the job has none", f"remove {key}"), key)
+        if job.prompt is not None and job.command is None and node.has_own_key(key):
+            node.add_error(f"this key applies only to a command, and the job has none; remove {key}", key)
 
 
 def _check_stagger(job: models.Job, node: ConfigNode) -> None:
     if job.schedule is not None and is_reboot(job.schedule):
-        node.add_error(suggest_removal("@reboot runs when the daemon starts and cannot be delayed", "remove stagger"), "stagger")
+        node.add_error("@reboot runs when the daemon starts and cannot be delayed; remove stagger", "stagger")
     elif job.at is not None and isinstance(job.stagger, float):
-        words = "write a duration, such as 10m"
-        node.add_error(
-            InvalidValue("a job that runs once has no period to take a percentage of", Remedy("10m"), advice=words), "stagger"
-        )
-    elif job.at is not None:
-        node.narrow_suggestions(lambda value: not isinstance(parse_share(value), float), "10m", "stagger")
+        problem = "a job that runs once has no period to take a percentage of"
+        node.add_error(f"{problem}; write a duration, such as 10m", "stagger")
 
 
 def _check_min_interval(job: models.Job, schedule: CronSchedule | None, node: ConfigNode) -> None:
-    entry_timing.narrow_intervals(node, "every")
     if job.every:
         entry_timing.check_min_interval(job.every, node, "every")
     elif schedule:
@@ -202,9 +174,8 @@ def _check_min_interval(job: models.Job, schedule: CronSchedule | None, node: Co
 class PromptAgents:
     """The agents that the prompts of jobs call; `by_job` has the agent of each job."""
 
-    def __init__(self, jobs: MarkedMap, defaults: MarkedMap, runners: Runners, prices: Prices) -> None:
-        parts = (part for part in (defaults, *jobs.values()) if isinstance(part, MarkedMap))
-        self._named = {name for part in parts if isinstance(name := part.get("agent"), str)}
+    def __init__(self, jobs: Mapping[str, models.Job], runners: Runners, prices: Prices) -> None:
+        self._named = {job.agent for job in jobs.values()}
         self._runners = runners
         self._prices = prices
         self._agents: dict[str, Agent] = {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -14,13 +14,12 @@ from cron.job import Job
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
 from scheduler.config.file.lenient_reading import DEFAULT_STATE, config_folder, read_state_path, real_path, resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.keys import models, value_parsers
+from scheduler.config.keys import models
 from scheduler.config.keys.models import config_schema
-from scheduler.config.keys.validation import UNKNOWN_KEY, CheckedPart, PartT, check_part
+from scheduler.config.keys.validation import check_values
 from scheduler.config.settings import (
     agents,
     budgets,
@@ -47,9 +46,7 @@ from scheduler.model.state_address import is_server
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 
-ENTRY_SECTIONS = ("agents", "cron")  # sections whose entries are checked one by one, merged with their defaults
 TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"  # of the extra heartbeatd[otel]; it brings the SDK
-RESERVED_CHANNELS = ("log", "none", LAST_TARGET)  # words with a meaning of their own in `deliver`
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,36 +113,31 @@ def _build_settings(
     may_be_empty: bool,
 ) -> Settings:
     root = source.root
-    checked = _check_top_level(root, diagnostics)
-    config = checked.model
-    _check_defaults(root, diagnostics)
+    config = check_values(source.merged, diagnostics)
     folder = config_folder(path)
     of_secrets = environ if resolve_secrets else None
     variables = _with_env_file(root, config, folder, of_secrets, diagnostics, is_required=not for_worker)
     vault = SecretResolver(folder, variables, for_worker=for_worker)
-    context = _build_context(root, config, folder, vault, diagnostics)
-    _named_entries(root, "providers", diagnostics)
+    context = _build_context(config, folder, vault, diagnostics)
     nodes = {
-        section: _section_node(root, checked, context, section)
+        section: ConfigNode((section,), map_at(root, section), _position(root, section), context)
         for section in ("providers", "server", "channels", "deadman", "network", "executor", "shard", "limits")
     }
     providers = Providers(config.providers, nodes["providers"])
-    prices = Prices(config.prices, map_at(root, "prices"))
+    prices = Prices(config.prices)
     runners = Runners(providers, prices)
-    prompt_agents = PromptAgents(map_at(root, "cron"), source.job, runners, prices)
+    prompt_agents = PromptAgents(config.cron, runners, prices)
     limits = _build_limits(config.limits, config.timezone)
     shards = config.shard.of if config.shard else 1
     allowed = Budgets(limits.budget and limits.budget.divide(shards), prices, shards)
-    heartbeats = _build_heartbeats(root, source.agent, runners, prompt_agents, allowed, context)
+    heartbeats = _build_heartbeats(config, source, runners, prompt_agents, allowed, context)
     providers.report_problems()
-    beats = {name: heartbeats.get(name) for name in context.agents}
-    found_jobs = _build_jobs(root, source.job, prompt_agents, allowed, beats, context)
+    found_jobs = _build_jobs(config, source, prompt_agents, allowed, heartbeats, context)
     for kind, number in allowed.unlimited.items():
         section, warning = _warn_unlimited(kind, number)
         if number:
             diagnostics.add_warning(root.marks[section][0], section, warning)
-    has_entries = context.agents or _named_entries(root, "cron", diagnostics) or _might_hold_entries(root, diagnostics)
-    if not has_entries and not may_be_empty:
+    if not (heartbeats or found_jobs or may_be_empty):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
     server = http_settings.build_server(config.server, nodes["server"])
@@ -174,7 +166,7 @@ def _build_settings(
         network=http_settings.build_network(config.network, nodes["network"]),
         reload=config.reload,
         allowances=allowed.allowances,
-        calendars={name: each for name, each in context.calendars.items() if each is not None},
+        calendars=context.calendars,
         host=host,
         traces=config.telemetry.traces,
         remote=executor_settings.build_remote_queue(config.executor, nodes["executor"]),
@@ -192,19 +184,16 @@ def _build_settings(
     return settings
 
 
-def _build_context(
-    root: MarkedMap, config: models.Config, folder: Path, vault: SecretResolver, diagnostics: Diagnostics
-) -> ConfigContext:
-    names = _named_entries(root, "agents", diagnostics)
-    targets = ["log", *_named_entries(root, "channels", diagnostics)]
+def _build_context(config: models.Config, folder: Path, vault: SecretResolver, diagnostics: Diagnostics) -> ConfigContext:
+    targets = ("log", *config.channels)
     to_last = tuple(name for name, part in config.channels.items() if PLACEHOLDER in (part.url or ""))
     return ConfigContext(
         folder,
         config.timezone,
         config.limits.min_interval,
-        names,
+        config.agents,
         targets,
-        entry_timing.build_calendars(config.calendars, _named_entries(root, "calendars", diagnostics)),
+        entry_timing.build_calendars(config.calendars),
         vault,
         diagnostics,
         to_last,
@@ -229,22 +218,15 @@ def _check_files(settings: Settings, source: ConfigData, context: ConfigContext)
         if section == "channels":
             ConfigNode((section,), map_at(source.root, section), NO_POSITION, context).add_warning(message, name, *inside)
         else:
-            defaults = source.agent if section == "agents" else source.job
-            _entry_node(source.root, section, name, defaults, context).add_warning(message, *inside)
+            _entry_node(source, section, name, context).add_warning(message, *inside)
 
 
 def _check_times(settings: Settings, today: TimeCheck, source: ConfigData, context: ConfigContext) -> None:
     """Report values that are valid but in the past, or that leave no day to run on."""
     for section, name, inside, message in find_time_errors(settings, today):
-        node = _entry_node(source.root, section, name, source.agent if section == "agents" else source.job, context)
+        node = _entry_node(source, section, name, context)
         say = node.add_error if today.strict else node.add_warning
         say(message, *inside)
-
-
-def _check_top_level(root: MarkedMap, diagnostics: Diagnostics) -> CheckedPart[models.Config]:
-    """Check everything except agents, jobs and defaults."""
-    plain = {key: value for key, value in root.items() if key not in (*ENTRY_SECTIONS, "defaults") and not key.startswith("x-")}
-    return check_part(models.Config, MarkedMap(plain, root.marks), (), NO_POSITION, diagnostics)
 
 
 def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
@@ -253,120 +235,52 @@ def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
     return Limits(part.concurrency, part.min_interval, part.wake_gap, flood, part.wake_keep, part.shutdown_grace, budget)
 
 
-def _check_defaults(root: MarkedMap, diagnostics: Diagnostics) -> None:
-    if "defaults" not in root:
-        return
-    check_part(models.Defaults, root["defaults"], ("defaults",), root.marks["defaults"][0], diagnostics, is_partial=True)
-
-
 def _build_heartbeats(
-    root: MarkedMap, defaults: MarkedMap, runners: Runners, prompt_agents: PromptAgents, allowed: Budgets, context: ConfigContext
+    config: models.Config,
+    source: ConfigData,
+    runners: Runners,
+    prompt_agents: PromptAgents,
+    allowed: Budgets,
+    context: ConfigContext,
 ) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
-    for name in _named_entries(root, "agents", context.diagnostics):
-        node, agent = _check_entry(models.Agent, _entry_node(root, "agents", name, defaults, context))
+    for name, agent in config.agents.items():
+        node = _entry_node(source, "agents", name, context)
         found[name] = agents.build_heartbeat(name, agent, node, runners)
         prompt_agents.add_agent(agent, found[name], node)
-        if not node.unreadable:
-            allowed.add_heartbeat(found[name], agent.heartbeat.budget, node)
+        allowed.add_heartbeat(found[name], agent.heartbeat.budget, node)
         silent += agents.logs_by_default(agent, context)
     if silent:
-        place = root.marks["agents"][0]
-        context.diagnostics.add_warning(
-            place, "agents", f"no deliver: is given for {format_count(silent, 'agent')}; messages go to the log"
-        )
+        message = f"no deliver: is given for {format_count(silent, 'agent')}; messages go to the log"
+        context.diagnostics.add_warning(_position(source.root, "agents"), "agents", message)
     return found
 
 
 def _build_jobs(
-    root: MarkedMap,
-    defaults: MarkedMap,
+    config: models.Config,
+    source: ConfigData,
     prompt_agents: PromptAgents,
     allowed: Budgets,
-    beats: Mapping[str, Heartbeat | None],
+    heartbeats: Mapping[str, Heartbeat],
     context: ConfigContext,
 ) -> dict[str, Job]:
     found = {}
-    for name in _named_entries(root, "cron", context.diagnostics):
-        node, job = _check_entry(models.Job, _entry_node(root, "cron", name, defaults, context))
+    for name, job in config.cron.items():
+        node = _entry_node(source, "cron", name, context)
         agent = prompt_agents.find_agent(name, job, node)
-        found[name] = jobs.build_job(name, job, node, beats, agent)
-        if not node.unreadable:
-            allowed.add_job(found[name], agent, job.budget, node)
+        found[name] = jobs.build_job(name, job, node, heartbeats, agent)
+        allowed.add_job(found[name], agent, job.budget, node)
     return found
 
 
-def _check_entry(model: type[PartT], node: ConfigNode) -> tuple[ConfigNode, PartT]:
-    """Check an entry: its node with corrected and unreadable values, and its model."""
-    diagnostics = node.context.diagnostics
-    checked = check_part(model, node.merged, node.steps, node.position, diagnostics)
-    lost = checked.unreadable | _unknown_key_positions(node.steps, diagnostics) if diagnostics.has_errors else checked.unreadable
-    if checked.node is node.merged and not lost:
-        return node, checked.model
-    return replace(node, merged=checked.node, unreadable=lost), checked.model
+def _entry_node(source: ConfigData, section: str, name: str, context: ConfigContext) -> ConfigNode:
+    own = source.root[section]
+    return ConfigNode((section, name), source.merged[section][name], own.marks[name][0], context, own[name])
 
 
-def _unknown_key_positions(steps: Sequence[str], diagnostics: Diagnostics) -> dict[tuple[str | int, ...], Position]:
-    """The positions of keys that could not be understood, in the entry and in its defaults."""
-    homes: dict[tuple[str, ...], tuple[str, ...]] = {tuple(steps): ()}
-    if steps[0] == "cron":
-        homes[("defaults", "cron")] = ()
-    else:
-        homes |= {("defaults", "agent"): (), ("defaults", "heartbeat"): ("heartbeat",)}
-    return {
-        (*inside, *where[len(home) :], UNKNOWN_KEY): place
-        for where, place in diagnostics.unknown_keys.items()
-        for home, inside in homes.items()
-        if where[: len(home)] == home
-    }
-
-
-def _entry_node(root: MarkedMap, section: str, name: str, defaults: MarkedMap, context: ConfigContext) -> ConfigNode:
-    own = root[section][name]
-    written = own
-    if own is None or isinstance(own, MarkedMap):
-        merge = inheritance.merge_agent if section == "agents" else inheritance.merge_job
-        written = merge(defaults, own or MarkedMap())
-    return ConfigNode((section, name), written, root[section].marks[name][0], context, own)
-
-
-def _section_node(root: MarkedMap, checked: CheckedPart[models.Config], context: ConfigContext, section: str) -> ConfigNode:
-    """The node of a top-level section, including the parts with errors as they are written."""
-    own, right = map_at(root, section), map_at(checked.node, section)
-    place = root.marks[section][0] if section in root else NO_POSITION
-    lost = {steps[1:]: at for steps, at in checked.unreadable.items() if steps[:1] == (section,)}
-    return ConfigNode((section,), MarkedMap({**own, **right}, {**own.marks, **right.marks}), place, context, None, lost)
-
-
-def _named_entries(root: MarkedMap, section: str, diagnostics: Diagnostics) -> MarkedMap:
-    """The entries of a section; invalid names are reported."""
-    entries = root.get(section)
-    if not isinstance(entries, MarkedMap):
-        if entries is not None and section in ENTRY_SECTIONS:
-            diagnostics.add_error(root.marks[section][1], section, "this must be a map: names, each with its keys")
-        return MarkedMap()
-    for name in entries:
-        if problem := _name_problem(section, name):
-            diagnostics.add_error(entries.marks[name][0], marked_yaml.dotted_path([section, name]), problem)
-    return entries
-
-
-def _might_hold_entries(root: MarkedMap, diagnostics: Diagnostics) -> bool:
-    """Whether there may be agents or jobs that could not be understood."""
-    return () in diagnostics.unknown_keys or any(root.get(section) for section in ENTRY_SECTIONS)
-
-
-def _name_problem(section: str, name: str) -> str:
-    if section == "channels" and name in RESERVED_CHANNELS:
-        return f"{name} is reserved in deliver:; use another name"
-    if section == "calendars" and name == "none":
-        return "none is reserved in skip_on:; use another name"
-    try:
-        value_parsers.parse_name(name)
-    except ValueError as error:
-        return str(error)
-    return ""
+def _position(root: MarkedMap, section: str) -> Position:
+    return root.marks[section][0] if section in root else NO_POSITION
 
 
 def _with_env_file(

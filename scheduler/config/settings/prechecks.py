@@ -6,9 +6,7 @@ from datetime import timedelta
 
 from heartbeat.spec import Precheck
 from heartbeat.words import format_duration
-from scheduler.config.file.remedies import Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import parse_duration
 from scheduler.config.settings.config_node import ConfigNode
 
 LONGEST_PRECHECK = timedelta(seconds=30)
@@ -21,9 +19,7 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
     default = min(most / 2, LONGEST_PRECHECK)
     timeout = part.timeout or default
     at = (*inside, "precheck")
-    if not node.is_readable(*at, "timeout"):
-        node.narrow_suggestions(lambda value: parse_duration(value) < most, format_duration(default), *at, "timeout")
-    if timeout >= most and node.is_readable(*inside, "timeout"):
+    if timeout >= most:
         owner = "heartbeat" if inside else "job"
         wrong = f"{format_duration(timeout)} leaves the agent no time"
         node.add_error(f"{wrong}; write less than the {owner}'s timeout of {format_duration(most)}", *at, "timeout")
@@ -40,15 +36,12 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
 
 def _check_unused_keys(part: models.Precheck, node: ConfigNode, *at: str) -> None:
     """Report keys of the entry's own precheck that have no effect, because an unchanged output does not skip the run."""
-    if part.unchanged.skip or not node.is_readable(*at, "unchanged"):
+    if part.unchanged.skip:
         return
     is_inherited = node.has_own_key(*at, "unchanged", "skip") and not node.has_own_key(*at, "unchanged", "max_age")
     if part.unchanged.max_age is not None and not is_inherited:
-        wrong = suggest_removal(
-            "runs are not skipped here", "remove max_age, or write skip: true", Remedy(beside=(("skip", True),))
-        )
-        node.add_error(wrong, *at, "unchanged", "max_age")
+        problem = "runs are not skipped here; remove max_age, or write skip: true"
+        node.add_error(problem, *at, "unchanged", "max_age")
     if node.has_own_key(*at, "confirm"):
         problem = "only runs that an unchanged output would skip are confirmed"
-        also = Remedy(beside=(("unchanged", "skip"),))
-        node.add_error(suggest_removal(problem, "remove confirm, or write unchanged: skip too", also), *at, "confirm")
+        node.add_error(f"{problem}; remove confirm, or write unchanged: skip too", *at, "confirm")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import get_args
 from urllib.parse import urlsplit
 
 from heartbeat.spec import Provider, ProviderKind
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.file.marked_yaml import printable_key
-from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.secrets import UnsetSecret, has_reference
@@ -21,12 +20,7 @@ from scheduler.model.secret import Secret
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # usable without a declaration, but without a key
 
 _KIND_OF_NAME: Mapping[str, ProviderKind] = {kind: kind for kind in get_args(ProviderKind)}
-_MISSING_KIND = InvalidValue(
-    "is missing",
-    Remedy("openai"),
-    Remedy("anthropic"),
-    advice="write kind: openai or kind: anthropic, because the name is neither",
-)
+_MISSING_KIND = "is missing; write kind: openai or kind: anthropic, because the name is neither"
 CACHE_WRITE = 1.25  # times the price of input: what a cache that lives for five minutes costs
 
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
@@ -55,7 +49,7 @@ class Providers:
         if name == "openai":
             node.add_error(f"no provider openai is declared; write {_declaration_example(name, 'openai')}", *inside)
         else:
-            node.check_declared((name,), self._parts, "provider", *inside, several=False)
+            node.check_declared((name,), self._parts, "provider", *inside)
         return None
 
     def report_problems(self) -> None:
@@ -80,7 +74,7 @@ class Providers:
     def _build_provider(self, name: str, part: models.Provider) -> Provider | None:
         kind = part.kind or _KIND_OF_NAME.get(name)
         if kind is None:
-            self._spot.add_missing_error("kind", _MISSING_KIND, name)
+            self._spot.add_error(_MISSING_KIND, name, missing="kind")
             return None
         key, url = self._resolve_secret(name, "api_key", part.api_key), self._resolve_secret(name, "base_url", part.base_url)
         if not self._spot.context.secrets.is_disabled:
@@ -98,8 +92,8 @@ class Providers:
             return self._spot.context.secrets.resolve_references(text)
         except UnsetSecret as unset:
             self._unset.append((name, key, str(unset)))
-        except InvalidValue as wrong:
-            self._spot.add_error(wrong, name, key)
+        except ValueError as wrong:
+            self._spot.add_error(str(wrong), name, key)
         return None
 
     def _check_provider(self, name: str, kind: ProviderKind, key: Secret | None, url: Secret | None) -> None:
@@ -133,19 +127,15 @@ def _declaration_example(name: str, kind: ProviderKind) -> str:
 
 
 class Prices:
-    """The prices by model; a model without a price is reported once, where it is first used.
+    """The prices by model; a model without a price is reported once, where it is first used."""
 
-    `written` are the models that have a price in the file. If it is invalid, the model is not in `parts`: it is `mispriced`.
-    """
-
-    def __init__(self, parts: Mapping[str, models.Price], written: Collection[str]) -> None:
+    def __init__(self, parts: Mapping[str, models.Price]) -> None:
         self.by_model = {model: _build_price(part) for model, part in parts.items()}
-        self.mispriced = set(written) - self.by_model.keys()
         self._reported: set[str] = set()
 
     def check_price(self, model: str, node: ConfigNode, *inside: str) -> None:
-        """Warn at `inside` if the model has no price, unless a price has an error: it may be the price of this model."""
-        if self.mispriced or model in self.by_model or model in self._reported:
+        """Warn at `inside` if the model has no price."""
+        if model in self.by_model or model in self._reported:
             return
         self._reported.add(model)
         advice = f"this model has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner, Tools
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, suggest_removal
+from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.providers import Prices, Providers
@@ -33,8 +33,6 @@ class Runners:
     def build_runner(self, agent: models.Agent, node: ConfigNode) -> Runner:
         """The runner of an agent; NO_RUNNER after an error."""
         used = is_enabled(agent)
-        if not node.is_readable("runner"):
-            return NO_RUNNER
         match agent.runner:
             case models.ModelRunner():
                 return self._build_model_runner(agent, agent.runner, node)
@@ -76,15 +74,13 @@ class Runners:
         something if it leaves out context files, earlier messages or the text of `prompt`. There is no warning if the cost is
         unknown: for a program, a URL or a function, and for models without prices.
         """
-        decide, keys = beat.decide, ("precheck", "prompt", "isolated_session", "light_context", "model", "decide")
+        decide = beat.decide
         if decide is None or beat.precheck or beat.model is None or not (beat.enabled and isinstance(beat.runner, ModelRunner)):
             return
         leaves_out = (beat.context and not beat.light_context) or beat.session_keep or beat.prompt
-        is_readable = node.is_readable("context") and all(node.is_readable("heartbeat", key) for key in keys)
-        if is_readable and not leaves_out and self._costs_as_much(decide.model, beat.model):
+        if not leaves_out and self._costs_as_much(decide.model, beat.model):
             problem = "without a precheck, this model gets no more facts than the agent's own model, and it is not cheaper"
-            wrong = suggest_removal(problem, "remove decide, add a precheck, or write a cheaper model")
-            node.add_warning(wrong, "heartbeat", "decide")
+            node.add_warning(f"{problem}; remove decide, add a precheck, or write a cheaper model", "heartbeat", "decide")
 
     def _costs_as_much(self, model: str, other: str) -> bool:
         """Whether the prices of a model are surely not below those of another, which is not free."""
@@ -112,10 +108,8 @@ class Runners:
         own = self._own_provider(part, node) if agent.heartbeat.provider else provider
         if own and own.kind != part.kind:
             right = {"kind": own.kind, "provider": own.name}
-            wrong = InvalidValue(
-                f"the provider {own.name} is of kind {own.kind}", Remedy(right), advice=f"write runner: {as_yaml(right)}"
-            )
-            node.add_error(wrong, "runner")
+            problem = f"the provider {own.name} is of kind {own.kind}"
+            node.add_error(f"{problem}; write runner: {as_yaml(right)}", "runner")
             return NO_RUNNER
         tools = build_tools(part.tools, node, used=is_enabled(agent)) if part.tools else None
         return self._limited_runner(provider, agent, tools) if provider else NO_RUNNER

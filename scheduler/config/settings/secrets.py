@@ -12,7 +12,6 @@ from pathlib import Path
 from dotenv.parser import Binding, parse_stream
 
 from scheduler.config.file.lenient_reading import resolve_path
-from scheduler.config.file.remedies import InvalidValue, suggest_correction
 from scheduler.model.secret import MissingSecret, Secret
 from scheduler.system.files import MAY_ANYTHING, open_regular, others_may
 
@@ -54,12 +53,12 @@ class SecretResolver:
     def resolve_references(self, text: str) -> Secret:
         """The text with its references resolved; references in the resolved values are not.
 
-        Raises UnsetSecret for a reference without a value, InvalidValue for text that only looks like a reference.
+        Raises UnsetSecret for a reference without a value, ValueError for text that only looks like a reference.
         """
         if "${" in _REFERENCE.sub("", text):
-            raise InvalidValue("this contains an invalid reference; write ${NAME} or ${file:PATH}")
+            raise ValueError("this contains an invalid reference; write ${NAME} or ${file:PATH}")
         if found := _BARE.fullmatch(text):
-            raise suggest_correction("a reference needs braces", f"${{{found[1]}}}")
+            raise ValueError(f'a reference needs braces; write "${{{found[1]}}}"')
         if self._environ is None:
             return Secret("")
         try:

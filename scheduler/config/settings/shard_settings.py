@@ -10,7 +10,6 @@ from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.file.lenient_reading import SHARD_VARIABLE
-from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.secrets import has_reference
@@ -77,11 +76,11 @@ def check_shared_parts(shard: Shard, config: models.Config, budget: Budget | Non
         return
     if budget is not None and budget.runs_per_day is not None and budget.runs_per_day < shard.of:
         problem = f"each of {shard.of} shards may use an equal part of it, which is less than one run"
-        nodes["limits"].add_error(InvalidValue(problem, Remedy(shard.of)), "budget", "runs_per_day")
+        nodes["limits"].add_error(f"{problem}; write {shard.of} or more", "budget", "runs_per_day")
     for name, channel in config.channels.items():
         if channel.buttons:
             problem = "only one daemon can receive the buttons of a bot, and there are several shards"
-            nodes["channels"].add_error(suggest_removal(problem, "remove buttons"), name, "buttons")
+            nodes["channels"].add_error(f"{problem}; remove buttons", name, "buttons")
         if channel.links and config.shard is not None and not config.shard.addresses:
             problem = (
                 "the links of a message must lead to the daemon of its shard; write shard.addresses, with the URL of each shard"
@@ -90,4 +89,4 @@ def check_shared_parts(shard: Shard, config: models.Config, budget: Budget | Non
     if config.deadman is not None and not has_reference(config.deadman.url):
         words = "all shards ping this URL, so nobody notices when one of them stops"
         advice = 'write url: "${NAME}", with another value for each shard'
-        nodes["deadman"].add_warning(InvalidValue(words, Remedy("${HEARTBEATD_DEADMAN_URL}"), advice=advice), "url")
+        nodes["deadman"].add_warning(f"{words}; {advice}", "url")

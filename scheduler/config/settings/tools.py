@@ -7,29 +7,23 @@ from importlib.util import find_spec
 
 from heartbeat.spec import McpServer, Tools, offered_name
 from scheduler.channels.url_template import is_web_address
-from scheduler.config.file.remedies import InvalidValue
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.secret import Secret
 
-MAX_SERVERS = 20
 MAX_NAME = 64  # characters of the name of a tool for a model
 STEPS = ("runner", "tools")
-NO_SERVER = InvalidValue(
-    "no server is named", advice='write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
-)
+NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
 
 
 def build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | None:
     """The tools of an agent's runner; None after an error, and if there is no server."""
     if not part.mcp:
-        node.add_missing_error("mcp", NO_SERVER, *STEPS)
+        node.add_error(NO_SERVER, *STEPS, missing="mcp")
         return None
     if find_spec("mcp") is None:
         node.add_error("tools need the package mcp, which is not installed; write: pip install 'heartbeatd[mcp]'", *STEPS)
         return None
-    if len(part.mcp) > MAX_SERVERS:
-        node.add_error(f"at most {MAX_SERVERS} servers are possible; remove some", *STEPS, "mcp", MAX_SERVERS)
     _check_names(part.mcp, node)
     servers = tuple(_build_server(server, index, node, used=used) for index, server in enumerate(part.mcp))
     return Tools(servers, part.max_turns)
@@ -69,9 +63,8 @@ def _check_kind(part: models.McpServer, at: tuple[str | int, ...], node: ConfigN
     if part.url and part.command:
         node.add_error("a server has a url or a command, but not both; remove one of them", *at, "command")
     elif not part.url and not part.command:
-        if node.is_readable(*at, "url") and node.is_readable(*at, "command"):
-            problem = "the server has neither a url nor a command"
-            node.add_error(f'{problem}; write url: "https://...", or command: [program, argument]', *at)
+        problem = "the server has neither a url nor a command"
+        node.add_error(f'{problem}; write url: "https://...", or command: [program, argument]', *at)
     elif part.headers and part.command:
         node.add_error("a program gets no headers; write env instead, or remove headers", *at, "headers")
     elif part.env and part.url:

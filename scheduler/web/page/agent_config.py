@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from starlette.concurrency import run_in_threadpool
 
@@ -18,9 +18,10 @@ from heartbeat.words import format_count
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
 from scheduler.config.file.marked_yaml import dotted_path
-from scheduler.config.file.remedies import as_yaml
+from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.file.text_editing import nest_value
-from scheduler.config.keys.models import config_schema
+from scheduler.config.keys.models import Section, config_schema
+from scheduler.config.keys.reference import describe_form
 from scheduler.engine.inbox import Refused
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
@@ -34,70 +35,6 @@ Form = Mapping[str, str]  # the fields of a sent form by name
 
 SEEN = "seen:"  # the prefix of the hidden fields with the values that the reader saw
 
-# Each section of the form, with its keys inside the agent.
-SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Interval and hours": (
-        "heartbeat.enabled",
-        "heartbeat.interval",
-        "heartbeat.schedule",
-        "heartbeat.active_hours",
-        "heartbeat.timezone",
-        "heartbeat.skip_on",
-        "heartbeat.only_on",
-        "heartbeat.stagger",
-        "heartbeat.backoff_on_failure",
-        "heartbeat.misfire.grace",
-    ),
-    "Model": (
-        "model",
-        "heartbeat.model",
-        "heartbeat.provider",
-        "heartbeat.answer",
-        "heartbeat.max_output_tokens",
-        "heartbeat.max_input_tokens",
-        "heartbeat.strip_reasoning",
-        "heartbeat.timeout",
-        "heartbeat.async_timeout",
-        "heartbeat.retries",
-        "runner",
-    ),
-    "Checklist and context": (
-        "heartbeat.checklist",
-        "heartbeat.on_missing",
-        "heartbeat.on_empty",
-        "heartbeat.prompt",
-        "heartbeat.light_context",
-        "heartbeat.isolated_session",
-        "heartbeat.session_keep",
-        "heartbeat.precheck",
-        "heartbeat.memory",
-        "context",
-        "workspace",
-    ),
-    "Delivery": (
-        "heartbeat.deliver",
-        "heartbeat.show_ok",
-        "heartbeat.show_alerts",
-        "heartbeat.show_resolved",
-        "heartbeat.ok_match",
-        "heartbeat.ack_max_chars",
-        "heartbeat.dedup.window",
-        "heartbeat.dedup.normalize",
-        "heartbeat.conditions.remind",
-        "heartbeat.conditions.remind_critical",
-        "heartbeat.conditions.clear_after",
-        "heartbeat.on_failure.after",
-        "heartbeat.on_failure.remind",
-        "heartbeat.on_failure.deliver",
-    ),
-    "Budget": (
-        "heartbeat.budget.usd_per_day",
-        "heartbeat.budget.usd_per_run",
-        "heartbeat.budget.tokens_per_day",
-        "heartbeat.budget.runs_per_day",
-    ),
-}
-ALL_KEYS = tuple(key for keys in SECTIONS.values() for key in keys)
 LONG_TEXTS = frozenset(("heartbeat.prompt", "heartbeat.checklist"))
 
 _CODE = re.compile("`([^`]*)`")
@@ -284,7 +221,7 @@ def _lines_or_nothing(changes: Mapping[str, Any]) -> str:
 def changes_of_form(sent: Form) -> dict[str, Any]:
     """The changed fields as a JSON merge patch of the agent. None removes a key."""
     changes: dict[str, Any] = {}
-    for key in ALL_KEYS:
+    for key in all_keys():
         text, seen = _sent_text(sent, key), _sent_text(sent, SEEN + key)
         if key in sent and text != seen:
             _merge_change(changes, nest_value(key.split("."), parse_field(key, text)))
@@ -348,18 +285,42 @@ def field_text(value: Any) -> str:
 
 
 @cache
+def sections_of_form() -> Mapping[str, tuple[str, ...]]:
+    """The sections of the form, each with its keys inside the agent: those of its heartbeat come first."""
+    definitions = config_schema()["$defs"]
+    found: dict[str, list[str]] = {title: [] for title in get_args(Section)}
+    for prefix, model in (("heartbeat.", "Heartbeat"), ("", "Agent")):
+        for name, form in definitions[model]["properties"].items():
+            if title := form.get("x-section"):
+                found[title] += _fields_of_key(f"{prefix}{name}", form, definitions)
+    return {title: tuple(keys) for title, keys in found.items()}
+
+
+def _fields_of_key(key: str, form: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
+    """The key, or the keys of its map if none of them is required: the form has a field for each of them."""
+    inner = _model_of(form, definitions)
+    return [key] if inner is None or "required" in inner else [f"{key}.{name}" for name in inner["properties"]]
+
+
+@cache
+def all_keys() -> tuple[str, ...]:
+    """The keys of all fields."""
+    return tuple(key for keys in sections_of_form().values() for key in keys)
+
+
+@cache
 def form_of_key(key: str) -> KeyForm:
     """The form of a key inside an agent, from the model of the config."""
     definitions = config_schema()["$defs"]
     found: Mapping[str, Any] = definitions["Agent"]
     for step in key.split("."):
-        found = found["properties"][step] if "properties" in found else _model_of(found, definitions)["properties"][step]
+        found = (found if "properties" in found else _model_of(found, definitions) or {})["properties"][step]
     kinds = [found, *found.get("anyOf", ())]
     types = {kind.get("type") for kind in kinds}
     is_map = "object" in types or "discriminator" in found or any("$ref" in kind for kind in kinds)
     return KeyForm(
         tuple(_CODE.split(str(found["description"]))),
-        str(found.get("x-form", "map")).replace("\\|", "|").replace("`", ""),
+        (describe_form(found) or "map").replace("\\|", "|").replace("`", ""),
         ("true", "false") if "boolean" in types else tuple(map(str, found.get("enum", ()))),
         is_number=bool(types & {"integer", "number"}),
         is_list="array" in types and not is_map,
@@ -367,11 +328,10 @@ def form_of_key(key: str) -> KeyForm:
     )
 
 
-def _model_of(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model of a key whose value is a map."""
-    reference = next(part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part)
-    found: Mapping[str, Any] = definitions[str(reference).rpartition("/")[2]]
-    return found
+def _model_of(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The model of a key whose value is a map of one kind; None for another value."""
+    references = [part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part]
+    return definitions[str(references[0]).rpartition("/")[2]] if references else None
 
 
 def _error_outcome(name: str, error: ConfigError) -> _Outcome:
@@ -394,8 +354,8 @@ def _field_of_error(name: str, error: Diagnostic) -> str | None:
     if not error.path.startswith(prefix):
         return None
     path = error.path.removeprefix(prefix)
-    around = [key for key in ALL_KEYS if path == key or path.startswith((f"{key}.", f"{key}["))]
-    inside = [key for key in ALL_KEYS if key.startswith(f"{path}.")]
+    around = [key for key in all_keys() if path == key or path.startswith((f"{key}.", f"{key}["))]
+    inside = [key for key in all_keys() if key.startswith(f"{path}.")]
     return max(around, key=len) if around else next(iter(inside), None)
 
 
@@ -414,7 +374,7 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPag
     values = {row["key"]: row for row in found["values"]}
     sections = tuple(
         ConfigSection(title, tuple(_build_field(request, key, declared, values.get(key, {}), sent, outcome) for key in keys))
-        for title, keys in SECTIONS.items()
+        for title, keys in sections_of_form().items()
     )
     # After a conflict, the form is one of the new version of the file. Before a confirmed diff is written, it keeps the old one.
     shown_hash = found["hash"] if outcome.diff is None else sent["hash"]
@@ -450,7 +410,7 @@ def _build_field(
 def _label_of_key(key: str) -> str:
     """The key without `heartbeat.`, unless the agent itself has a key of this name."""
     short = key.removeprefix("heartbeat.")
-    return key if short in ALL_KEYS else short
+    return key if short in all_keys() else short
 
 
 def _find_value(declared: Any, steps: Sequence[str]) -> Any:
