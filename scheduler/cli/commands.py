@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host
 
 def call(work: str, given: dict[str, object]) -> object:
     """Import a function of this package, such as `status:print_status`, and call it with the values of the options."""
-    module, _, name = work.partition(":")
-    function: Callable[..., object] = getattr(import_module(f"scheduler.cli.{module}"), name)
+    function: Callable[..., object] = options.import_place(work)
     return function(**given)
 
 
@@ -102,6 +100,38 @@ def logs(**given: object) -> object:
     line is one JSON object.
     """
     return call("logs:print_logs", given)
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.option(
+    "--at",
+    "instant",
+    metavar="TIME",
+    help="Explain the last scheduled time (slot) at or before TIME."
+    " A TIME without an offset is in the time zone of the agent or job.",
+)
+@click.option(
+    "--on",
+    "day",
+    metavar="DAY",
+    help="Explain a local day: today, yesterday, a weekday such as mon (the last Monday), or 2026-11-20."
+    " With NAME, every scheduled time (slot) of the day is shown.",
+)
+@click.option(
+    "--since", metavar="TIME", help="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."
+)
+@options.reading_options
+def explain(**given: object) -> object:
+    """Explain why agents and jobs ran or did not run.
+
+    Without NAME, the output covers all agents and jobs of a day, by default today. Agents and jobs that were silent, or
+    whose scheduled runs were partly skipped or failed, come first, each with the cause and a command that shows details.
+
+    With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
+    and the next scheduled time. Times are then in the time zone of the agent or job.
+    """
+    return call("explain:print_explanation", given)
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The command `explain`: why an agent or a job ran or did not run, now, at one time, or over a day."""
+"""Explains why an agent or a job ran or did not run, now, at one time, or over a day."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from heartbeatd.answers import (
     RunRecord,
     SlotStretch,
 )
-from scheduler.cli import arguments, daemon_files, options
+from scheduler.cli import arguments, daemon_files
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, load_declared_plan
 from scheduler.cli.options import InputError
@@ -64,40 +64,10 @@ MAX_KEY_WIDTH = 40
 MAX_ERROR_WIDTH = 200  # of a channel
 
 
-@click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
-@click.option(
-    "--at",
-    "instant",
-    metavar="TIME",
-    help="Explain the last scheduled time (slot) at or before TIME."
-    " A TIME without an offset is in the time zone of the agent or job.",
-)
-@click.option(
-    "--on",
-    "day",
-    metavar="DAY",
-    help="Explain a local day: today, yesterday, a weekday such as mon (the last Monday), or 2026-11-20."
-    " With NAME, every scheduled time (slot) of the day is shown.",
-)
-@click.option(
-    "--since", metavar="TIME", help="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."
-)
-@options.config_option
-@options.state_option
-@options.format_option
-@options.color_option
-def explain(
+def print_explanation(
     name: str | None, instant: str | None, day: str | None, since: str | None, path: Path, state: Path | None, form: str
 ) -> None:
-    """Explain why agents and jobs ran or did not run.
-
-    Without NAME, the output covers all agents and jobs of a day, by default today. Agents and jobs that were silent, or
-    whose scheduled runs were partly skipped or failed, come first, each with the cause and a command that shows details.
-
-    With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
-    and the next scheduled time. Times are then in the time zone of the agent or job.
-    """
+    """Print why one entry, or all entries, ran or did not run: now, at a time, or in a period."""
     times = {key: value for key, value in (("at", instant), ("on", day), ("since", since)) if value is not None}
     if len(times) > 1:
         raise InputError("--at, --on and --since exclude each other")

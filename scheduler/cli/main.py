@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +32,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.contents:
             return None
-        module, _, attribute = self.contents[cmd_name][0].partition(":")
-        gc.disable()  # modules stay, so searching their objects for garbage would only take time: 5 % of a short command
-        try:
-            command: click.Command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
-        finally:
-            gc.enable()
+        command: click.Command = options.import_place(self.contents[cmd_name][0])
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -109,7 +102,7 @@ def find_command(ctx: click.Context, group: click.Group, words: Sequence[str]) -
 SECTIONS = {
     "Look": {
         "status": ("commands:status", "Show what is due, what is running, and whether the daemon is up."),
-        "explain": ("explain:explain", "Explain why agents and jobs ran or did not run."),
+        "explain": ("commands:explain", "Explain why agents and jobs ran or did not run."),
         "plan": ("commands:plan", "List the runs that are scheduled for the next hours or days."),
         "runs": ("commands:runs", "List runs and skipped runs, newest first."),
         "show": ("commands:show", "Show all details of one run."),

@@ -21,7 +21,7 @@ from heartbeat.findings import Finding, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.verdict import Suppression
-from scheduler.cli.explain import explain
+from scheduler.cli.commands import explain
 from scheduler.engine.pending_runs import CancelRun
 from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.model.entry import Claim
