@@ -750,6 +750,7 @@ class Preconditions(EntryPart):
     would_run: bool
     reason: str | None
     detail: str | None
+    says: str
     complete: bool
     gates: list[PreconditionResult]
 

@@ -52,7 +52,7 @@ from scheduler.cli.output import (
 from scheduler.insight import day_overview
 from scheduler.insight import explanation as answers
 from scheduler.insight.periods import Period, parse_period
-from scheduler.insight.reason_texts import SlotCause
+from scheduler.insight.reason_texts import pause_text, rejected_wakes_text, waiting_wakes_text
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
 from scheduler.store import database, entries
@@ -323,10 +323,9 @@ def _clock_formatter(data: ExplanationOn) -> Callable[[datetime], str]:
 
 
 def _format_title(data: Explanation) -> str:
-    state = data.state + (f" since {_format_local(data, data.paused_at)}" if data.paused_at else "")
-    state += f" by {data.paused_by}" if data.paused_by else ""
-    state += f" until {_format_local(data, data.paused_until)}" if data.paused_until else ""
-    state += f" at {_format_local(data, data.done_at)}" if data.done_at else ""
+    state = f"{data.state} at {_format_local(data, data.done_at)}" if data.done_at else data.state
+    if data.state == "paused":
+        state = pause_text(data.paused_at, data.paused_by, data.paused_until, partial(_format_local, data))
     return f"{entry_label(data.kind, data.name)}: {state}, {parts_text(data.pace)} ({data.zone})"
 
 
@@ -381,19 +380,15 @@ def _format_messages(data: Explanation, messages: MessagesOfEntry) -> str:
 
 
 def _format_wakes(data: ExplanationNow) -> str:
-    """How many wakes wait, for what, and until when."""
-    wait = data.wakes
-    if wait is None:
+    if data.wakes is None:
         return ""
-    until = f", until {_format_local(data, wait.until)}" if wait.until else ""
-    return f"{data.wakes_waiting} waiting: {wait.says}{until}"
+    return waiting_wakes_text(data.wakes_waiting, data.wakes.says, data.wakes.until, partial(_format_local, data))
 
 
 def _format_rejected_wakes(data: Explanation, rejected: RejectedWakes) -> str:
-    """How many wakes were rejected, since when and why: of which agent for a job, by whom for an agent."""
-    other = f"of agent/{rejected.agent}" if data.kind == "cron" else f"by {rejected.sender} ({rejected.source})"
-    times = f"since {_format_local(data, rejected.first_at)}"
-    return f"{format_count(rejected.count, 'wake')} {other} rejected {times}: {rejected.says}"
+    """Wakes of an agent that a job has sent, or those that reached an agent by someone."""
+    whose = f"of agent/{rejected.agent}" if data.kind == "cron" else f"by {rejected.sender} ({rejected.source})"
+    return rejected_wakes_text(rejected.count, whose, rejected.first_at, rejected.says, partial(_format_local, data))
 
 
 def _format_next(data: ExplanationNow) -> str:
@@ -406,12 +401,8 @@ def _format_next(data: ExplanationNow) -> str:
 
 def _format_now(data: ExplanationNow) -> str:
     """Whether the entry would run now. Nothing runs while the daemon is down, whatever the checks would find."""
-    if data.done_at:
-        return "done: a one-time job that has already run"
-    reason = data.now.reason
-    found = "nothing blocks it" if reason is None else f"it would not run: {SlotCause(reason, data.now.detail).text_for_now}"
     limitation = "" if data.now.complete else " (only the checks that need no config were made)"
-    return found + limitation + ("" if _is_still_up(data.daemon) else "; the daemon is not running")
+    return data.now.says + limitation + ("" if _is_still_up(data.daemon) else "; the daemon is not running")
 
 
 def _is_still_up(boot: DaemonStateThen) -> bool:

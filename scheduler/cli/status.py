@@ -42,7 +42,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
-from scheduler.insight.reason_texts import SLEPT, trouble_word
+from scheduler.insight.reason_texts import SLEPT, mute_text, pause_text, trouble_word
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
@@ -309,19 +309,15 @@ def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
 
 def _paused_lines(entry: EntryStatus) -> Iterator[str]:
     if entry.state == "paused":
-        since = f" since {format_time(entry.paused_at)}" if entry.paused_at else ""
-        until = f"until {format_time(entry.paused_until)}" if entry.paused_until else "until resumed"
-        by = f", by {entry.paused_by}" if entry.paused_by else ""
-        yield f"paused: {entry_label(entry.kind, entry.name)}{since} {until}{by}"
+        pause = pause_text(entry.paused_at, entry.paused_by, entry.paused_until, format_time)
+        yield f"paused: {entry_label(entry.kind, entry.name)} {pause.removeprefix('paused ')}"
 
 
 def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
     if muted := entry.muted:
-        name = entry_label(entry.kind, entry.name)
-        ends = [f"until {format_time(muted.until)}"] if muted.until else []
-        ends += ["until something changes"] if muted.until_changed else []
         held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
-        yield Fact(f"muted: {name} {' or '.join(ends) or 'until unmuted'}, by {muted.by}, {held}", Meaning.WORRYING)
+        says = mute_text(muted.by, muted.until, format_time, until_changed=muted.until_changed)
+        yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Meaning.WORRYING)
 
 
 def _condition_lines(entry: EntryStatus) -> Iterator[Fact]:

@@ -32,8 +32,8 @@ from heartbeatd.answers import (
 )
 from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
 from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
+from scheduler.insight.obstacles import quiet_reasons
 from scheduler.insight.periods import Period
-from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MissedRecords
@@ -435,9 +435,8 @@ class _EntryDay:
     def _paused(self) -> EntryOverview | None:
         if not self._row.paused or self._row.state != "active" or not self._all.is_today:
             return None
-        until = f"until {self._times.at(self._row.pause_ends)}" if self._row.pause_ends else "until someone resumes it"
-        since = f" since {self._times.at(self._row.paused_at)}" if self._row.paused_at else ""
-        says = f"paused{since}{f' by {self._row.paused_by}' if self._row.paused_by else ''} {until}"
+        row = self._row
+        says = reason_texts.pause_text(row.paused_at, row.paused_by, row.pause_ends, self._times.at)
         return self._overview("silent", Skip.PAUSED, says, f"heartbeatd resume {self._label}")
 
     def _other_settings(self) -> EntryOverview | None:
@@ -653,11 +652,9 @@ class _EntryDay:
         return self._overview("silent", reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True)
 
     def _calendar_text(self) -> str:
-        days, settings = entry_schedule.allowed_days(self._row.schedule_text), self._all.plan
-        if days is None:
-            return ""
-        day = self._all.period.until.astimezone(days.zone).date()
-        found = schedule_texts.calendar_text(days, day, settings.settings.calendars) if settings else ""
+        plan = self._all.plan
+        calendars = plan.settings.calendars if plan else {}
+        found = schedule_texts.excluding_calendar(self._row.schedule_text, self._all.period.until, calendars)
         return f" ({found})" if found else ""
 
     def _local_clock(self) -> str:
@@ -698,9 +695,7 @@ class _EntryDay:
         wait = wake_waits.next_wait(self._all.db, self._row.kind, self._row.name, self._all.now) if number else None
         if wait is None or not self._all.is_today or wait.reason in QUIET_WAITS:
             return None
-        until = f" until {self._times.at(wait.until)}" if wait.until else ""
-        verb = "waits" if number == 1 else "wait"
-        says = f"{format_count(number, 'wake')} {verb}{until}: {wait.text}"
+        says = reason_texts.waiting_wakes_text(number, wait.text, wait.until, self._times.at)
         return self._overview("unusual", WAKES_WAIT, says, self._explain_command(), wait.run_id)
 
     def _rejected_wakes(self) -> EntryOverview | None:
@@ -710,11 +705,8 @@ class _EntryDay:
             return None
         last = found[-1]
         number = sum(each.count for each in found if (each.agent, each.why) == (last.agent, last.why))
-        noun = "its wake" if last.source == Trigger.CRON else f"a wake by {last.sender or last.source}"
-        nouns = "of its wakes" if last.source == Trigger.CRON else f"wakes, the last by {last.sender or last.source},"
-        subject = f"{noun} of agent/{last.agent} was" if number == 1 else f"{number:,} {nouns} of agent/{last.agent} were"
-        since = f"at {self._times.at(last.at)}" if number == 1 else f"since {self._times.at(last.first_at)}"
-        says = f"{subject} rejected {since}: {REJECTED_WAKE_TEXTS[last.why]}"
+        whose = f"of agent/{last.agent}" if last.source == Trigger.CRON else f"by {last.sender or last.source}"
+        says = reason_texts.rejected_wakes_text(number, whose, last.first_at, REJECTED_WAKE_TEXTS[last.why], self._times.at)
         command = f"heartbeatd explain agent/{last.agent}" if last.source == Trigger.CRON else self._explain_command()
         return self._overview("unusual", WAKE_REJECTED, says, command)
 

@@ -35,10 +35,9 @@ from heartbeatd.answers import (
 )
 from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates, plan_sync
-from scheduler.insight import preconditions, reload_history, slot_history, wake_waits
+from scheduler.insight import obstacles, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
 from scheduler.insight.periods import Period
-from scheduler.insight.quiet_reasons import quiet_reasons
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import LoadedHistory, SlotGroup, SlotResult, slot_results
@@ -55,7 +54,6 @@ from scheduler.store import (
     outbox,
     rejected_wakes,
     run_history,
-    runs,
     wakes,
 )
 from scheduler.system.lanes import Lanes
@@ -170,8 +168,6 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
     db, row, now = explained.db, explained.row, explained.now
     last_id = run_history.last_real_run(db, *explained.key)
     last_run = None if last_id is None else run_history.get_run(db, last_id)
-    found = preconditions.check_preconditions(db, explained.plan, row, explained.lanes, now)
-    found.would_run = found.would_run and _done_at(explained) is None
     messages = [
         MessagesOfEntry(
             channel=each.channel,
@@ -192,13 +188,13 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
         last_slot=_explain_slot(explained, _latest_slot_until(explained, now)),
         last_run=last_run,
         answer=_explain_answer(last_run) if last_run else None,
-        quiet_because=quiet_reasons(db, row, explained.spec, now, TimeFormat.of_today(explained.zone, now)),
+        quiet_because=obstacles.quiet_reasons(db, row, explained.spec, now, TimeFormat.of_today(explained.zone, now)),
         conditions=_explain_conditions(explained),
         skipped_since=[
             _count_cause(SlotCause(reason), slots)
             for reason, slots in run_history.skipped_since(db, *explained.key, last_id or 0).items()
         ],
-        now=found,
+        now=obstacles.check_preconditions(db, explained.plan, row, explained.lanes, now),
         next=NextSlot(slot=row.slot, due_at=row.due_at),
         wakes_waiting=wakes.count_waiting_wakes(db, *explained.key),
         checklist_remarks=list(explained.entry.checklist_remarks()) if explained.entry else [],
@@ -325,7 +321,7 @@ def _header(explained: ExplainedEntry) -> dict[str, Any]:
     """The fields that every explanation begins with."""
     row = explained.row
     paused = row.state == "active" and row.paused
-    done = _done_at(explained)
+    done = obstacles.done_at(explained.db, row)
     return {
         "kind": row.kind,
         "name": row.name,
@@ -338,14 +334,6 @@ def _header(explained: ExplainedEntry) -> dict[str, Any]:
         "paused_by": row.paused_by if paused else None,
         "pace": entry_schedule.schedule_parts(row.schedule_text),
     }
-
-
-def _done_at(explained: ExplainedEntry) -> datetime | None:
-    """The one slot of an entry that runs once and is done; None for any other entry."""
-    entry_row = explained.row
-    if entry_row.state != "active" or entry_row.paused or runs.find_open_run(explained.db, *explained.key):
-        return None
-    return entry_schedule.finished_single_slot(entry_row.schedule_text, entry_row.settled_until)
 
 
 def _latest_slot_until(explained: ExplainedEntry, instant: datetime) -> SlotResult | None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
 from heartbeatd.answers import BudgetUsage, EntryStatus
-from scheduler.insight.quiet_reasons import quiet_reasons
+from scheduler.insight.obstacles import quiet_reasons
 from scheduler.insight.reason_texts import RUNNING, Level, SlotCause, trouble_word
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import cause_of_run

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from heartbeat.words import format_count
 from scheduler.model.condition import Effect, EndedBy
 from scheduler.model.outcome import ANSWERED, FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
@@ -212,6 +213,33 @@ ENDED_BY_TEXTS: dict[str, str] = {
 def trouble_word(reason: str | None) -> str:
     """What an entry with this reason of its present trouble does: it fails, or it is not run at all."""
     return "not run" if reason in tuple(Skip) else "failing"
+
+
+Clock = Callable[[datetime], str]  # shows a time as its reader expects it
+
+
+def pause_text(since: datetime | None, by: str | None, until: datetime | None, at: Clock) -> str:
+    """Since when an entry is paused, by whom, and until when: paused since 08:00 by command until someone resumes it."""
+    begin = f" since {at(since)}" if since else ""
+    return f"paused{begin}{f' by {by}' if by else ''} until {at(until) if until else 'someone resumes it'}"
+
+
+def mute_text(by: str, until: datetime | None, at: Clock, *, until_changed: bool) -> str:
+    """Who has muted an entry, and until when: by Mary until 14:00 or until something changes."""
+    ends = [f"until {at(until)}"] if until else []
+    ends += ["until something changes"] if until_changed else []
+    return f"by {by} {' or '.join(ends) or 'until unmuted'}"
+
+
+def waiting_wakes_text(count: int, reason: str, until: datetime | None, at: Clock) -> str:
+    """How many wakes wait, until when, and for what."""
+    return f"{format_count(count, 'wake')} {'waits' if count == 1 else 'wait'}{f' until {at(until)}' if until else ''}: {reason}"
+
+
+def rejected_wakes_text(count: int, whose: str, since: datetime, reason: str, at: Clock) -> str:
+    """How many wakes were rejected, since when and why. `whose`: of agent/NAME, or by SENDER."""
+    when = f"was rejected at {at(since)}" if count == 1 else f"were rejected since {at(since)}"
+    return f"{format_count(count, 'wake')} {whose} {when}: {reason}"
 
 
 def clock_change_text(change: ClockChange) -> str:

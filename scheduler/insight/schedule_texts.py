@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron import expression_words
-from heartbeat.calendars import AllowedDays, Calendar
+from heartbeat.calendars import Calendar
 from heartbeat.hours import DAYS, EVERY_DAY, Window
 from heartbeat.words import format_duration
 from scheduler.model import entry_schedule, local_days
@@ -100,8 +100,12 @@ def hours_zones(text: str) -> tuple[ZoneInfo, ...]:
     return tuple(dict.fromkeys(window.zone for window in entry_schedule.active_hours(text).windows))
 
 
-def calendar_text(days: AllowedDays, day: date, calendars: Mapping[str, Calendar]) -> str:
-    """Which calendar excludes a day: skip_on: holidays, or only_on: workdays. Empty if its name is not known."""
+def excluding_calendar(text: str, instant: datetime, calendars: Mapping[str, Calendar]) -> str:
+    """Which calendar of a schedule text excludes the day: skip_on: holidays, or only_on: workdays. Empty if it is not known."""
+    days = entry_schedule.allowed_days(text)
+    if days is None:
+        return ""
+    day = instant.astimezone(days.zone).date()
     if days.skip.contains(day):
         names = [name for name, each in calendars.items() if each.contains(day) and each | days.skip == days.skip]
         return f"skip_on: {', '.join(names)}" if names else ""

@@ -93,7 +93,7 @@ def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     output = " ".join(capsys.readouterr().out.split())
     assert "wakes: 1 waits for the next run of agent/ops, once it is resumed: the agent is paused" in output
     assert call(config, "explain", "ops") == 0
-    assert "1 waiting: the agent is paused\n" in capsys.readouterr().out
+    assert "1 wake waits: the agent is paused\n" in capsys.readouterr().out
 
 
 def test_a_wake_outside_the_active_hours_prints_until_when_it_waits(
@@ -389,7 +389,7 @@ def test_an_entry_is_muted_in_the_database_of_a_stopped_daemon(config: Path, pla
     assert printed.endswith(" or until something changes\n")
     assert entry_row(place, Kind.HEARTBEAT, "ops").is_muted(datetime.now(UTC))
     assert call(config, "status") == 0
-    assert "muted: agent/ops until " in capsys.readouterr().out
+    assert "muted: agent/ops by" in capsys.readouterr().out
     assert call(config, "unmute", "ops") == 0
     assert call(config, "unmute", "ops") == 0
     assert capsys.readouterr().out == "agent/ops unmuted; messages of 0 runs were suppressed\nagent/ops was not muted\n"

@@ -32,7 +32,15 @@ from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.config_reload import plan_for_start
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AcknowledgeConditions, AdoptPlan, HoldLane, MuteEntry, NoteRejectedConfig, PauseEntries
+from scheduler.engine.requests import (
+    AcknowledgeConditions,
+    AdoptPlan,
+    HoldLane,
+    MuteEntry,
+    NoteRejectedConfig,
+    PauseEntries,
+    UnmuteEntry,
+)
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 HOUR = timedelta(hours=1)
@@ -256,7 +264,7 @@ def test_a_pause(plant: Plant, say: Say) -> None:
     world.pause(("heartbeat", "ops"))
     run_until_now(world)
     check(say(world), "silent: paused since 08:00 by command until someone resumes it", "`heartbeatd resume agent/ops`")
-    assert f"paused: agent/ops since {TODAY} 08:00:00 until resumed, by command" in status_lines(world)
+    assert f"paused: agent/ops since {TODAY} 08:00:00 by command until someone resumes it" in status_lines(world)
 
 
 def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
@@ -276,6 +284,26 @@ def test_a_mute(plant: Plant, say: Say) -> None:
     run_until_now(world)
     check(say(world), f"muted by chat until unmuted, {hours_of_day(world) - 1} answers not sent", "`heartbeatd unmute agent/ops`")
     assert "quiet muted by chat until unmuted" in " ".join(" ".join(say(world, "ops")).split())
+
+
+def test_all_commands_say_the_same_of_a_pause_and_of_a_mute(plant: Plant, say: Say) -> None:
+    """The times are formatted for each reader, so they are left out of the comparison."""
+    cases = (
+        (PauseEntries(("heartbeat", "ops"), None, "chat"), "paused since", "by chat until someone resumes it"),
+        (PauseEntries(("heartbeat", "ops"), MIDNIGHT + timedelta(days=9), "Mary"), "paused since", "by Mary until"),
+        (MuteEntry(("heartbeat", "ops"), None, "chat"), "muted", "by chat until unmuted"),
+        (MuteEntry(("heartbeat", "ops"), None, "Mary", until_changed=True), "muted", "by Mary until something changes"),
+    )
+    world = plant(fleet())
+    run_until_now(world)
+    for request, begin, end in cases:
+        world.request(request)
+        overview, one = (" ".join(" ".join(say(world, *words)).split()) for words in ((), ("ops",)))
+        status = " ".join(status_lines(world)).replace(": agent/ops", "")
+        for shown in (overview, one, status):
+            assert begin in shown and end in shown, (request, shown)
+        world.resume(("heartbeat", "ops"))
+        world.request(UnmuteEntry(("heartbeat", "ops"), "chat"))
 
 
 def test_a_mute_of_an_agent_that_has_nothing_to_say_and_of_a_job_that_fails(plant: Plant, say: Say) -> None:
@@ -704,10 +732,10 @@ def test_a_job_whose_wakes_are_rejected_because_the_agent_is_disabled(plant: Pla
     world = plant(fleet("{enabled: false}", jobs=NIGHTLY))
     run_until_now(world)
     number = hours_of_day(world) - 1
-    says = f"{number} of its wakes of agent/ops were rejected since 01:00: the agent is disabled in the config"
+    says = f"{number} wakes of agent/ops were rejected since 01:00: the agent is disabled in the config"
     check(say(world), "unusual", says, "`heartbeatd explain agent/ops`", name="cron/nightly")
     shown = " ".join(" ".join(say(world, "nightly")).split())
-    assert f"{number} wakes of agent/ops rejected since" in shown and "the agent is disabled" in shown
+    assert f"{number} wakes of agent/ops were rejected since" in shown and "the agent is disabled" in shown
 
 
 def test_a_job_whose_wake_expires(plant: Plant, say: Say) -> None:
@@ -717,7 +745,7 @@ def test_a_job_whose_wake_expires(plant: Plant, say: Say) -> None:
     run_until_now(world)
     check(
         say(world),
-        "its wake of agent/ops was rejected at",
+        "1 wake of agent/ops was rejected at",
         "no run of the agent handled it within limits.wake_keep",
         name="cron/nightly",
     )
@@ -731,7 +759,7 @@ def test_wakes_of_a_program_that_are_rejected(plant: Plant, say: Say) -> None:
             world.wake("ops", sender=f"mailbot{number}")
     run_until_now(world)
     text = " ".join(" ".join(say(world, "ops")).split())
-    assert "3 wakes by mailbot2 (api) rejected since" in text and "the agent is disabled in the config" in text
+    assert "3 wakes by mailbot2 (api) were rejected since" in text and "the agent is disabled in the config" in text
 
 
 # --- who changed what -------------------------------------------------------------------------------------------------

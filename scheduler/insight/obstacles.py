@@ -1,0 +1,181 @@
+"""Says what holds an entry back now: the checks that would skip a run, and why runs would send nothing.
+
+The command, the page, the API and the overview of all entries say it with these functions.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from heartbeat.spec import Heartbeat
+from heartbeat.words import shorten
+from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
+from scheduler.engine import claims, condition_news, planning
+from scheduler.engine.tick import Tick
+from scheduler.insight import reason_texts, schedule_texts
+from scheduler.insight.reason_texts import SlotCause
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.model import entry_schedule
+from scheduler.model.circuit import Breaker
+from scheduler.model.condition import Condition, ReportKind
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.mute import parse_mute
+from scheduler.model.outcome import Kind, Skip
+from scheduler.store import breakers, conditions, lane_holds, run_history, runs
+from scheduler.store.transaction import Transaction
+from scheduler.system.lanes import Lanes
+from scheduler.work.plan import Plan
+
+MAX_CONDITIONS = 3  # conditions that a reason names; the list of conditions has all of them
+MAX_KEY = 40  # characters that are shown of a key
+
+
+def check_preconditions(
+    db: sqlite3.Connection, plan: Plan | None, entry_row: EntryRow, lanes: Lanes, now: datetime
+) -> Preconditions:
+    """Whether the entry would run if it came due now, with the result of every check. Nothing is written, started or locked.
+
+    Without a config only the database is checked. `detail` says which budget, who holds the lane and until when, or which worker
+    executes the run in progress.
+    """
+    entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
+    is_done = done_at(db, entry_row) is not None
+    if plan is None or entry is None:
+        lane = entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
+        held = _lane_hold_detail(db, lanes, lane, entry_schedule.schedule_zone(entry_row.schedule_text), now)
+        found = _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None)
+        found |= _check_open_run(db, entry_row)
+        return _conclude(found, held | _worker_detail(db, entry_row), is_done=is_done, is_complete=False)
+    tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
+    claim = claims.hypothetical_claim(tick, entry, entry_row)
+    lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
+    answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
+    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now) | _worker_detail(db, entry_row)
+    details |= {Skip.BUDGET: claim.over_budget} if claim.over_budget else {}
+    excluded = schedule_texts.excluding_calendar(entry.schedule_text, now, plan.settings.calendars)
+    details |= {Skip.CALENDAR: excluded} if excluded else {}
+    shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
+    details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
+    return _conclude(answers | _check_open_run(db, entry_row), details, is_done=is_done, is_complete=True)
+
+
+def _conclude(
+    found: Mapping[Skip, bool | None], details: Mapping[Skip, str], *, is_done: bool, is_complete: bool
+) -> Preconditions:
+    """`found` has for each reason to skip a run whether it applies; None if only a real run can find out."""
+    first = next((reason for reason in Skip if found.get(reason)), None)
+    detail = details.get(first) if first else None
+    says = "nothing blocks it" if first is None else f"it would not run: {SlotCause(first, detail).text_for_now}"
+    return Preconditions(
+        would_run=first is None and not is_done,
+        reason=first,
+        detail=detail,
+        says="done: a one-time job that has already run" if is_done else says,
+        complete=is_complete,
+        gates=[PreconditionResult(gate=gate, stands_in_the_way=found[gate]) for gate in Skip if gate in found],
+    )
+
+
+def done_at(db: sqlite3.Connection, row: EntryRow) -> datetime | None:
+    """The one slot of an entry that runs once and is done; None for any other entry."""
+    if row.state != "active" or row.paused or runs.find_open_run(db, row.kind, row.name):
+        return None
+    return entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
+
+
+def _check_recorded_entry(
+    db: sqlite3.Connection, entry_row: EntryRow, lanes: Lanes, now: datetime, *, gone: bool
+) -> dict[Skip, bool | None]:
+    """The checks that need only the database; `gone`: the config no longer declares the entry."""
+    is_agent, days = entry_row.kind is Kind.HEARTBEAT, entry_schedule.allowed_days(entry_row.schedule_text)
+    held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_locked(entry_row.name))
+    return {
+        Skip.DISABLED: entry_row.state == "disabled",
+        Skip.PAUSED: entry_row.paused,
+        Skip.REMOVED: gone or entry_row.state == "removed",
+        Skip.CALENDAR: not (days is None or days.open_at(now)),
+        Skip.ACTIVE_HOURS: not entry_schedule.active_hours(entry_row.schedule_text).open_at(now),
+        Skip.BUSY: held,
+    }
+
+
+def _lane_hold_detail(
+    db: sqlite3.Connection, lanes: Lanes, lane: str | None, zone: ZoneInfo | None, now: datetime
+) -> dict[Skip, str]:
+    """Who holds a lane: over HTTP, or the process that has locked its file."""
+    holder = lane_holds.describe_holder(db, lane, zone, now) if lane else None
+    if holder is None and lane is not None:
+        holder = lanes.find_holder(lane)
+    return {Skip.BUSY: holder} if holder else {}
+
+
+def _worker_detail(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, str]:
+    """Which worker executes the run in progress."""
+    run = runs.find_open_run(db, entry_row.kind, entry_row.name)
+    return {Skip.ALREADY_RUNNING: f"run {run.run_id} on {run.worker}"} if run and run.state == "running" and run.worker else {}
+
+
+def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
+    """Which circuit breaker is open, the error of the provider, and when it will be probed."""
+    at = f"{breaker.probe_at.astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
+    return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry will probe it first'}"
+
+
+def _check_open_run(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, bool | None]:
+    """Whether a run of the entry is in progress. A run that waits for its lane only shows that the lane is locked."""
+    run = runs.find_open_run(db, entry_row.kind, entry_row.name)
+    in_the_way = planning.reason_of_open_run(run) if run else None
+    answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}
+    return answers | {Skip.BUSY: True} if in_the_way is Skip.BUSY else answers
+
+
+def quiet_reasons(
+    db: sqlite3.Connection, row: EntryRow, spec: Heartbeat | None, now: datetime, times: TimeFormat
+) -> list[QuietReason]:
+    """Why an entry is quiet now, the strongest reason first. Without its `spec` the times of reminders are not known."""
+    found: list[QuietReason] = []
+    if row.is_muted(now):
+        assert row.mute is not None and row.muted_until is not None
+        mute, until = parse_mute(row.mute), None if row.muted_until == UNTIL_RESUMED else row.muted_until
+        says = f"muted {reason_texts.mute_text(mute.by, until, times.at, until_changed=mute.known is not None)}"
+        found.append(QuietReason(code="muted", says=says, count=1))
+    count = run_history.count_awaited_results(db, row.kind, row.name)
+    if count:
+        says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"
+        found.append(QuietReason(code="awaits_results", says=says, count=count))
+    if row.kind is Kind.HEARTBEAT and row.conditions:
+        found += _condition_reasons(conditions.open_conditions_of(db, row.name), spec, now, times)
+    return found
+
+
+def _condition_reasons(known: list[Condition], spec: Heartbeat | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:
+    """The acknowledged conditions, and those of which all recipients know."""
+    texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
+    for each in known:
+        if each.is_acknowledged:
+            texts["acknowledged"].append(f"{shorten(each.label, MAX_KEY)}: acknowledged by {each.acked_by}")
+        elif _is_reported(each):
+            texts["known"].append(f"{shorten(each.label, MAX_KEY)}: {_known_text(each, spec, now, times)}")
+    for code, found in texts.items():
+        more = [f"and {len(found) - MAX_CONDITIONS} more"] if len(found) > MAX_CONDITIONS else []
+        if found:
+            yield QuietReason(code=code, says="; ".join([*found[:MAX_CONDITIONS], *more]), count=len(found))
+
+
+def _is_reported(condition: Condition) -> bool:
+    reports = condition.reports.values()
+    return bool(reports) and all(each.kind is not ReportKind.ENDED and each.delivered_at is not None for each in reports)
+
+
+def _known_text(condition: Condition, spec: Heartbeat | None, now: datetime, times: TimeFormat) -> str:
+    since = f"known since {times.at(condition.opened_at)}"
+    reminder = condition_news.next_reminder(condition, spec) if spec else None
+    if reminder is None:
+        return since
+    return f"{since}, next reminder {times.at(reminder) if reminder > now else 'with the next answer that mentions it'}"
