@@ -35,34 +35,30 @@ class CalendarDays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cron job as it is configured. Exactly one of `schedule`, `every`, `at` and `reboot` says when it runs, and
-    `calendars` say on which days.
+    """One cron job as it is configured. A field with the name of a key of the config has the value of this key.
 
-    `command` is text for `shell`, or a list of arguments that is run without a shell. `prompt` is sent to `agent` instead, with
-    `model` if that is not None. A job without both only wakes agents. `env` values may be opaque secrets. `stagger` is added to
-    the slot to get the due time; the slot itself keeps its nominal time. `zone` is the time zone of its schedule and its days.
-    After `on_failure_after` failures in a row (0: never) a failure notification goes to `on_failure_deliver`, or to `deliver`
-    if that is empty, with a reminder after each `on_failure_remind`. `async_timeout` is how long a later answer to its prompt
-    may take. `strip_reasoning` leaves out a leading `<think>` block of the answer from what is delivered.
+    Exactly one of `schedule`, `every`, `at` and `reboot` says when it runs.
     """
 
     name: str
     enabled: bool
-    zone: ZoneInfo
+    zone: ZoneInfo  # of its schedule and its days
     schedule: CronSchedule | None
     every: timedelta | None
     at: OneTimeSchedule | None
-    calendars: CalendarDays
-    reboot: bool
-    stagger: timedelta
+    calendars: CalendarDays  # the days on which it may run
+    reboot: bool  # it runs when the daemon starts
+    stagger: timedelta  # the delay of each run after its slot
     misfire: Misfire
-    grace: timedelta
-    command: str | tuple[str, ...] | None
-    prompt: str | None
+    grace: timedelta  # how late a slot may start
+    command: (
+        str | tuple[str, ...] | None
+    )  # text for `shell`, or arguments without a shell; None: it calls an agent, or only wakes
+    prompt: str | None  # sent to `agent`
     agent: str | None
-    model: str | None
+    model: str | None  # None: that of `agent`
     shell: str
-    env: Mapping[str, object]
+    env: Mapping[str, object]  # values may be opaque secrets
     workdir: Path
     stdin: str
     timeout: timedelta
@@ -73,9 +69,9 @@ class Job:
     wake_on: WakeOn
     wake_mode: WakeMode
     wake_text: str | None
-    on_failure_after: int = 0
+    on_failure_after: int = 0  # failures in a row before a notification; 0: never
     on_failure_remind: timedelta = timedelta(0)
-    on_failure_deliver: tuple[str, ...] = ()
+    on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
     async_timeout: timedelta = timedelta(hours=1)
     strip_reasoning: bool = True
 

@@ -144,32 +144,20 @@ class Precheck:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The settings of one agent's heartbeat.
-
-    An agent runs every `interval`. If that is None, it runs by `schedule`, a cron expression in `zone`, or, if that is None
-    too, only when it is woken. `backoff_on_failure` doubles the interval after each failed run. `checklist` is a file name
-    inside `workspace`, or the text itself if it contains a line break. `model` is the heartbeat's own model, else the agent's,
-    else None. `session_keep` is the number of messages of earlier runs that go into the prompt; with 0 each run is independent.
-    After `on_failure_after` failures in a row (0: never) a failure notification goes to `on_failure_deliver`, or to `deliver`
-    if that is empty, with a reminder after each `on_failure_remind`. `calendars` are the days on which it may run. The files in
-    `memory` are read if the checklist is missing or empty and the agent runs anyway. `async_timeout` is how long a later answer
-    may take. With `strip_reasoning` a leading `<think>` block of an answer is neither classified nor delivered. `answer` is the
-    form in which the agent is to report findings. An open condition is reported again after `remind`, or `remind_critical`. It
-    is closed when `clear_after` answers in a row do not mention it, and with `show_resolved` its end is reported.
-    """
+    """The settings of one agent's heartbeat. A field with the name of a key of the config has the value of this key."""
 
     name: str
     enabled: bool
-    interval: timedelta | None
-    stagger: timedelta
+    interval: timedelta | None  # None: it runs by `schedule`, or, without one, only when it is woken
+    stagger: timedelta  # the delay of each run after its slot
     hours: Hours
     zone: ZoneInfo
-    grace: timedelta
+    grace: timedelta  # how late a slot may start
     workspace: Path
     runner: Runner
-    model: str | None
+    model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
     prompt: str | None
-    checklist: str
+    checklist: str  # a file name inside `workspace`, or the text itself if it contains a line break
     on_missing: OnMissing
     on_empty: Literal["skip", "run"]
     context: tuple[str, ...]
@@ -184,22 +172,22 @@ class Heartbeat:
     dedup_normalize: DedupNormalize
     deliver: tuple[str, ...]
     decide: Decide | None = None
-    session_keep: int = 0
-    schedule: str | None = None
+    session_keep: int = 0  # messages of earlier runs in the prompt; 0: each run is independent
+    schedule: str | None = None  # a cron expression in `zone`
     backoff_on_failure: bool = False
     precheck: Precheck | None = None
     memory: tuple[str, ...] = ()
     max_input_tokens: int = 50_000
-    on_failure_after: int = 0
+    on_failure_after: int = 0  # failures in a row before a notification; 0: never
     on_failure_remind: timedelta = timedelta(0)
-    on_failure_deliver: tuple[str, ...] = ()
-    calendars: AllowedDays = ALL_DAYS
+    on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
+    calendars: AllowedDays = ALL_DAYS  # the days on which it may run
     async_timeout: timedelta = timedelta(hours=1)
     strip_reasoning: bool = True
     answer: AnswerForm = "text"
-    remind: timedelta = timedelta(hours=24)
+    remind: timedelta = timedelta(hours=24)  # after this time, an open condition is reported again
     remind_critical: timedelta = timedelta(hours=6)
-    clear_after: int = 2
+    clear_after: int = 2  # answers in a row that do not mention a condition, and close it
     show_resolved: bool = True
 
     @property

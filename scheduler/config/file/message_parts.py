@@ -10,6 +10,7 @@ from itertools import islice
 LONGEST_QUOTED = 40  # characters of a value that a message may quote; a longer text may be a secret at the wrong key
 MOST_COMPARED = 1000  # names that a misspelt name is compared with; each comparison takes microseconds
 SIMILAR = 0.8  # the ratio of difflib from which a word is suggested
+SHORT, SIMILAR_SHORT = 4, 0.75  # in a word of up to four letters, two may be exchanged
 MOST_LISTED = 5  # names that a message lists before it gives their number
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./%+@-]*(?: [A-Za-z0-9_./%+@-]+)*")
@@ -34,8 +35,9 @@ def find_closest(word: str, known: Collection[str]) -> str:
     """The known word that is most similar to a misspelt one; empty if none is similar. Capitals, `-` and `_` do not count."""
     if len(word) > LONGEST_QUOTED or len(known) > MOST_COMPARED:
         return ""
+    cutoff = SIMILAR if len(word) > SHORT else SIMILAR_SHORT
     spellings = {_fold_spelling(other): other for other in known}
-    return next((spellings[close] for close in get_close_matches(_fold_spelling(word), spellings, n=1, cutoff=SIMILAR)), "")
+    return next((spellings[close] for close in get_close_matches(_fold_spelling(word), spellings, n=1, cutoff=cutoff)), "")
 
 
 def _fold_spelling(word: str) -> str:

@@ -22,7 +22,8 @@ def find_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     places = {zone for zone in _zone_names() if "/" in zone and not zone.startswith("Etc/")}  # UTC+2 is not Etc/GMT+2
     cities = {zone.rpartition("/")[2]: zone for zone in sorted(places)} | {"UTC": "UTC"}
-    close = find_closest(name, places) or cities.get(find_closest(name, cities))
+    is_abbreviation = name.isupper() and len(name) < 6  # CEST has no summer time, and resembles the names of other places
+    close = not is_abbreviation and (find_closest(name, places) or cities.get(find_closest(name, cities)))
     advice = f"did you mean {close}?" if close else "write an IANA name, like Europe/Berlin or UTC"
     raise ValueError(f"{quote_value(name)} is not a time zone; {advice}")
 

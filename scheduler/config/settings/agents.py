@@ -15,7 +15,7 @@ from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import Share
 from scheduler.config.settings import entry_timing, prechecks
-from scheduler.config.settings.config_node import ConfigContext, ConfigNode
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
 from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver, default_channel
 from scheduler.config.settings.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
 
@@ -33,6 +33,8 @@ CONDITIONAL_KEYS = frozenset(
         "session_keep",
     )
 )  # keys of a heartbeat without effect where others have certain values
+# Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
+COMPUTED_KEYS = ("enabled", "interval", "stagger", "model", "precheck", "decide", "session_keep", "answer", "deliver")
 ALWAYS = Hours()
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
@@ -50,6 +52,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     deliver = _build_deliver(beat, node)
     on_failure = build_on_failure(beat.on_failure, deliver, node, "heartbeat", "on_failure", speaks=True)
     built = Heartbeat(
+        **carried_keys(beat, Heartbeat, COMPUTED_KEYS),
         name=name,
         enabled=is_enabled(agent),
         interval=interval,
@@ -60,22 +63,8 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=runners.choose_model(agent, runner, node),
-        prompt=beat.prompt,
-        checklist=beat.checklist,
-        on_missing=beat.on_missing,
-        on_empty=beat.on_empty,
         context=agent.context,
-        light_context=beat.light_context,
-        retries=beat.retries,
-        timeout=beat.timeout,
-        async_timeout=beat.async_timeout,
         answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),
-        ok_match=beat.ok_match,
-        ack_max_chars=beat.ack_max_chars,
-        strip_reasoning=beat.strip_reasoning,
-        show_ok=beat.show_ok,
-        show_alerts=beat.show_alerts,
-        show_resolved=beat.show_resolved,
         remind=beat.conditions.remind,
         remind_critical=beat.conditions.remind_critical or min(beat.conditions.remind, LONGEST_REMIND_CRITICAL),
         clear_after=beat.conditions.clear_after,
@@ -84,11 +73,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         deliver=deliver,
         decide=runners.build_decide(agent, node),
         session_keep=0 if beat.isolated_session else beat.session_keep,
-        schedule=beat.schedule,
-        backoff_on_failure=beat.backoff_on_failure,
         precheck=prechecks.build_precheck(beat.precheck, beat.timeout, node, "heartbeat"),
-        memory=beat.memory,
-        max_input_tokens=beat.max_input_tokens,
         on_failure_after=on_failure.after,
         on_failure_remind=on_failure.remind,
         on_failure_deliver=on_failure.deliver,

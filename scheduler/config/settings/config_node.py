@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
@@ -15,6 +17,7 @@ from scheduler.config.file.diagnostics import Diagnostics, Position
 from scheduler.config.file.lenient_reading import resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import undeclared_name
+from scheduler.config.keys import models
 from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, is_secret_variable
 from scheduler.model.secret import Secret
 
@@ -116,3 +119,14 @@ class ConfigNode:
             return NO_VARIABLES
         filled = {name: self.resolve_secret(text, *inside, name, used=used) for name, text in texts.items()}
         return MappingProxyType({name: value for name, value in filled.items() if value is not None})
+
+
+def carried_keys(part: models.ConfigPart, spec: Any, computed: tuple[str, ...]) -> dict[str, Any]:
+    """The values of the keys that are fields of a spec, by their name, without those that are computed."""
+    return {name: getattr(part, name) for name in _carried_names(type(part), spec, computed)}
+
+
+@lru_cache(maxsize=8)
+def _carried_names(model: type[models.ConfigPart], spec: Any, computed: tuple[str, ...]) -> tuple[str, ...]:
+    names = {field.name for field in fields(spec)}
+    return tuple(name for name in model.model_fields if name in names and name not in computed)

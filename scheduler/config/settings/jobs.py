@@ -11,7 +11,7 @@ from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config.keys import models
 from scheduler.config.settings import entry_timing, prechecks
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, carried_keys
 from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver
 from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
@@ -40,35 +40,18 @@ def build_job(
     check_deliver(job.deliver, node, "deliver", speaks=job.agent is not None)
     on_failure = build_on_failure(job.on_failure, job.deliver, node, "on_failure", speaks=job.agent is not None)
     return Job(
+        **carried_keys(job, Job, COMPUTED_KEYS),
         name=name,
-        enabled=job.enabled,
         zone=job.timezone or node.context.zone,
         schedule=schedule,
-        every=job.every,
         at=moment,
         calendars=entry_timing.build_days(job, job.timezone or node.context.zone, node),
         reboot=reboot,
         stagger=entry_timing.build_stagger(name, job.stagger, period, node, "stagger"),
         misfire=job.misfire.policy,
         grace=entry_timing.build_grace(job.misfire.grace, period, LONGEST_GRACE),
-        command=job.command,
-        prompt=job.prompt,
-        agent=job.agent,
-        model=job.model,
-        shell=job.shell,
         env=node.build_variables(job.env, "env", used=job.enabled),
         workdir=node.context.resolve_path(job.workdir) if job.workdir else node.context.folder,
-        stdin=job.stdin,
-        timeout=job.timeout,
-        async_timeout=job.async_timeout,
-        strip_reasoning=job.strip_reasoning,
-        retries=job.retries,
-        rerun_after_crash=job.rerun_after_crash,
-        deliver=job.deliver,
-        wake_heartbeat=job.wake_heartbeat,
-        wake_on=job.wake_on,
-        wake_mode=job.wake_mode,
-        wake_text=job.wake_text,
         on_failure_after=on_failure.after,
         on_failure_remind=on_failure.remind,
         on_failure_deliver=on_failure.deliver,
@@ -140,6 +123,8 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
         )
 
 
+# Keys whose fields of the same name are computed in `build_job`. All others are carried into the spec as they are.
+COMPUTED_KEYS = ("schedule", "at", "stagger", "misfire", "env", "workdir")
 PROMPT_KEYS = ("budget", "agent", "model", "async_timeout", "strip_reasoning", "ok_match", "ack_max_chars", "precheck")
 COMMAND_KEYS = ("env", "workdir", "stdin", "shell")
 
