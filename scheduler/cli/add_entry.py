@@ -136,11 +136,10 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
 def _insert_entry(path: Path, before: bytes, section: str, entry: NewEntry) -> tuple[bytes, LoadedConfig]:
     """The new content of the config, and what it loads to. Raises ConfigError and InputError."""
     try:
-        text = add_entries(before.decode("utf-8-sig"), section, [entry])
+        text = add_entries(before.decode(), section, [entry])
     except EditRefused as error:
         raise InputError(error.located_in(path)) from error
-    mark = b"\xef\xbb\xbf" if before.startswith(b"\xef\xbb\xbf") else b""
-    after = mark + text.encode()
+    after = text.encode()
     check = TimeCheck(utc_now(), entries.has_seen_one_time_job)
     return after, load.load_config(path, os.environ, resolve_secrets=False, content=after, time_check=check)
 

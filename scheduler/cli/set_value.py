@@ -26,7 +26,7 @@ def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) 
     """Write the edits, and print the changed lines. Raises ConfigError or InputError; then the file is as it was."""
     try:
         before = read_file(path)
-        old = before.decode("utf-8-sig")
+        old = before.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     diagnostics = Diagnostics(str(path))
@@ -40,7 +40,7 @@ def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) 
         raise
     except EditRefused as error:
         raise InputError(error.located_in(path)) from None
-    after = before[: len(before) - len(old.encode())] + new.encode()
+    after = new.encode()
     load.load_config(path, os.environ, content=after, resolve_secrets=False)
     for line in changed_lines(old, new) or ("nothing changed",):
         click.echo(line)

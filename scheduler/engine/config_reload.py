@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import difflib
 import hashlib
 import logging
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
+from scheduler.config.file.text_editing import BYTE_ORDER_MARK
 from scheduler.config.settings.config_diff import ConfigVersion, compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import mask_text, new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.settings.load import LoadedConfig
@@ -124,12 +124,11 @@ class Reloader:
             before = read_file(path)
             if hash_of_bytes(before) != expected_hash:
                 raise FileChanged(f"{path.name} has changed since you read it")
-            mark = before[: len(codecs.BOM_UTF8)] if before.startswith(codecs.BOM_UTF8) else b""
-            old = before.decode("utf-8-sig")
+            old = before.decode()
             if alone:
                 self._check_in_force(before)
             new = change(old)
-            after = mark + new.encode()
+            after = new.encode()
             loaded = self._load(content=after)
             in_force = self._current_plan()
             plan, diff = _describe_reload(in_force, loaded)
@@ -218,8 +217,7 @@ def changed_lines(old: str, new: str, mask: Callable[[str], str] = str) -> tuple
 
     `mask` hides the secrets of a text without changing the number of its lines.
     """
-    if old == new:
-        return ()
+    old, new = old.removeprefix(BYTE_ORDER_MARK), new.removeprefix(BYTE_ORDER_MARK)
     before, after = mask(old).splitlines(), mask(new).splitlines()
     lines: list[str] = []
     for what, from_old, to_old, from_new, to_new in difflib.SequenceMatcher(

@@ -86,3 +86,23 @@ def test_a_shared_value_is_refused_with_its_line(config: Path, capsys: pytest.Ca
 def test_a_missing_config_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(tmp_path / "config.yaml", "set", "timezone=UTC") == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_each_command_that_edits_keeps_the_mark_the_line_breaks_and_the_missing_last_one(tmp_path: Path) -> None:
+    (tmp_path / "crontab").write_text("0 3 * * * date\n")
+    (tmp_path / "openclaw.json").write_text('{agents: {defaults: {workspace: "~/x", heartbeat: {every: "1h", target: "none"}}}}')
+    commands = (
+        ("set", "agents.mail.heartbeat.retries=3"),
+        ("unset", "timezone"),
+        ("add", "agent", "disk", "--template", "disk"),
+        ("cron", "import", str(tmp_path / "crontab"), "--timezone", "UTC"),
+        ("import", "openclaw", str(tmp_path / "openclaw.json"), "--timezone", "UTC"),
+    )
+    before = b"\xef\xbb\xbf" + CONFIG.removesuffix("\n").replace("\n", "\r\n").encode()
+    config = tmp_path / "config.yaml"
+    for command in commands:
+        config.write_bytes(before)
+        assert main([*command, "--into" if "import" in command else "-c", str(config)]) == 0, command
+        after = config.read_bytes()
+        found = (after != before, after[:3], after.count(b"\n") == after.count(b"\r\n"), after.endswith(b"\n"))
+        assert found == (True, before[:3], True, False), (command, after)

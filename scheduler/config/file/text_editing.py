@@ -29,6 +29,8 @@ from scheduler.config.file.message_parts import as_yaml
 Keys = tuple[str, ...]
 Pair = tuple[Node, Node]
 
+BYTE_ORDER_MARK = "\ufeff"
+
 _STEP = 2
 _SECTIONS = frozenset(("agents", "cron", "channels", "providers"))  # maps from names to entries, which get lines of their own
 _ALIAS = re.compile(r"[^*]*(\*[^\s,\]}]+)")
@@ -65,8 +67,10 @@ def apply_patch(text: str, patch: Mapping[str, Any], own: Keys = (), comments: M
     A patch that changes nothing gives the same text, and so does the removal of a key that is not there. `comments` are the
     comment lines above new keys. Raises UnreadableYaml if the text is not YAML, and EditRefused if a value comes from an anchor,
     alias or merge, because other entries would change too, if it stands where it cannot be changed, or if it shares a line with
-    values outside `own`.
+    values outside `own`. A byte order mark at the beginning stays.
     """
+    if text.startswith(BYTE_ORDER_MARK):
+        return BYTE_ORDER_MARK + apply_patch(text.removeprefix(BYTE_ORDER_MARK), patch, own, comments)
     data = marked_yaml.parse_yaml(text, Diagnostics(""))
     if not isinstance(data, dict | None):
         raise EditRefused(1, next(iter(patch), ""), "the file must be keys with values")

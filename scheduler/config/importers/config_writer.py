@@ -62,7 +62,7 @@ def insert_into_config(draft: Draft, path: Path, before: bytes, time_check: Time
     load.load_config(path, os.environ, resolve_secrets=False, content=before)
 
     def render() -> str:
-        text = before.decode("utf-8-sig")
+        text = before.decode()
         for section, entries in _list_entries(draft):
             text = add_entries(text, section, entries)
         return text
