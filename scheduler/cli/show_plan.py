@@ -9,13 +9,13 @@ from datetime import date, datetime, timedelta
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 from click.core import ParameterSource
 
 from heartbeat.words import format_duration
+from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEntry
 from scheduler.cli import arguments, daemon_files, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
@@ -34,7 +34,7 @@ NO_LIMIT = "no limit"
 DAY_COLUMNS = 5
 NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of further ones
 
-TimedRow = tuple[str, list[str]]  # the time by which the row is sorted, and its cells
+TimedRow = tuple[datetime, list[str]]  # the time by which the row is sorted, and its cells
 
 
 def print_plan(
@@ -77,51 +77,52 @@ def print_plan(
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
     with show_progress("planning"):
-        planned = forecast.forecast_data(seen, begin, begin + span, each=each or name is not None)
-    data = {"running": daemon_files.find_running_daemon(files) is not None} | planned
-    click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(_plan_lines(data)))
+        planned = forecast.forecast_runs(seen, begin, begin + span, each=each or name is not None)
+    running = daemon_files.find_running_daemon(files) is not None
+    data = {"running": running} | planned.as_data()
+    click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(_plan_lines(planned, running=running)))
 
 
-def _plan_lines(data: dict[str, Any]) -> Iterator[str]:
-    rows = sorted((row for entry in data["entries"] for row in _entry_rows(entry, data["clock_changes"])), key=lambda row: row[0])
+def _plan_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
+    rows = sorted((row for entry in data.entries for row in _entry_rows(entry, data.clock_changes)), key=lambda row: row[0])
     if rows:
-        yield from _table_with_clock_changes(rows, data["clock_changes"])
+        yield from _table_with_clock_changes(rows, data.clock_changes)
         yield ""
         yield _daily_counts_table(data)
     else:
         yield from wrap_text(
-            f"nothing fires from {output.format_time(data['from'])} to {output.format_time(data['until'])} {output.zone_name()}",
+            f"nothing fires from {output.format_time(data.from_)} to {output.format_time(data.until)} {output.zone_name()}",
             2,
         )
-    yield from _note_lines(data)
+    yield from _note_lines(data, running=running)
 
 
-def _entry_rows(entry: dict[str, Any], changes: list[dict[str, Any]]) -> Iterator[TimedRow]:
-    zone = ZoneInfo(entry["zone"])
-    changing = {_to_local(change["at"], zone).date() for change in changes if change["zone"] == entry["zone"]}
-    for day in entry["days"]:
-        ambiguous = date.fromisoformat(day["day"]) in changing
+def _entry_rows(entry: PlannedEntry, changes: list[ClockChange]) -> Iterator[TimedRow]:
+    zone = ZoneInfo(entry.zone)
+    changing = {change.at.astimezone(zone).date() for change in changes if change.zone == entry.zone}
+    for day in entry.days:
+        ambiguous = day.day in changing
         for first, last, count in _group_firings(day):
             local = (
                 _format_clock(first, zone, ambiguous)
                 if count == 1
-                else f"{_to_local(first, zone):%H:%M}-{_to_local(last, zone):%H:%M}"
+                else f"{first.astimezone(zone):%H:%M}-{last.astimezone(zone):%H:%M}"
             )
-            utc = f"{datetime.fromisoformat(first):%m-%d %H:%M}"
+            utc = f"{first:%m-%d %H:%M}"
             yield (
                 first,
-                [_format_day(day["day"]), local, utc, str(count), entry_label(entry["kind"], entry["name"]), entry["zone"]],
+                [_format_day(day.day), local, utc, str(count), entry_label(entry.kind, entry.name), entry.zone],
             )
 
 
-def _group_firings(day: dict[str, Any]) -> list[tuple[str, str, int]]:
+def _group_firings(day: PlannedDay) -> list[tuple[datetime, datetime, int]]:
     """The lines of a day: the first time, the last time, and how many times there are."""
-    if day["firings"] is None:
-        return [(day["first"], day["last"], day["count"])]
-    return [(instant, instant, 1) for instant in day["firings"]]
+    if day.firings is None:
+        return [(day.first, day.last, day.count)]
+    return [(instant, instant, 1) for instant in day.firings]
 
 
-def _table_with_clock_changes(rows: list[TimedRow], changes: list[dict[str, Any]]) -> Iterator[str]:
+def _table_with_clock_changes(rows: list[TimedRow], changes: list[ClockChange]) -> Iterator[str]:
     """The table, with a line at each clock change."""
     days = [cells[0] for _, cells in rows]
     shown = [["" if before == day else day, *cells[1:]] for before, day, (_, cells) in zip(["", *days], days, rows, strict=False)]
@@ -129,8 +130,8 @@ def _table_with_clock_changes(rows: list[TimedRow], changes: list[dict[str, Any]
     head, *lines = (
         format_table(COLUMNS, shown) if len(zones) > 1 else format_table(COLUMNS[:-1], [cells[:-1] for cells in shown])
     ).splitlines()
-    texts = [f"--- clock of {change['zone']}: {change['before']} is {change['after']} ---" for change in changes]
-    marks = [(change["at"], paint(text, Meaning.WORRYING)) for change, text in zip(changes, texts, strict=True)]
+    texts = [f"--- clock of {change.zone}: {change.before} is {change.after} ---" for change in changes]
+    marks = [(change.at, paint(text, Meaning.WORRYING)) for change, text in zip(changes, texts, strict=True)]
     yield head
     # The line of a clock change comes before runs at the same time, which are in the new clock's time.
     for _, line in sorted([*marks, *zip((at for at, _ in rows), lines, strict=True)], key=lambda marked: marked[0]):
@@ -139,38 +140,39 @@ def _table_with_clock_changes(rows: list[TimedRow], changes: list[dict[str, Any]
         yield f"times in {zones.pop()}"
 
 
-def _daily_counts_table(data: dict[str, Any]) -> str:
+def _daily_counts_table(data: PlanForecast) -> str:
     """How many times each entry runs on each day. The days that do not fit share one column."""
-    days = [day["day"] for day in data["days"]]
+    days = [day.day for day in data.days]
     shown = days if len(days) <= DAY_COLUMNS else days[: DAY_COLUMNS - 1]
     later = ["LATER"] if len(shown) < len(days) else []
 
-    def row(name: str, counts: dict[str, int]) -> list[str]:
+    def row(name: str, counts: dict[date, int]) -> list[str]:
         rest = [str(sum(count for day, count in counts.items() if day not in shown))] if later else []
         return [name, *(str(counts.get(day, 0)) for day in shown), *rest, str(sum(counts.values()))]
 
-    fires = [entry for entry in data["entries"] if entry["total"]]
-    rows = [row(entry_label(each["kind"], each["name"]), {day["day"]: day["count"] for day in each["days"]}) for each in fires]
+    fires = [entry for entry in data.entries if entry.total]
+    rows = [row(entry_label(each.kind, each.name), {day.day: day.count for day in each.days}) for each in fires]
     for key, word in (("beats", "all agents"), ("runs", "all jobs")):
-        counts = {day["day"]: day[key] for day in data["days"]}
+        counts = {day.day: getattr(day, key) for day in data.days}
         rows += [row(word, counts)] if any(counts.values()) else []
     return format_table(("PER DAY", *map(_format_day, shown), *later, "TOTAL"), rows)
 
 
-def _note_lines(data: dict[str, Any]) -> Iterator[str]:
-    entries = data["entries"]
-    for woken in (entry for entry in entries if entry["wakes"]):
-        words = f"{entry_label(woken['kind'], woken['name'])}: up to {woken['wakes']['at_most']:,} more runs by wakes of"
-        yield from _format_names(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
-    if not data["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
+def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
+    entries = data.entries
+    for entry in entries:
+        if entry.wakes:
+            words = f"{_label(entry)}: up to {entry.wakes.at_most:,} more runs by wakes of"
+            yield from _format_names(words, [Kind.CRON.label_of(name) for name in entry.wakes.by], then=" ")
+    if not data.wakes_known and any(entry.kind == "heartbeat" for entry in entries):
         yield "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     for source, words in SOURCE_NOTES.items():
-        yield from _format_names(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
+        yield from _format_names(words, [_label(entry) for entry in entries if entry.total and entry.source == source])
     for state, words in STATE_NOTES.items():
-        found = [entry for entry in entries if not entry["total"] and entry["state"] == state]
+        found = [_label(entry) for entry in entries if not entry.total and entry.state == state]
         yield from (paint(line, Meaning.PLANNED) for line in _format_names(words, found))
-    state = paint("running", Meaning.GOOD) if data["running"] else paint("down", Meaning.BAD)
-    yield f"daemon: {state}{'' if data['running'] else '; nothing runs until it is started'}"
+    state = paint("running", Meaning.GOOD) if running else paint("down", Meaning.BAD)
+    yield f"daemon: {state}{'' if running else '; nothing runs until it is started'}"
 
 
 SOURCE_NOTES = {
@@ -181,9 +183,8 @@ SOURCE_NOTES = {
 STATE_NOTES = {"active": "nothing in this period", "paused": "paused", "done": "done", "disabled": "disabled"}
 
 
-def _format_names(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iterator[str]:
+def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[str]:
     """The names of some entries after a label: as many as fit into a line, and at least one."""
-    found = [entry_label(entry["kind"], entry["name"]) for entry in entries]
     whole = f"{words}{then}{', '.join(found)}"
     if len(whole) <= LINE_WIDTH:
         yield from [whole] if found else []
@@ -194,17 +195,17 @@ def _format_names(words: str, entries: list[dict[str, Any]], then: str = ": ") -
     yield from wrap_text(f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else ""), 2)
 
 
-def _to_local(instant: str, zone: ZoneInfo) -> datetime:
-    return datetime.fromisoformat(instant).astimezone(zone)
+def _label(entry: PlannedEntry) -> str:
+    return entry_label(entry.kind, entry.name)
 
 
-def _format_clock(instant: str, zone: ZoneInfo, ambiguous: bool) -> str:
-    local = _to_local(instant, zone)
+def _format_clock(instant: datetime, zone: ZoneInfo, ambiguous: bool) -> str:
+    local = instant.astimezone(zone)
     return f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if ambiguous else "")
 
 
-def _format_day(day: str) -> str:
-    return f"{date.fromisoformat(day):%a %m-%d}"
+def _format_day(day: date) -> str:
+    return f"{day:%a %m-%d}"
 
 
 def _print_worst_day(path: Path, form: str) -> None:

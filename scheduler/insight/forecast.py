@@ -6,11 +6,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import date, datetime, timedelta
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
+from heartbeatd.answers import ClockChange, DayTotals, PlanForecast, PlannedDay, PlannedEntry, WokenRuns
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import max_woken_runs
 from scheduler.model import entry_schedule, local_days
@@ -19,7 +20,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Limits
-from scheduler.model.timestamps import MILLISECOND, iso_utc
+from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries
 from scheduler.work.plan import Plan
 
@@ -107,8 +108,8 @@ def _no_slot_until(settled: datetime, entry_row: EntryRow | None) -> datetime:
     return max(wish for wish in (settled, entry_row.pause_ends, held and held - MILLISECOND) if wish is not None)
 
 
-def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> dict[str, Any]:
-    """What will run in [begin, end) as JSON data, by entry and local day. Runs are listed if they are few, or always with `each`.
+def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> PlanForecast:
+    """What will run in [begin, end), by entry and local day. Runs are listed if they are few, or always with `each`.
 
     `clock_changes` are the DST changes of the zones in which something runs. In `days`, `beats` counts the runs of all agents and
     `runs` those of all jobs. `wakes_known` False: without a config it is unknown which jobs wake an agent.
@@ -116,42 +117,40 @@ def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     seen = tuple(seen)
     wakers = {job.name: job for foreseen in seen for job in foreseen.waking_jobs}
     fired = {name: sum(day.count for day in due_times_by_day(job, begin, end)) for name, job in wakers.items()}
-    entries = [
-        _entry_data(foreseen, begin, end, each=each) | {"wakes": _woken_runs_data(foreseen, fired, end - begin)}
-        for foreseen in seen
-    ]
-    zones = {ZoneInfo(entry["zone"]) for entry in entries if entry["total"]}
-    return {
-        "from": iso_utc(begin),
-        "until": iso_utc(end),
-        "entries": entries,
-        "days": _totals_by_day(entries),
-        "wakes_known": all(foreseen.limits is not None for foreseen in seen),
-        "clock_changes": sorted(_clock_changes(zones, begin, end), key=lambda change: (change["at"], change["zone"])),
-    }
+    entries = [_plan_entry(foreseen, begin, end, fired, each=each) for foreseen in seen]
+    zones = {ZoneInfo(entry.zone) for entry in entries if entry.total}
+    return PlanForecast(
+        from_=begin,
+        until=end,
+        entries=entries,
+        days=_totals_by_day(entries),
+        wakes_known=all(foreseen.limits is not None for foreseen in seen),
+        clock_changes=sorted(_clock_changes(zones, begin, end), key=lambda change: (change.at, change.zone)),
+    )
 
 
-def _entry_data(foreseen: EntryForecast, begin: datetime, end: datetime, *, each: bool) -> dict[str, Any]:
+def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: Mapping[str, int], *, each: bool) -> PlannedEntry:
     course = foreseen.course
     days = list(due_times_by_day(course, begin, end)) if foreseen.will_fire else []
-    return {
-        "kind": course.kind.value,
-        "name": course.name,
-        "zone": course.zone.key,
-        "state": foreseen.state,
-        "paused_until": iso_utc(foreseen.paused_until),
-        "source": foreseen.source,
-        "total": sum(day.count for day in days),
-        "days": [_day_data(course, day, each=each) for day in days],
-    }
+    return PlannedEntry(
+        kind=course.kind.value,
+        name=course.name,
+        zone=course.zone.key,
+        state=foreseen.state,
+        paused_until=foreseen.paused_until,
+        source=foreseen.source,
+        total=sum(day.count for day in days),
+        days=[_plan_day(course, day, each=each) for day in days],
+        wakes=_woken_runs(foreseen, fired, end - begin),
+    )
 
 
-def _woken_runs_data(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> dict[str, Any] | None:
+def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> WokenRuns | None:
     """The maximum number of runs that jobs may add by waking the agent, and the names of these jobs; None if there are none."""
     by = [job.name for job in foreseen.waking_jobs if fired[job.name]]
     if not by or foreseen.limits is None:
         return None
-    return {"at_most": min(sum(fired[name] for name in by), _max_allowed_wakes(foreseen.limits, span)), "by": by}
+    return WokenRuns(at_most=min(sum(fired[name] for name in by), _max_allowed_wakes(foreseen.limits, span)), by=by)
 
 
 def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
@@ -159,31 +158,26 @@ def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
     return min(flood, span // limits.wake_gap + 1) if limits.wake_gap else flood
 
 
-def _day_data(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> dict[str, Any]:
+def _plan_day(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> PlannedDay:
     """One day of an entry; `firings` is None if they are only counted."""
     few = due_times(course, day.first - MICROSECOND, day.latest) if each or day.count <= MAX_LISTED_FIRINGS else None
-    return {
-        "day": day.day.isoformat(),
-        "count": day.count,
-        "first": iso_utc(day.first),
-        "last": iso_utc(day.latest),
-        "firings": None if few is None else [iso_utc(instant) for instant in few],
-    }
+    firings = None if few is None else list(few)
+    return PlannedDay(day=day.day, count=day.count, first=day.first, last=day.latest, firings=firings)
 
 
-def _totals_by_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    agent_runs: Counter[str] = Counter()
-    runs: Counter[str] = Counter()
+def _totals_by_day(entries: list[PlannedEntry]) -> list[DayTotals]:
+    agent_runs: Counter[date] = Counter()
+    runs: Counter[date] = Counter()
     for entry in entries:
-        sums = agent_runs if entry["kind"] == Kind.HEARTBEAT else runs
-        for day in entry["days"]:
-            sums[day["day"]] += day["count"]
-    return [{"day": day, "beats": agent_runs[day], "runs": runs[day]} for day in sorted({*agent_runs, *runs})]
+        sums = agent_runs if entry.kind == "heartbeat" else runs
+        for day in entry.days:
+            sums[day.day] += day.count
+    return [DayTotals(day=day, beats=agent_runs[day], runs=runs[day]) for day in sorted({*agent_runs, *runs})]
 
 
-def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:
+def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[ClockChange]:
     """The DST changes of the zones, with the local time that the clock would have shown and the one that it shows."""
     for zone in zones:
         for change in offset_changes(zone, begin, end):
             before, after = local_days.clock_before_and_after(change.instant, zone)
-            yield {"zone": zone.key, "at": iso_utc(change.instant), "before": before, "after": after}
+            yield ClockChange(zone=zone.key, at=change.instant, before=before, after=after)

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.words import format_duration
@@ -216,7 +215,7 @@ MAX_FIRINGS = 10_000
 
 
 @guard("read", Concern.PART, answers.PlanForecast)
-def get_plan(request: ApiRequest) -> dict[str, Any]:
+def get_plan(request: ApiRequest) -> answers.PlanForecast:
     """What will run in the coming hours or days, limited to the entries that the caller may access."""
     now, each = request.app_state.clock(), _parse_switch(request, "all")
     begin = _parse_begin(request, now)
@@ -224,12 +223,12 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
     with open_reader(request.app_state) as db:
         seen = forecast.forecast_entries(db, plans.make_plan(request.app_state.settings()), now)
     chosen = _select_entries(request, seen)
-    data = forecast.forecast_data(chosen, begin, begin + span)
+    data = forecast.forecast_runs(chosen, begin, begin + span)
     if not each:
         return data
-    if sum(entry["total"] for entry in data["entries"]) > MAX_FIRINGS:
+    if sum(entry.total for entry in data.entries) > MAX_FIRINGS:
         raise bad_request(f"all: more than {MAX_FIRINGS} runs; choose a shorter time or one name")
-    return forecast.forecast_data(chosen, begin, begin + span, each=True)
+    return forecast.forecast_runs(chosen, begin, begin + span, each=True)
 
 
 @guard("read", Concern.PART, answers.ExplanationNow, answers.ExplanationAt, answers.ExplanationOn)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
-from heartbeatd.answers import PlanForecast
+from heartbeatd import answers
+from heartbeatd.answers import PlanForecast, PlannedDay, PlannedEntry, WokenRuns
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
@@ -97,9 +97,9 @@ def show_plan(request: PageRequest) -> Page:
     number = parse_row_id(request.query.get("page", "1")) or 1
     begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
     shown = seen[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
-    data = cut((PlanForecast,), forecast.forecast_data(shown, request.now, end), request.caller)
-    changes = [_read_change(each, begin) for each in data["clock_changes"]]
-    by_key = {(each["kind"], each["name"]): each for each in data["entries"]}
+    data = cut((PlanForecast,), forecast.forecast_runs(shown, request.now, end), request.caller)
+    changes = [_read_change(each, begin) for each in data.clock_changes]
+    by_key = {(each.kind, each.name): each for each in data.entries}
     lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, begin, end) for each in shown]
     context = {
         "lines": lines,
@@ -119,38 +119,38 @@ def show_plan(request: PageRequest) -> Page:
 
 
 def _make_line(
-    foreseen: EntryForecast, data: dict[str, Any], changes: list[ClockChange], begin: datetime, end: datetime
+    foreseen: EntryForecast, data: PlannedEntry, changes: list[ClockChange], begin: datetime, end: datetime
 ) -> PlanLine:
     zone = foreseen.course.zone
-    days = tuple(_day_runs(day, zone) for day in data["days"])
-    woken = data["wakes"]
-    note = "" if data["total"] else STATE_NOTES.get(data["state"], data["state"])
+    days = tuple(_day_runs(day, zone) for day in data.days)
+    woken = data.wakes
+    note = "" if data.total else STATE_NOTES.get(data.state, data.state)
     return PlanLine(
         kind=foreseen.course.kind.section,
         name=foreseen.course.name,
         label=foreseen.course.kind.label_of(foreseen.course.name),
         zone=zone.key,
-        total=data["total"],
+        total=data.total,
         note=note,
         woken=_woken_text(woken) if woken else "",
         description="; ".join(f"{each.day}: {each.times}" for each in days) or note,
-        marks=tuple(_draw_runs(foreseen, data["total"], begin, end)),
+        marks=tuple(_draw_runs(foreseen, data.total, begin, end)),
         changes=tuple(change.x for change in changes if change.zone == zone.key),
         days=days,
     )
 
 
-def _woken_text(woken: dict[str, Any]) -> str:
-    by = f" of {', '.join(woken['by'])}" if woken["by"] else ""
-    return f"up to {woken['at_most']:,} more runs by wakes{by}"
+def _woken_text(woken: WokenRuns) -> str:
+    by = f" of {', '.join(woken.by)}" if woken.by else ""
+    return f"up to {woken.at_most:,} more runs by wakes{by}"
 
 
-def _day_runs(day: dict[str, Any], zone: ZoneInfo) -> DayRuns:
-    first, last = (datetime.fromisoformat(day[key]).astimezone(zone) for key in ("first", "last"))
-    firings = [datetime.fromisoformat(each).astimezone(zone) for each in day["firings"] or ()]
+def _day_runs(day: PlannedDay, zone: ZoneInfo) -> DayRuns:
+    first, last = day.first.astimezone(zone), day.last.astimezone(zone)
+    firings = [each.astimezone(zone) for each in day.firings or ()]
     each_time = ", ".join(f"{each:%H:%M}" for each in firings)
-    times = each_time or f"{day['count']:,} from {first:%H:%M} to {last:%H:%M}"
-    return DayRuns(f"{first:%a %d %b}", times, day["count"])
+    times = each_time or f"{day.count:,} from {first:%H:%M} to {last:%H:%M}"
+    return DayRuns(f"{first:%a %d %b}", times, day.count)
 
 
 def _draw_runs(foreseen: EntryForecast, total: int, begin: datetime, end: datetime) -> Iterator[Mark]:
@@ -191,7 +191,6 @@ def _axis_labels(zone: ZoneInfo, begin: datetime) -> Iterator[Label]:
             yield Label(_place(hour, begin), text, is_midnight, is_minor=local.hour % 12 != 0)
 
 
-def _read_change(change: dict[str, Any], begin: datetime) -> ClockChange:
-    at = datetime.fromisoformat(change["at"])
-    text = f"{at.astimezone(ZoneInfo(change['zone'])):%a %d %b}: {change['before']} is {change['after']}"
-    return ClockChange(_place(at, begin), change["zone"], text)
+def _read_change(change: answers.ClockChange, begin: datetime) -> ClockChange:
+    text = f"{change.at.astimezone(ZoneInfo(change.zone)):%a %d %b}: {change.before} is {change.after}"
+    return ClockChange(_place(change.at, begin), change.zone, text)
