@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -16,14 +17,13 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from heartbeat.words import one_line
-from scheduler.cli.colours import Meaning, paint, paint_label
+from scheduler.cli.colours import Meaning, paint_label
 from scheduler.model.local_days import is_repeated, offset_text
 from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
     from heartbeatd.answers import ConditionReport, RunNotice
 
-COLUMN_GAP = "  "
 LINE_WIDTH = 80
 MIN_TABLE_WIDTH = 40
 QUOTED_COMMAND = re.compile("`[^`]{1,60}`")
@@ -46,22 +46,29 @@ def format_table(
     In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right. `meanings` has one map
     for each row: the columns that have the colour of a meaning.
     """
-    width = max(MIN_TABLE_WIDTH, width or _terminal_width())
-    cells = [[one_line(cell) for cell in row] for row in (head, *rows)]
-    widths = _fit_widths([max(map(cell_len, column)) for column in zip(*cells, strict=True)], width)
-    colours = ({}, *meanings) if meanings else [{}] * len(cells)
-    return "\n".join(
-        COLUMN_GAP.join(
-            _pad_cell(cell, room, place in numbers, meant.get(place))
-            for place, (cell, room) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row, meant in zip(cells, colours, strict=True)
-    )
+    from rich.console import Console  # a command without a table saves these imports
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for place, word in enumerate(head):
+        table.add_column(Text(word), justify="right" if place in numbers else "left")
+    for row, meant in zip_longest(rows, meanings):
+        styles = [(meant or {}).get(place) for place in range(len(head))]
+        cells = [(one_line(cell), style.value if style else "") for cell, style in zip(row, styles, strict=True)]
+        table.add_row(*(Text.assemble(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+    console = Console(width=max(MIN_TABLE_WIDTH, width or _terminal_width()), color_system="standard", no_color=False)
+    with console.capture() as printed:
+        console.print(table)
+    return "\n".join(map(str.rstrip, printed.get().splitlines()))
 
 
 def shorten_to_line(text: str, width: int) -> str:
     """The beginning of a text as one line of printable characters. In a pipe or a file, it is the whole text."""
-    return _cut_cell(one_line(text), width if _terminal_width() < UNLIMITED_WIDTH else UNLIMITED_WIDTH)
+    line = one_line(text)
+    if _terminal_width() == UNLIMITED_WIDTH or cell_len(line) <= width:
+        return line
+    return set_cell_size(line, width - 1) + "…"
 
 
 def _terminal_width() -> int:
@@ -102,27 +109,6 @@ def format_fact(word: str, value: str, meaning: Meaning | None = None) -> list[s
     The label has the colour of the meaning.
     """
     return paint_label(wrap_text(f"{word:<10} {value}", 11), word, meaning) if value else []
-
-
-def _fit_widths(widths: list[int], width: int) -> list[int]:
-    """Reduce the widest column until all columns fit."""
-    widths = list(widths)
-    while sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) > width:
-        widest = widths.index(max(widths))
-        if widths[widest] <= 4:
-            break
-        widths[widest] -= 1
-    return widths
-
-
-def _pad_cell(cell: str, room: int, right: bool, meaning: Meaning | None) -> str:
-    cut = _cut_cell(cell, room)
-    rest, shown = " " * (room - cell_len(cut)), paint(cut, meaning)
-    return rest + shown if right else shown + rest
-
-
-def _cut_cell(cell: str, room: int) -> str:
-    return cell if cell_len(cell) <= room else set_cell_size(cell, room - 1) + "…"
 
 
 def utc_now() -> datetime:
