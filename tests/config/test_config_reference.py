@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from checkout import HOME
 from config_file import RIGHT, read
 
+from cron.job import Job
+from heartbeat.spec import Heartbeat
+from scheduler.config.keys import models
 from scheduler.config.keys.reference import render_reference
+from scheduler.config.settings import agents, jobs
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema
 
@@ -61,3 +68,26 @@ def test_a_name_of_no_entry_or_two_entries_is_an_error(tmp_path: Path, name: str
     with pytest.raises(LookupError, match=problem):
         list_effective_values(tmp_path / "config.yaml", {}, name)
     assert list_effective_values(tmp_path / "config.yaml", {}, "cron/both")[0].key == "enabled"
+
+
+def test_every_key_of_an_agent_is_in_a_section_of_the_form_or_left_out_on_purpose() -> None:
+    definitions = config_schema()["$defs"]
+    left_out = {
+        key
+        for model in ("Agent", "Heartbeat")
+        for key, form in definitions[model]["properties"].items()
+        if form.get("x-section") not in get_args(models.Section)
+    }
+    assert left_out == {"heartbeat", "decide"}
+
+
+def test_a_key_that_is_not_computed_is_a_field_of_the_spec_with_its_value(tmp_path: Path) -> None:
+    for model, spec, computed in (
+        (models.Heartbeat, Heartbeat, agents.COMPUTED_KEYS),
+        (models.Job, Job, jobs.COMPUTED_KEYS),
+    ):
+        shared = {field.name for field in fields(spec)} & model.model_fields.keys()
+        assert set(computed) <= shared, "a computed key is a key and a field"
+        assert len(shared - set(computed)) > 15
+    beat = read(tmp_path, RIGHT.replace("retries: 2", "retries: 3\n      show_resolved: false")).settings.heartbeats["ops"]
+    assert (beat.retries, beat.show_resolved, beat.timeout) == (3, False, timedelta(minutes=5))

@@ -32,13 +32,7 @@ Section = Literal["Interval and hours", "Model", "Checklist and context", "Deliv
 
 
 def key(
-    default: Any,
-    description: str,
-    *,
-    written: Any = None,
-    unset: str = "",
-    section: Section | None = None,
-    own: bool = False,
+    default: Any, description: str, *, written: Any = None, unset: str = "", section: Section | None = None, own: bool = False
 ) -> Any:
     """A key with its default, and with its text in the file (`written`) or in words (`unset`) if the value does not show it.
 
@@ -151,8 +145,7 @@ class ModelRunner(ConfigPart):
     )
     provider: OrUnset[types.Text] = key(None, "The provider of the model.", unset="the provider with the same name as `kind`")
     tools: Annotated[Tools | None, MapOr("none")] = key(
-        None,
-        "Tools that the model may use before it answers. Without them, the model is called once per attempt.",
+        None, "Tools that the model may use before it answers. Without them, the model is called once per attempt."
     )
 
 
@@ -186,8 +179,7 @@ class PythonRunner(ConfigPart):
         "The function. Its module is looked up in the workspace first.", "package.module:function"
     )
     in_process: bool = key(
-        False,
-        "With `true`, the function runs inside the daemon. It starts faster, but cannot be stopped at its timeout.",
+        False, "With `true`, the function runs inside the daemon. It starts faster, but cannot be stopped at its timeout."
     )
 
 
@@ -324,12 +316,7 @@ class JobOnFailure(OnFailure):
 
 class Heartbeat(ConfigPart):
     enabled: bool = key(True, "Whether the heartbeat runs.", section="Interval and hours", own=True)
-    interval: Annotated[
-        timedelta | Literal["missing"] | None,
-        Notation(
-            value_parsers.parse_interval, {"type": "string", "pattern": f"^none$|{types.DURATION_PATTERN}"}, "duration, `none`"
-        ),
-    ] = key(
+    interval: types.Interval = key(
         "missing",
         "The time between runs. With `none`, the agent runs only when it is woken. `0m` disables the heartbeat.",
         unset="required without `schedule`",
@@ -562,23 +549,19 @@ class Job(ConfigPart):
         5, "An answer with HEARTBEAT_OK may contain up to this many other characters and is still not delivered."
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
-        None,
-        "A command that checks whether there is anything to do, before the agent of the prompt is called.",
+        None, "A command that checks whether there is anything to do, before the agent of the prompt is called."
     )
     retries: types.Retries = key(
         0, "The number of further attempts after a failed attempt. Set this only for a command that is safe to repeat."
     )
     stagger: types.Stagger = key(
-        timedelta(0),
-        "The maximum delay of the runs. The delay is fixed for each job and computed from its name.",
-        written=0,
+        timedelta(0), "The maximum delay of the runs. The delay is fixed for each job and computed from its name.", written=0
     )
     misfire: JobMisfire = key(JobMisfire(), "What happens to a scheduled run that could not start in time.")
     rerun_after_crash: bool = key(False, "With `true`, the command runs again if the daemon stopped or crashed during the run.")
     deliver: types.Targets = key((), "The channels for the output.", written="none")
     on_failure: Annotated[JobOnFailure | None, MapOr("none")] = key(
-        JobOnFailure(),
-        "When and where failures and recovery are reported.",
+        JobOnFailure(), "When and where failures and recovery are reported."
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),
@@ -589,9 +572,7 @@ class Job(ConfigPart):
     wake_on: WakeOn = key("always", "The outcomes after which the agents are woken.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
     wake_text: OrUnset[types.Text] = key(
-        None,
-        "Text that is put into the agent's prompt, before the outcome of the job and the end of its output.",
-        unset="none",
+        None, "Text that is put into the agent's prompt, before the outcome of the job and the end of its output.", unset="none"
     )
 
 
@@ -629,8 +610,7 @@ class Server(ConfigPart):
 class Limits(ConfigPart):
     concurrency: types.Count = key(8, "The maximum number of runs at the same time.")
     min_interval: types.Duration = key(
-        timedelta(minutes=5),
-        "The shortest interval allowed for agents and jobs that call a model. `0s` means no limit.",
+        timedelta(minutes=5), "The shortest interval allowed for agents and jobs that call a model. `0s` means no limit."
     )
     wake_gap: types.Duration = key(
         timedelta(seconds=30),
@@ -772,9 +752,7 @@ class Network(ConfigPart):
         " directly.",
     )
     ca_file: OrUnset[types.Path] = key(
-        None,
-        "A PEM file with certificates of authorities that are trusted in addition to those of the system.",
-        unset="none",
+        None, "A PEM file with certificates of authorities that are trusted in addition to those of the system.", unset="none"
     )
 
 
@@ -840,8 +818,7 @@ class Calendar(ConfigPart):
     """Days for `skip_on` and `only_on`."""
 
     dates: types.Dates = key(
-        (),
-        "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31`, which include both ends.",
+        (), "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31`, which include both ends."
     )
     days: types.Days = key((), "Days of the week.", unset="none")
 
@@ -889,8 +866,7 @@ class Config(ConfigPart):
     network: Network = key(Network(), "The proxy and the certificates for outgoing requests.")
     executor: Executor = key(Executor(), "Where runs are executed: here, or by workers on other machines.")
     shard: Annotated[ShardPart | None, MapOr("none")] = key(
-        None,
-        "Several daemons that share this config, each with its part of the agents and jobs ([shards](scaling.md#shards)).",
+        None, "Several daemons that share this config, each with its part of the agents and jobs ([shards](scaling.md#shards))."
     )
     telemetry: Telemetry = key(Telemetry(), "Traces of the runs, for OpenTelemetry.")
     limits: Limits = key(Limits(), "Limits for all agents and jobs.")
@@ -900,8 +876,7 @@ class Config(ConfigPart):
         {}, "Channels for messages, by name. `log` is built in."
     )
     deadman: Annotated[Deadman | None, MapOr("none")] = key(
-        None,
-        "A URL that the daemon pings regularly, so that a service elsewhere can report when the pings stop.",
+        None, "A URL that the daemon pings regularly, so that a service elsewhere can report when the pings stop."
     )
     calendars: dict[types.CalendarName, Calendar] = key({}, "Named sets of days, for `skip_on` and `only_on`.")
     history: History = key(History(), "How long run records are kept.")

@@ -74,8 +74,7 @@ def text_like(pattern: str, problem: str) -> Callable[[object], str]:
 
 # A name that is safe in metrics, file names and commands.
 parse_name = text_like(
-    r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}",
-    "is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -",
+    r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}", "is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -"
 )
 # It is a part of the names of the server's tools for the model.
 parse_tool_server = text_like(r"[A-Za-z0-9_-]{1,32}", "is not a name for a server; use 1 to 32 characters from A-Z a-z 0-9 _ -")
@@ -83,8 +82,7 @@ parse_tool_name = text_like(
     r"[A-Za-z0-9./_-]{1,64}", "is not the name of a tool; use 1 to 64 characters from A-Z a-z 0-9 . / _ -"
 )
 parse_callable = text_like(
-    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*",
-    'does not name a callable; write "package.module:function"',
+    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 'does not name a callable; write "package.module:function"'
 )
 parse_variable = text_like(
     r"[A-Za-z_][A-Za-z0-9_]*", "is not the name of a variable; use A-Z, a-z, 0-9 and _, not starting with a digit"

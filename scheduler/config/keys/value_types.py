@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
@@ -133,6 +133,10 @@ PositiveDuration = Annotated[timedelta, text(value_parsers.parse_positive_durati
 DurationUpToADay = Annotated[
     timedelta, text(value_parsers.parse_duration_up_to_a_day, "duration, at most 24h", pattern=DURATION_PATTERN)
 ]
+Interval = Annotated[
+    timedelta | Literal["missing"] | None,
+    text(value_parsers.parse_interval, "duration, `none`", pattern=f"^none$|{DURATION_PATTERN}"),
+]
 Stagger = Annotated[
     value_parsers.Share,
     Notation(value_parsers.parse_share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
@@ -183,9 +187,7 @@ Calendars = Annotated[tuple[Text, ...], _ITEMS, OneOrList("calendar, list, `none
 ToolNames = Annotated[tuple[Annotated[str, text(value_parsers.parse_tool_name)], ...], _ITEMS, _SOME, OneOrList("tool or list")]
 Permissions = Annotated[tuple[Permission, ...], _ITEMS, _SOME, OneOrList("list of `read`, `wake`, `operate`, `edit`")]
 Days = Annotated[
-    tuple[Annotated[frozenset[int], text(value_parsers.parse_weekdays)], ...],
-    _SOME,
-    OneOrList("`mon` to `sun`, range, list"),
+    tuple[Annotated[frozenset[int], text(value_parsers.parse_weekdays)], ...], _SOME, OneOrList("`mon` to `sun`, range, list")
 ]
 Dates = Annotated[tuple[Annotated[DateRange, text(value_parsers.parse_date_range)], ...], OneOrList("date, `FIRST..LAST`, list")]
 Argv = Annotated[

@@ -11,7 +11,6 @@ from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner
-from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import Share
 from scheduler.config.settings import entry_timing, prechecks
@@ -22,17 +21,6 @@ from scheduler.config.settings.runners import NO_TIME, Runners, calls_model, is_
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical
 ASYNC_RUNNERS = ("http", "python")
-CONDITIONAL_KEYS = frozenset(
-    (
-        "async_timeout",
-        "backoff_on_failure",
-        "isolated_session",
-        "max_output_tokens",
-        "memory",
-        "provider",
-        "session_keep",
-    )
-)  # keys of a heartbeat without effect where others have certain values
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
 COMPUTED_KEYS = ("enabled", "interval", "stagger", "model", "precheck", "decide", "session_keep", "answer", "deliver")
 ALWAYS = Hours()
@@ -138,9 +126,6 @@ def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta
 
 def _check_unused_keys(agent: models.Agent, node: ConfigNode) -> None:
     """Report keys of the agent itself that have no effect. Inherited keys may be meant for other agents."""
-    written = node.own.get("heartbeat") if node.own else None
-    if not isinstance(written, MarkedMap) or CONDITIONAL_KEYS.isdisjoint(written):
-        return  # the common case
     for key, message in _find_unused_keys(agent):
         if node.has_own_key("heartbeat", key):
             node.add_error(message, "heartbeat", key)

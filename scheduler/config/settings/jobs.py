@@ -17,7 +17,6 @@ from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
 
 LONGEST_GRACE = timedelta(hours=1)
-NO_TIME = timedelta(0)
 MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"'
 
 

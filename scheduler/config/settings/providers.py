@@ -62,8 +62,7 @@ class Providers:
                 self._warn_without_key(name, self._parts[name])
             elif name == ANTHROPIC.name:
                 node.add_warning(
-                    f"there is no key for anthropic, so its runs fail; write {_declaration_example(name, 'anthropic')}",
-                    *inside,
+                    f"there is no key for anthropic, so its runs fail; write {_declaration_example(name, 'anthropic')}", *inside
                 )
 
     def _warn_without_key(self, name: str, part: models.Provider) -> None:

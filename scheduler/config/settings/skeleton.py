@@ -55,7 +55,4 @@ def checklist_text() -> str:
 
 def starter_files(name: str = "assistant") -> Mapping[PurePosixPath, str]:
     """The files of a new folder by their path in it. `name` is a valid agent name."""
-    return {
-        PurePosixPath("config.yaml"): config_text(name),
-        PurePosixPath(f"agents/{name}/HEARTBEAT.md"): checklist_text(),
-    }
+    return {PurePosixPath("config.yaml"): config_text(name), PurePosixPath(f"agents/{name}/HEARTBEAT.md"): checklist_text()}
