@@ -43,6 +43,7 @@ from scheduler.cli.output import (
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
 from scheduler.insight.reason_texts import SLEPT, mute_text, pause_text, trouble_word
+from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
@@ -56,9 +57,9 @@ BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day
 SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs"}
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
-RECENT_STARTS = timedelta(days=1)
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
 ALIVE = timedelta(seconds=30)  # since its last recorded tick; a daemon records one at least every 20 s
+STARTS_AND_STALLS = ("start_refused", "second_daemon", "frozen")  # the other problems have lines of their own
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -81,12 +82,15 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
         data = read_status(db, now, display_zone() or host_zone(), reserved)
         runs_elsewhere = files.server is not None and found is not None and boots.is_running(db, now, ALIVE)
         leader = boots.find_leader(db) if found else None
+        problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
     standby = daemon_files.describe_standby(files, up, leader) if up else None
     if form == "json":
         yield json.dumps(_status_data(data, up, standby, leader) | {"refused_starts": _refused_starts(files)}, indent=2)
         return
     for fact in (
         *_daemon_lines(data, up, now, files, standby, runs_elsewhere=runs_elsewhere),
+        *(Fact(f"problem: {says}", Meaning.BAD) for what, says in problems if what in STARTS_AND_STALLS and not standby),
+        *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if found else ()),
     ):
         yield from _wrap_fact(fact)
@@ -195,7 +199,10 @@ def _daemon_lines(
         clean = boot.ended_at is not None
         was = f"daemon: down since {format_time(ended)} ({span}), {_how_it_ended(clean)}"
         yield Fact(was, Meaning.WORRYING if clean else Meaning.BAD)
-    yield from _refused_start_lines(files, boot, up, now)
+
+
+def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str | Fact]:
+    """The space on the disk, problems of the config and of providers, and the latest times at which the daemon did not run."""
     if up is not None and files.server is None and (shortage := disk_reserve.shortage_message(files.database)):
         yield Fact(f"disk: {shortage}", Meaning.BAD)
     yield from _problem_lines(data)
@@ -213,23 +220,6 @@ FROZEN_TEXTS = {
     STOPPED: "was frozen (stopped by a signal)",
     None: "was frozen (no CPU time or disk access, or stopped)",
 }
-
-
-def _refused_start_lines(files: DaemonFiles, boot: DaemonBoot | None, up: DaemonProcess | None, now: datetime) -> Iterator[str]:
-    """Starts that were refused: by an invalid config since the daemon is down, or within a day because it runs already."""
-    found = read_refused_starts(files.lock_file)
-    last_seen = boot.last_tick_at if boot else None
-    failed = [each for each in found if each.problem and (last_seen is None or each.at > last_seen)]
-    if failed and up is None:
-        yield f"start: refused {format_time(failed[-1].at)}{_times_text(len(failed))}: {failed[-1].problem}"
-    second = [each for each in found if each.problem is None and now - each.at < RECENT_STARTS]
-    if second and up is not None:
-        last = second[-1]
-        yield f"second daemon: rejected {format_time(last.at)}{_times_text(len(second))}, pid {last.pid}, config {last.config}"
-
-
-def _times_text(number: int) -> str:
-    return f", {number} times" if number > 1 else ""
 
 
 def _refused_starts(files: DaemonFiles) -> list[dict[str, Any]]:

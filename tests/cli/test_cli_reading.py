@@ -368,7 +368,7 @@ def test_the_start_of_the_daemon_agrees_with_the_end_of_its_downtime(
     with StateLock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
         lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: running since 2026-11-20 17:32:00 (")
-    assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped cleanly"
+    assert "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped cleanly" in lines
 
 
 def test_status_as_json_shows_whether_the_daemon_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
