@@ -13,6 +13,7 @@ import click
 
 from heartbeat.words import format_duration
 from scheduler.cli.colours import Meaning, paint
+from scheduler.cli.config_edits import read_config, write_config
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
@@ -25,7 +26,6 @@ from scheduler.insight.schedule_texts import schedule_text
 from scheduler.model import entry_schedule
 from scheduler.model.settings import LOG_CHANNEL
 from scheduler.store import entries
-from scheduler.system import files
 
 ECHO = {"kind": "command", "argv": ["echo", "HEARTBEAT_OK"]}
 ECHO_ADVICE = "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p]."
@@ -97,11 +97,7 @@ def _print_effect(name: str, schedule: str, *, inherits: bool, what: str, target
 
 def _read_config(path: Path) -> tuple[bytes, LoadedConfig]:
     """The content of the config and what it loads to. Raises InputError, and ConfigError if it is invalid."""
-    try:
-        before = files.read_file(path)
-    except OSError as error:
-        advice = "`heartbeatd init DIR` writes a config to begin with"
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
+    before = read_config(path)
     return before, load.load_config(path, os.environ, resolve_secrets=False, content=before, may_be_empty=True)
 
 
@@ -152,10 +148,7 @@ def _write_config(path: Path, before: bytes, after: bytes, *, dry_run: bool) -> 
     if dry_run:
         click.echo("nothing was written (--dry-run)")
         return
-    try:
-        files.replace_file(path, before, after)
-    except files.FileChanged as error:
-        raise InputError(str(error)) from error
+    write_config(path, before, after)
     click.echo(f"wrote {path}")
 
 

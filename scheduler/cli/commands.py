@@ -256,7 +256,7 @@ def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
     the old value. `heartbeatd unset` removes keys. All other lines stay unchanged. A running daemon applies the changed file as
     if you had edited it by hand. If the changed config would have errors, the file is not changed.
     """
-    from scheduler.cli.set_value import edit_file, parse_assignment
+    from scheduler.cli.config_edits import edit_file, parse_assignment
 
     edit_file(path, [parse_assignment(each) for each in values], dry=dry)
 
@@ -271,7 +271,7 @@ def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
     The default of each removed key then applies. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of
     a key, with `\\.` for a dot in a name. All other lines stay unchanged.
     """
-    from scheduler.cli.set_value import edit_file, parse_key
+    from scheduler.cli.config_edits import edit_file, parse_key
 
     edit_file(path, [(parse_key(each), None) for each in keys], dry=dry)
 

@@ -19,6 +19,7 @@ from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
 from heartbeat.words import format_count, format_duration, one_line
 from scheduler.cli import output
+from scheduler.cli.config_edits import read_config, write_config
 from scheduler.cli.options import InputError
 from scheduler.config.file import config_text, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
@@ -150,7 +151,7 @@ def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
 
 
 def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next_step: str) -> None:
-    before = _read_config(path)
+    before = read_config(path)
     new = crontab_jobs.find_missing_lines(lines, map(crontab_reader.job_identity, _existing_jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
@@ -161,10 +162,7 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     after = _insert_jobs(path, before, entries).encode()
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after)
     proof = _verify_jobs(new, entries, loaded.settings.jobs)
-    try:
-        files.replace_file(path, before, after)
-    except files.FileChanged as error:
-        raise InputError(str(error)) from error
+    write_config(path, before, after)
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     if inherits := _find_section(root, "defaults", "cron"):
@@ -183,14 +181,6 @@ def _next_step(file: str, *, user_column: bool) -> str:
         there = "the file" if file == "-" else one_line(file)
         return f"remove the lines from {there}, or cron and the daemon both run them; `heartbeatd doctor` does not check this"
     return "remove the lines from the crontab, or cron and the daemon both run them; `heartbeatd doctor` looks for them there"
-
-
-def _read_config(path: Path) -> bytes:
-    try:
-        return files.read_file(path)
-    except OSError as error:
-        advice = "`heartbeatd init DIR` writes a config to begin with"
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
 
 
 def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:

@@ -10,6 +10,7 @@ import click
 
 from heartbeat.words import format_count, one_line
 from scheduler.cli import output
+from scheduler.cli.config_edits import read_config, write_config
 from scheduler.cli.options import InputError
 from scheduler.cli.progress import show_progress
 from scheduler.config.file import config_text
@@ -87,11 +88,7 @@ def _find_zone(name: str | None) -> str:
 
 def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
     """Add the entries to a config; the number of entries that it had already."""
-    try:
-        before = files.read_file(path)
-    except OSError as error:
-        advice = "`heartbeatd init DIR` writes a config to begin with"
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
+    before = read_config(path)
     diagnostics = Diagnostics(str(path))
     config_text.check_owner(path.stat(), path, diagnostics)
     diagnostics.raise_errors()
@@ -101,13 +98,11 @@ def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
         return there
     try:
         text, _ = config_writer.insert_into_config(draft, path, before, check)
-        files.replace_file(path, before, text.encode())
     except EditRefused as error:
         raise InputError(error.located_in(path)) from error
-    except files.FileChanged as error:
-        raise InputError(str(error)) from error
     except NothingToImport:
         raise InputError(f"{path}: none of the entries is valid in this config; nothing was written") from None
+    write_config(path, before, text.encode())
     return there
 
 

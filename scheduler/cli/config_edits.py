@@ -1,4 +1,4 @@
-"""The commands `set` and `unset`: change single values in the config file and leave every other byte as it is."""
+"""Reads, edits and writes the config file for the commands that change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from scheduler.cli import daemon_files
 from scheduler.cli.options import InputError
-from scheduler.config.file import marked_yaml, text_editing
+from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.settings import load
@@ -22,22 +22,34 @@ from scheduler.system.files import FileChanged, read_file, replace_file
 _DOTS = re.compile(r"(?<!\\)\.")
 
 
+def read_config(path: Path) -> bytes:
+    """The content of the config. Raises InputError."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        advice = "`heartbeatd init DIR` writes a config to begin with"
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
+
+
+def write_config(path: Path, before: bytes, after: bytes) -> None:
+    """Replace the content `before` of the config. Raises InputError; then the file is unchanged."""
+    try:
+        replace_file(path, before, after)
+    except FileChanged as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"{path} was not written: {error.strerror or error}") from error
+
+
 def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) -> None:
     """Write the edits, and print the changed lines. Raises ConfigError or InputError; then the file is as it was."""
-    try:
-        before = read_file(path)
-        old = before.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    before = read_config(path)
     diagnostics = Diagnostics(str(path))
+    config_text.parse_content(before, diagnostics)
+    new = old = before.decode()
     try:
-        marked_yaml.parse_yaml(old, diagnostics)
-        new = old
         for steps, value in edits:
             new = text_editing.apply_patch(new, text_editing.nest_value(steps, value))
-    except marked_yaml.UnreadableYaml:
-        diagnostics.raise_errors()
-        raise
     except EditRefused as error:
         raise InputError(error.located_in(path)) from None
     after = new.encode()
@@ -46,10 +58,7 @@ def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) 
         click.echo(line)
     if dry or after == before:
         return
-    try:
-        replace_file(path, before, after)
-    except (OSError, FileChanged) as error:
-        raise InputError(f"{path} was not written: {getattr(error, 'strerror', None) or error}") from None
+    write_config(path, before, after)
     _say_when_it_is_applied(path)
 
 
