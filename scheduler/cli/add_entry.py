@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import unified_diff
@@ -18,7 +19,7 @@ from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
-from scheduler.config.settings import load, templates
+from scheduler.config.settings import load, skeleton, templates
 from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
@@ -38,6 +39,25 @@ JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host
 @click.group()
 def add() -> None:
     """Add an agent or a job from a template to the config."""
+
+
+def create_config(folder: Path) -> None:
+    """Write the first files into a folder. Raises InputError if one of them exists."""
+    texts = {folder / path: text for path, text in skeleton.starter_files().items()}
+    for path in texts:
+        if os.path.lexists(path):
+            raise InputError(f"{path} already exists; nothing was written")
+    for path, text in texts.items():
+        _write_new_file(path, text)
+        click.echo(f"wrote {path}")
+    click.echo(f"next: cd {shlex.quote(str(folder))}; heartbeatd check; heartbeatd run")
+
+
+def _write_new_file(path: Path, text: str) -> None:
+    """Write a file with mode 0644 at most: a config that others may write is rejected."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def add_agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:

@@ -19,6 +19,8 @@ from scheduler.cli.options import InputError
 from scheduler.config.file.message_parts import did_you_mean, join_with_or, quote_value
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from scheduler.model.entry import Key
 
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -171,6 +173,14 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
         noun = "agent or cron job" if len(kinds) > 1 else kinds[0].noun
         raise InputError(f"no {noun} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")
     return found[0]
+
+
+def resolve_recorded(text: str, db: sqlite3.Connection | None) -> Key:
+    """As `resolve_entry`, of the entries in a database."""
+    from scheduler.store.entries import states_and_schedules
+
+    known = states_and_schedules(db) if db else {}
+    return resolve_entry(text, known.__contains__, lambda: known)
 
 
 def suggest_entry(name: str, known: Collection[str]) -> str:

@@ -580,3 +580,13 @@ def docs(**given: object) -> object:
     To scroll through a long page, run `heartbeatd docs time | less`.
     """
     return call("shipped_files:print_page", given)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+def init(**given: object) -> object:
+    """Create a config.yaml with one agent in a folder.
+
+    DIR is created if it does not exist. Existing files are never changed.
+    """
+    return call("add_entry:create_config", given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from datetime import datetime
 from pathlib import Path
 
@@ -29,8 +28,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.insight.reason_texts import EFFECT_TEXTS
-from scheduler.model.entry import Key
-from scheduler.store import entries, run_history
+from scheduler.store import run_history
 from scheduler.store.run_history import RunFilter
 
 MAX_KEY_WIDTH = 40  # of the key of a finding
@@ -45,7 +43,7 @@ def print_runs(
 ) -> None:  # fmt: skip
     """Print the runs that match."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
-        kind, wanted = _resolve_name(db, name) if db and name else (None, None)
+        kind, wanted = arguments.resolve_recorded(name, db) if db and name else (None, None)
         found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps([each.as_data() for each in found], indent=2))
@@ -63,12 +61,6 @@ def print_run(run: int, path: Path, state: Path | None, form: str) -> None:
     if found is None:
         raise InputError(f"no run {run}; `heartbeatd runs` lists them")
     click.echo(json.dumps(found.as_data(), indent=2) if form == "json" else _format_run(found))
-
-
-def _resolve_name(db: sqlite3.Connection, name: str) -> Key:
-    return arguments.resolve_entry(
-        name, lambda key: entries.find_entry(db, *key) is not None, lambda: entries.states_and_schedules(db)
-    )
 
 
 def _runs_table(found: list[RunRecord], last: str) -> str:

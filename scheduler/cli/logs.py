@@ -20,7 +20,6 @@ from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
 from scheduler.insight.recent_events import Event, list_events
 from scheduler.model.entry import Key
-from scheduler.store import entries
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database
@@ -36,7 +35,7 @@ def print_logs(
     files = daemon_files.locate_files_or_warn(path, state)
     begun = utc_now()
     with daemon_files.open_for_reading(files) as db:
-        key = _resolve_name(db, name) if name is not None else None
+        key = arguments.resolve_recorded(name, db) if name is not None else None
         found = _read_events(db, files, key, since or BEGINNING, lines) if lines else []
         newest = _read_events(db, files, key, begun - OVERLAP, MAX_NEW) if follow else []
     _print_events(found, form)
@@ -75,14 +74,6 @@ def _identity(event: Event) -> tuple[Any, ...]:
     """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
     at = event["at"] if event["id"] is None and event["result"] != "ended unexpectedly" else None
     return event["event"], event["id"], event["result"], event["slots"], at
-
-
-def _resolve_name(db: sqlite3.Connection | None, name: str) -> Key:
-    return arguments.resolve_entry(
-        name,
-        lambda key: db is not None and entries.find_entry(db, *key) is not None,
-        lambda: entries.states_and_schedules(db) if db else (),
-    )
 
 
 def _print_events(events: list[Event], form: str) -> None:

@@ -138,7 +138,7 @@ SECTIONS = {
         "import": ("commands:import_config", "Import the config of another heartbeat system."),
     },
     "Set up": {
-        "init": ("init:init", "Create a config.yaml with one agent in a folder."),
+        "init": ("commands:init", "Create a config.yaml with one agent in a folder."),
         "run": ("commands:run", "Run the daemon in the foreground."),
         "worker": ("commands:worker", "Execute runs for a daemon on another machine."),
         "mcp": ("commands:mcp", "Run an MCP server on stdin and stdout, through which an agent can use the daemon."),

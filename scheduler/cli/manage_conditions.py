@@ -14,7 +14,7 @@ from heartbeat.findings import comparable_key
 from heartbeatd.answers import Condition, ConditionReport
 from scheduler.cli import arguments, daemon_files, options
 from scheduler.cli.options import InputError
-from scheduler.cli.output import format_short_time, format_table, format_target, shorten_to_line, utc_now, zone_name
+from scheduler.cli.output import format_detailed_table, format_short_time, format_target, utc_now, zone_name
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.insight.reason_texts import ENDED_BY_TEXTS
 from scheduler.model.condition import ReportKind
@@ -23,10 +23,8 @@ from scheduler.store import entries
 from scheduler.store.conditions import list_conditions
 
 COLUMNS = ("AGENT", "KEY", "SEVERITY", "SINCE", "LAST SEEN", "REPORTED", "TO")
-LINE_WIDTH = 80
 MAX_CHOICES = 5  # agents that an error message lists
 MAX_KEY_WIDTH = 18  # a longer key is printed on a line of its own, because the table may have to cut it
-INDENT = "    "
 NO_CONDITIONS_ADVICE = "only agents have conditions"
 
 
@@ -127,11 +125,7 @@ def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
 
 def _conditions_table(found: list[Condition], now: datetime) -> str:
     """A table of the conditions. Below each row are further reports, how it ended, and the beginning of its text."""
-    head, *rows = format_table(COLUMNS, [_condition_row(each, now) for each in found]).splitlines()
-    lines = [head]
-    for row, each in zip(rows, found, strict=True):
-        lines += [row, *(INDENT + shorten_to_line(text, LINE_WIDTH - len(INDENT)) for text in _detail_lines(each, now))]
-    return "\n".join(lines)
+    return format_detailed_table(COLUMNS, [(_condition_row(each, now), _detail_lines(each, now)) for each in found])
 
 
 def _condition_row(each: Condition, now: datetime) -> list[str]:

@@ -18,10 +18,9 @@ from scheduler.cli.daemon_client import DaemonClient, open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     entry_label,
+    format_detailed_table,
     format_hold,
     format_short_time,
-    format_table,
-    shorten_to_line,
     utc_now,
     zone_name,
 )
@@ -29,7 +28,6 @@ from scheduler.engine.inbox import Refused
 from scheduler.store.outbox import MOVABLE, list_messages
 
 COLUMNS = ("ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT TRY", "RUN")
-INDENT = "    "
 
 MessageRequest = Callable[[DaemonClient, int], None]
 
@@ -128,11 +126,7 @@ def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result
 
 def _messages_table(found: list[QueuedMessage], now: datetime) -> str:
     """A table of the messages. Below each row are its last error and the beginning of its text."""
-    head, *rows = format_table(COLUMNS, [_message_row(each, now) for each in found]).splitlines()
-    lines = [head]
-    for row, each in zip(rows, found, strict=True):
-        lines += [row, *(INDENT + shorten_to_line(text, 80 - len(INDENT)) for text in _detail_lines(each))]
-    return "\n".join(lines)
+    return format_detailed_table(COLUMNS, [(_message_row(each, now), _detail_lines(each)) for each in found])
 
 
 def _message_row(each: QueuedMessage, now: datetime) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
@@ -61,6 +61,14 @@ def format_table(
     with console.capture() as printed:
         console.print(table)
     return "\n".join(map(str.rstrip, printed.get().splitlines()))
+
+
+def format_detailed_table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Iterable[str]]]) -> str:
+    """A table with the beginnings of further lines below each row."""
+    title, *lines = format_table(head, [cells for cells, _ in rows]).splitlines()
+    for place, (_, details) in enumerate(rows):
+        lines[place] = "\n".join((lines[place], *(f"    {shorten_to_line(text, LINE_WIDTH - 4)}" for text in details)))
+    return "\n".join((title, *lines))
 
 
 def shorten_to_line(text: str, width: int) -> str:

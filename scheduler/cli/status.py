@@ -24,7 +24,7 @@ from heartbeatd.answers import (
     SpendToday,
     Status,
 )
-from scheduler.cli import daemon_files, live_view
+from scheduler.cli import daemon_files, progress
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
@@ -69,7 +69,7 @@ def print_status(watch: float | None, path: Path, state: Path | None, form: str)
     if watch is None:
         click.echo("\n".join(_status_lines(files, form)))
     else:
-        live_view.show_repeatedly(partial(_status_lines, files, form), watch, in_place=form == "text")
+        progress.show_repeatedly(partial(_status_lines, files, form), watch, in_place=form == "text")
 
 
 def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
