@@ -83,6 +83,7 @@ cron:
             '    heartbeat: "off"\n',
         ),
         ({"limits": {"wake_flood": "20 per 10m"}}, "command: uptime\n", "command: uptime\nlimits: {wake_flood: 20 per 10m}\n"),
+        ({"cron": {"measure": {"command": 'grep "\\d" x'}}}, "command: uptime", "command: 'grep \"\\d\" x'"),
         ({"timezone": "Europe/Berlin"}, "UTC   #", "Europe/Berlin #"),
     ],
 )

@@ -422,6 +422,7 @@ def _as_node(value: Any, key: str = "", parent: str = "") -> Any:
         items = CommentedSeq(map(_as_node, value))
         items.fa.set_flow_style()
         return items
-    if not isinstance(value, str) or (written := as_yaml(value)) == value:
+    if not isinstance(value, str) or as_yaml(value) == value:
         return value
-    return SingleQuotedScalarString(value) if written.startswith("'") else DoubleQuotedScalarString(value)
+    has_quotes = value.isprintable() and ('"' in value or "\\" in value)
+    return SingleQuotedScalarString(value) if has_quotes else DoubleQuotedScalarString(value)
