@@ -204,8 +204,8 @@ def test_a_switch_is_configured_in_one_line_and_its_url_is_never_shown(tmp_path:
     ("written", "complaint"),
     [
         ("{every: 1m}", "config.yaml:1:1: deadman.url: is missing; write url: \"https://...\""),
-        ("https://hc.example/canary", "config.yaml:1:10: deadman: 'https://hc.example/canary' is not allowed here; write none, or a map: keys with values"),
-        ("{url: canary}", "config.yaml:1:16: deadman.url: this is not an address that can be pinged; write http:// or https:// with a host"),
+        ("https://hc.example/canary", "config.yaml:1:10: deadman: this must be a map of keys with values; write {url: \"https://...\"}"),
+        ("{url: canary}", "config.yaml:1:16: deadman.url: this is not the address of a server; write http:// or https:// with a host"),
         ("{url: '${NOPE}'}", "config.yaml:1:16: deadman.url: NOPE is not set; set it in the environment or in the env_file"),
         ("{url: 'https://hc.example/x', every: 0s}", "config.yaml:1:47: deadman.every: '0s' is zero; write 90s, 30m or 1h30m"),
     ],

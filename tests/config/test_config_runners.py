@@ -400,7 +400,7 @@ FAULTS = [
     (RUNNER + '\n    heartbeat:\n', OWN + '      isolated_session: false\n', 'config.yaml:11:25: agents.ops.heartbeat.isolated_session: a command keeps its own session and gets no earlier messages; remove isolated_session'),
     (RUNNER + '\n    heartbeat:\n', OWN + '      interval: 1m\n      decide: {model: q}\n', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
     ('{kind: anthropic}\n', '{kind: http}\n', 'config.yaml:9:5: agents.ops.runner.url: is missing; write url: "https://..."'),
-    ('{kind: anthropic}\n', '{kind: http, url: host/run}\n', 'config.yaml:9:31: agents.ops.runner.url: this is not the address of an agent; write http:// or https:// with a host'),
+    ('{kind: anthropic}\n', '{kind: http, url: host/run}\n', 'config.yaml:9:31: agents.ops.runner.url: this is not the address of a server; write http:// or https:// with a host'),
     ('{kind: anthropic}\n', '{kind: http, url: "${NOPE}"}\n', 'config.yaml:9:31: agents.ops.runner.url: NOPE is not set; set it in the environment or in the env_file'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {X: "${NOPE}"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.X: NOPE is not set; set it in the environment or in the env_file'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: [X]}\n', 'config.yaml:9:52: agents.ops.runner.headers: this must be a map of names with values; write {NAME: VALUE}'),

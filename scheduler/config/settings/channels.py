@@ -11,7 +11,6 @@ from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import DEFAULT_PREFIX
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.config.settings.secrets import has_reference
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 
@@ -133,8 +132,8 @@ def _check_signature(name: str, part: models.Channel, kind: ChannelKind, secret:
     elif secret and not node.context.secrets.is_disabled and len(secret.reveal()) < LEAST_SECRET:
         problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
         node.add_error(problem, name, "secret")
-    elif part.secret and not has_reference(part.secret):
-        node.add_warning("this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", name, "secret")
+    else:
+        node.warn_of_plain_secret(part.secret, name, "secret")
 
 
 def _check_placeholder_is_written(written: str, known: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
+from scheduler.channels.url_template import is_web_address
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, Position
 from scheduler.config.file.lenient_reading import resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import undeclared_name
 from scheduler.config.keys import models
-from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, is_secret_variable
+from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, has_reference, is_secret_variable
 from scheduler.model.secret import Secret
 
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
@@ -106,6 +107,20 @@ class ConfigNode:
         except ValueError as wrong:
             self.add_error(str(wrong), *inside)
         return None
+
+    def resolve_address(
+        self, text: str, *inside: str | int, used: bool, advice: str = "write http:// or https:// with a host"
+    ) -> Secret | None:
+        """As `resolve_secret`, for the address of a server. A wrong one is an error at `inside`."""
+        url = self.resolve_secret(text, *inside, used=used)
+        if url and not self.context.secrets.is_disabled and not is_web_address(url.reveal()):
+            self.add_error(f"this is not the address of a server; {advice}", *inside)
+        return url
+
+    def warn_of_plain_secret(self, text: str | None, *inside: str | int) -> None:
+        """Warn of a secret that is not a reference to one."""
+        if text and not has_reference(text):
+            self.add_warning("this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", *inside)
 
     def build_variables(self, texts: Mapping[str, str], *inside: str | int, used: bool) -> Mapping[str, object]:
         """The variables of a program. Values that are not secrets stay plain text, and are not redacted in its output."""

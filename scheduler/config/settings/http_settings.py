@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.config.settings.secrets import has_reference
 from scheduler.model.settings import Deadman, Network, Proxy, Server, Token
 
 LEAST_BYTES = 16  # 128 bit
@@ -68,10 +67,7 @@ def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | Non
         return None
     if not node.context.secrets.is_disabled:
         _check_token(name, value.reveal(), node)
-    if not has_reference(part.value):
-        node.add_warning(
-            "this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", "tokens", name, "value"
-        )
+    node.warn_of_plain_secret(part.value, "tokens", name, "value")
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
 
 
@@ -107,12 +103,8 @@ def _build_proxy(part: models.Network, node: ConfigNode) -> Proxy:
         return "none"
     if part.proxy == "environment":
         return "environment"
-    url = node.resolve_secret(part.proxy, "proxy", used=True)
-    if url is None:
-        return "environment"
-    if not node.context.secrets.is_disabled and not is_web_address(url.reveal()):
-        node.add_error('this is not a usable proxy; write environment, none, or "http://HOST:PORT"', "proxy")
-    return url
+    url = node.resolve_address(part.proxy, "proxy", used=True, advice='write environment, none, or "http://HOST:PORT"')
+    return url or "environment"
 
 
 def _check_ca_file(part: models.Network, node: ConfigNode) -> Path | None:
@@ -132,9 +124,7 @@ def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | No
     """The dead man's switch; None if there is none. Errors are added at `node`."""
     if part is None:
         return None
-    url = node.resolve_secret(part.url, "url", used=True)
+    url = node.resolve_address(part.url, "url", used=True)
     if url is None:
         return None
-    if not node.context.secrets.is_disabled and not is_web_address(url.reveal()):
-        node.add_error("this is not an address that can be pinged; write http:// or https:// with a host", "url")
     return Deadman(url, part.every, part.allow_private)

@@ -32,7 +32,7 @@ from scheduler.config.settings import (
 )
 from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, map_at, read_config_data
-from scheduler.config.settings.config_node import ConfigContext, ConfigNode
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
 from scheduler.config.settings.jobs import PromptAgents
 from scheduler.config.settings.missing_files import find_missing_files
 from scheduler.config.settings.prompt_sizes import find_long_prompts
@@ -156,7 +156,7 @@ def _build_settings(
         postgresql=database if isinstance(database, str) else None,
         server=server,
         limits=limits,
-        history=History(config.history.keep, config.history.runs),
+        history=History(**carried_keys(config.history, History, ())),
         channels=channels.build_channels(config.channels, used, host, server.public_url, nodes["channels"]),
         heartbeats=heartbeats,
         jobs=found_jobs,
@@ -230,9 +230,9 @@ def _check_times(settings: Settings, today: TimeCheck, source: ConfigData, conte
 
 
 def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
-    flood = WakeRate(*part.wake_flood)
     budget = budgets.day_budget(part.budget, zone) if part.budget else None
-    return Limits(part.concurrency, part.min_interval, part.wake_gap, flood, part.wake_keep, part.shutdown_grace, budget)
+    carried = carried_keys(part, Limits, ("wake_flood", "budget"))
+    return Limits(**carried, wake_flood=WakeRate(*part.wake_flood), budget=budget)
 
 
 def _build_heartbeats(

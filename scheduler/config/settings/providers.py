@@ -13,7 +13,7 @@ from scheduler.channels.url_template import is_web_address
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.config.settings.secrets import UnsetSecret, has_reference
+from scheduler.config.settings.secrets import UnsetSecret
 from scheduler.model.budget import Price
 from scheduler.model.secret import Secret
 
@@ -78,10 +78,7 @@ class Providers:
         key, url = self._resolve_secret(name, "api_key", part.api_key), self._resolve_secret(name, "base_url", part.base_url)
         if not self._spot.context.secrets.is_disabled:
             self._check_provider(name, kind, key, url)
-        if part.api_key and not has_reference(part.api_key):
-            self._spot.add_warning(
-                "this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", name, "api_key"
-            )
+        self._spot.warn_of_plain_secret(part.api_key, name, "api_key")
         return Provider(name, kind, key, url)
 
     def _resolve_secret(self, name: str, key: str, text: str | None) -> Secret | None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner, Tools
-from scheduler.channels.url_template import is_web_address
 from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
@@ -123,11 +122,9 @@ class Runners:
         return self._reuse_equal((provider.name, bound, *_hashable_tools(tools)), ModelRunner(provider, bound, tools))
 
     def _build_http_runner(self, part: models.HttpRunner, node: ConfigNode, *, used: bool) -> Runner:
-        url = node.resolve_secret(part.url, "runner", "url", used=used)
+        url = node.resolve_address(part.url, "runner", "url", used=used)
         headers = node.build_environment(part.headers, "runner", "headers", used=used)
         if not node.context.secrets.is_disabled:
-            if url and not is_web_address(url.reveal()):
-                node.add_error("this is not the address of an agent; write http:// or https:// with a host", "runner", "url")
             check_headers(headers, node, "runner", "headers")
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from heartbeat.spec import McpServer, Tools, offered_name
-from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, carried_keys
 from scheduler.model.secret import Secret
 
 MAX_NAME = 64  # characters of the name of a tool for a model
 STEPS = ("runner", "tools")
+COMPUTED_KEYS = ("url", "headers", "env")
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
 
 
@@ -38,23 +38,16 @@ def check_headers(headers: Mapping[str, object], node: ConfigNode, *inside: str 
 
 def _build_server(part: models.McpServer, index: int, node: ConfigNode, *, used: bool) -> McpServer:
     at = (*STEPS, "mcp", index)
-    url = node.resolve_secret(part.url, *at, "url", used=used) if part.url else None
+    url = node.resolve_address(part.url, *at, "url", used=used) if part.url else None
     headers = node.build_environment(part.headers, *at, "headers", used=used)
     if not node.context.secrets.is_disabled:
-        if url and not is_web_address(url.reveal()):
-            node.add_error("this is not the address of a server; write http:// or https:// with a host", *at, "url")
         check_headers(headers, node, *at, "headers")
     _check_kind(part, at, node)
     return McpServer(
-        name=part.name,
+        **carried_keys(part, McpServer, COMPUTED_KEYS),
         url=(url or Secret("")) if part.url else None,
         headers=headers,
-        command=part.command,
         env=node.build_variables(part.env, *at, "env", used=used),
-        allow=part.allow,
-        read_only=part.read_only,
-        timeout=part.timeout,
-        max_result=part.max_result,
     )
 
 
