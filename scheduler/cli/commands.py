@@ -590,3 +590,34 @@ def init(**given: object) -> object:
     DIR is created if it does not exist. Existing files are never changed.
     """
     return call("add_entry:create_config", given)
+
+
+@click.command()
+@click.argument("name", metavar="[CHANNEL]", required=False)
+@options.config_option
+def ping(**given: object) -> object:
+    """Send a test message through one channel, or through all channels.
+
+    If the URL of a channel contains {target}, give a target too, for example chat:4711.
+
+    The message does not go through the daemon's outbox and is sent only once. The exit code is 1 if a message was not delivered.
+    """
+    return call("ping:print_tests", given)
+
+
+@click.command()
+@click.option(
+    "--dry-run",
+    "dry",
+    is_flag=True,
+    help="Only show what the file would change: keys, next runs, runs a week, and maximum cost of a day. No daemon is needed.",
+)
+@options.config_option
+@options.state_option
+@options.format_option
+def reload(**given: object) -> object:
+    """Reload the config in the running daemon.
+
+    If the new config has errors, the daemon keeps the old one, and the exit code is 2.
+    """
+    return call("reload:reload_config", given)

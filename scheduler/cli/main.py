@@ -124,7 +124,7 @@ SECTIONS = {
         "unack": ("manage_mutes:unack", "Remove the acknowledgement of a condition."),
         "mute": ("manage_mutes:mute", "Suppress the messages of an agent or a job."),
         "unmute": ("manage_mutes:unmute", "Stop suppressing the messages of an agent or job."),
-        "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
+        "ping": ("commands:ping", "Send a test message through one channel, or through all channels."),
     },
     "Configure": {
         "check": (
@@ -134,7 +134,7 @@ SECTIONS = {
         "add": ("commands:add", "Add an agent or a job from a template to the config."),
         "set": ("commands:set_values", "Change values in the config file."),
         "unset": ("commands:unset_values", "Remove keys from the config file."),
-        "reload": ("reload:reload", "Reload the config in the running daemon."),
+        "reload": ("commands:reload", "Reload the config in the running daemon."),
         "import": ("commands:import_config", "Import the config of another heartbeat system."),
     },
     "Set up": {

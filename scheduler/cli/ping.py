@@ -1,4 +1,4 @@
-"""The command `ping`: sends a test message through one channel or all channels."""
+"""Sends a test message through one channel or all channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import click
 from heartbeat.words import one_line
 from scheduler.channels import ping_message
 from scheduler.channels.message import DeliveryResult
-from scheduler.cli import options
 from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
@@ -20,16 +19,8 @@ from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log
 
 
-@click.command()
-@click.argument("name", metavar="[CHANNEL]", required=False)
-@options.config_option
-def ping(name: str | None, path: Path) -> int:
-    """Send a test message through one channel, or through all channels.
-
-    If the URL of a channel contains {target}, give a target too, for example chat:4711.
-
-    The message does not go through the daemon's outbox and is sent only once. The exit code is 1 if a message was not delivered.
-    """
+def print_tests(name: str | None, path: Path) -> int:
+    """Send a test message through the channels, and print each result. Returns 1 if one was not delivered."""
     settings = load.load_config(path, os.environ).settings
     chosen = _choose_channels(settings, name)
     channels = [channel for channel in chosen if not channel.needs_target]

@@ -1,4 +1,4 @@
-"""The command `reload`: reloads the config in the running daemon, or shows what that would change."""
+"""Reloads the config in the running daemon, or shows what that would change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import config_preview, daemon_files, options
+from scheduler.cli import config_preview, daemon_files
 from scheduler.cli.daemon_client import connect_to_daemon
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
@@ -17,21 +17,8 @@ from scheduler.config.file.diagnostics import Diagnostic
 from scheduler.store import config_history
 
 
-@click.command()
-@click.option(
-    "--dry-run",
-    "dry",
-    is_flag=True,
-    help="Only show what the file would change: keys, next runs, runs a week, and maximum cost of a day. No daemon is needed.",
-)
-@options.config_option
-@options.state_option
-@options.format_option
-def reload(dry: bool, path: Path, state: Path | None, form: str) -> int:
-    """Reload the config in the running daemon.
-
-    If the new config has errors, the daemon keeps the old one, and the exit code is 2.
-    """
+def reload_config(dry: bool, path: Path, state: Path | None, form: str) -> int:
+    """Reload the config, or show what that would change. Returns the exit code."""
     if dry:
         return _show_changes(path, state, form)
     files = daemon_files.locate_files_or_warn(path, state)

@@ -130,7 +130,7 @@ def _loaded(*names: str) -> str:
 
 
 HEAVY_FOR_HELP = ["pydantic", "aiohttp", "starlette", "_ruamel_yaml", "sqlite3", "rich", "asyncio", "croniter", "heartbeat"]
-HEAVY_HELP = "cancel pause resume outbox conditions mute unmute ack unack reload ping reshard"
+HEAVY_HELP = "cancel pause resume outbox conditions mute unmute ack unack reshard"
 
 
 def test_help_imports_no_library_but_click() -> None:
