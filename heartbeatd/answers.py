@@ -806,6 +806,21 @@ class MessagesOfEntry(EntryPart):
     says: str
 
 
+class LoggedEvent(EntryBody):
+    """Something that happened: what (`event`), to which agent or job, and how it ended (`result`)."""
+
+    at: Time
+    event: Literal["run", "skip", "start", "message", "condition", "daemon", "config"]
+    id: int | None
+    kind: EntryKind | None
+    name: str | None
+    result: str
+    detail: str | None
+    slots: int
+    began_at: Time | None
+    error: str | None
+
+
 class EntryChange(EntryPart):
     at: Time
     by: str

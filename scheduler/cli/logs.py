@@ -9,17 +9,19 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from heartbeat.words import one_line
+from heartbeatd.answers import LoggedEvent
 from scheduler.cli import arguments, daemon_files
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
-from scheduler.insight.recent_events import Event, list_events
+from scheduler.insight import reload_history
 from scheduler.model.entry import Key
+from scheduler.store import activity, boots
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database
@@ -65,66 +67,109 @@ def _follow(files: DaemonFiles, key: Key | None, seen: set[tuple[Any, ...]], for
         return
 
 
-def _read_events(db: sqlite3.Connection | None, files: DaemonFiles, key: Key | None, since: datetime, limit: int) -> list[Event]:
+def _read_events(
+    db: sqlite3.Connection | None, files: DaemonFiles, key: Key | None, since: datetime, limit: int
+) -> list[LoggedEvent]:
     running = daemon_files.find_running_daemon(files) is not None
-    return list_events(db, key, since, utc_now(), limit, running=running) if db else []
+    return _list_events(db, key, since, limit, running=running) if db else []
 
 
-def _identity(event: Event) -> tuple[Any, ...]:
+def _list_events(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int, *, running: bool) -> list[LoggedEvent]:
+    """The last `limit` events since a time, the oldest first.
+
+    Starts and ends of the daemon are always among them. With `key`, all others concern this entry.
+    """
+    found, now = activity.list_activity(db, key, since, limit), utc_now()
+    found += [event for event in _daemon_events(db, running=running) if event.at >= since]
+    if key is None:
+        changes = reload_history.config_changes_between(db, since, now)
+        found += [_event("config", each.at, each.result, each.by, "; ".join(each.lines or each.problems)) for each in changes]
+    else:
+        of_entry = reload_history.changes_of_entry(db, *key, since, now)
+        found += [_event("config", each.at, each.result, each.by, each.says) for each in of_entry]
+    return sorted(found, key=lambda event: event.at)[-limit:]
+
+
+def _daemon_events(db: sqlite3.Connection, *, running: bool) -> Iterator[LoggedEvent]:
+    recorded = boots.all_boots(db)
+    for boot in recorded:
+        yield _event("daemon", boot.started_at, "started", f"pid {boot.pid}")
+        if boot is not recorded[-1] or not running:
+            yield _event("daemon", boot.seen_until, "stopped" if boot.clean else "ended unexpectedly")
+
+
+def _event(
+    event: Literal["daemon", "config"], at: datetime, result: str, detail: str | None = None, error: str | None = None
+) -> LoggedEvent:
+    return LoggedEvent(
+        at=at,
+        event=event,
+        id=None,
+        kind=None,
+        name=None,
+        result=result,
+        detail=detail,
+        slots=1,
+        began_at=None,
+        error=error or None,
+    )
+
+
+def _identity(event: LoggedEvent) -> tuple[Any, ...]:
     """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
-    at = event["at"] if event["id"] is None and event["result"] != "ended unexpectedly" else None
-    return event["event"], event["id"], event["result"], event["slots"], at
+    at = event.at if event.id is None and event.result != "ended unexpectedly" else None
+    return event.event, event.id, event.result, event.slots, at
 
 
-def _print_events(events: list[Event], form: str) -> None:
+def _print_events(events: list[LoggedEvent], form: str) -> None:
     for event in events:
-        click.echo(json.dumps(event) if form == "json" else "  ".join(_format_event(event)))
+        click.echo(json.dumps(event.as_data()) if form == "json" else "  ".join(_format_event(event)))
 
 
-def _format_event(event: Event) -> Iterator[str]:
+def _format_event(event: LoggedEvent) -> Iterator[str]:
     """The columns of a line: the time, the entry or the part of the daemon, what happened, and the details."""
     meaning = _meaning(event)
-    at = format_time(event["at"])
+    at = format_time(event.at)
     yield paint(at, meaning) if meaning is Meaning.PLANNED else at
-    yield entry_label(event["kind"], event["name"]) if event["name"] else str(event["event"])
+    yield entry_label(event.kind, event.name) if event.kind and event.name else event.event
     text, detail, error = _describe(event)
     more = f": {one_line(error)}" if error else ""
     yield paint(text, meaning) + (f" {one_line(detail)}" if detail else "") + more
 
 
-def _describe(event: Event) -> tuple[str, str, str | None]:
+def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
     """What happened in one or two words, a detail, and a longer text."""
-    detail, error, number = event["detail"] or "", event["error"], event["id"]
-    match event["event"]:
+    detail, error, number = event.detail or "", event.error, event.id
+    match event.event:
         case "run":
-            took = f", {format_elapsed(event['began_at'], event['at'])}" if event["began_at"] else ""
-            return str(event["result"]), f"{detail} (run {number}{took})".strip(), error
+            took = f", {format_elapsed(event.began_at, event.at)}" if event.began_at else ""
+            return event.result, f"{detail} (run {number}{took})".strip(), error
         case "skip":
-            times = f"{event['slots']} slots, " if event["slots"] > 1 else ""
+            times = f"{event.slots} slots, " if event.slots > 1 else ""
             return "skipped", f"{detail} ({times}run {number})", error
         case "start":
             return "started", f"by {detail} (run {number})", None
         case "message":
-            return f"message {event['result']}", f"to {detail} (message {number})", error
+            return f"message {event.result}", f"to {detail} (message {number})", error
         case "condition":
-            return f"condition {event['result']}", detail, error
+            return f"condition {event.result}", detail, error
         case "config":
-            return f"config {event['result']}", f"by {detail}", error
+            return f"config {event.result}", f"by {detail}", error
         case _:
-            return str(event["result"]), f"({detail})" if detail else "", error
+            return event.result, f"({detail})" if detail else "", error
 
 
-def _meaning(event: Event) -> Meaning | None:
-    match event["event"]:
+def _meaning(event: LoggedEvent) -> Meaning | None:
+    match event.event:
         case "run" | "skip":
-            return meaning_of_run(event["result"], event["detail"])
+            return meaning_of_run(event.result, event.detail)
         case "message":
-            return meaning_of(event["result"])
+            return meaning_of(event.result)
         case "daemon":
-            return DAEMON_MEANINGS.get(event["result"])
+            return DAEMON_MEANINGS.get(event.result)
         case "condition":
-            return Meaning.WORRYING if event["result"] == "opened" else Meaning.GOOD
+            return Meaning.WORRYING if event.result == "opened" else Meaning.GOOD
         case "config":
-            return Meaning.BAD if event["result"] == "refused" else None
+            return Meaning.BAD if event.result == "refused" else None
         case _:
             return None

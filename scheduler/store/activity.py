@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import datetime
-from typing import Any
 
+from heartbeatd.answers import LoggedEvent
 from scheduler.model.entry import Key
-from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 
 # `detail` is the reason or suppression of a run, the channel of a message, and the key of a condition.
 ACTIVITY = """
@@ -32,7 +32,7 @@ order by at desc, id desc limit :limit
 """
 
 
-def list_activity(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int) -> list[dict[str, Any]]:
+def list_activity(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int) -> list[LoggedEvent]:
     """At most `limit` events since a time, the oldest first, of one entry or (None) of all. Skipped slots may share an event.
 
     `error` is the text of a condition that was opened, and why one was closed.
@@ -40,6 +40,6 @@ def list_activity(db: sqlite3.Connection, key: Key | None, since: datetime, limi
     kind, name = key or (None, None)
     rows = db.execute(ACTIVITY, {"since": to_millis(since), "kind": kind, "name": name, "limit": limit}).fetchall()
     return [
-        {**dict(row), "at": iso_utc(from_millis(row["at"])), "began_at": iso_utc(from_optional_millis(row["began_at"]))}
+        LoggedEvent(**dict(row) | {"at": from_millis(row["at"]), "began_at": from_optional_millis(row["began_at"])})
         for row in reversed(rows)
     ]

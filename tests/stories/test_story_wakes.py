@@ -149,7 +149,7 @@ def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_are_shorte
     assert f"`heartbeatd show {world.records()[-2]['id']}` shows them in full" in prompt
     shown = run_history.get_run_with_wakes(world.store.connection, world.records()[-2]["id"])
     assert shown is not None
-    assert [wake["text"] for wake in shown["wakes"]] == texts
+    assert [wake.text for wake in shown.wakes] == texts
 
 
 def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(make_world: MakeWorld) -> None:
@@ -223,7 +223,7 @@ def test_wake_texts_are_kept_as_long_as_their_run_record(make_world: MakeWorld) 
     world.run(hours=40)  # longer than wake_keep
     shown = run_history.get_run_with_wakes(world.store.connection, run)
     assert shown is not None
-    assert [(wake["sender"], wake["text"], wake["state"]) for wake in shown["wakes"]] == [("bot", "the disk is full", "ended")]
+    assert [(wake.sender, wake.text, wake.state) for wake in shown.wakes] == [("bot", "the disk is full", "ended")]
     world.run(hours=40)
     assert run_history.get_run_with_wakes(world.store.connection, run) is None
     assert world.store.connection.execute("select count(*) from wake").fetchone()[0] == 0
